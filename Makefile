@@ -1,0 +1,48 @@
+# `make demo` and `make test` are all that one needs; both set the project up first.
+# Everything is installed into .venv, by the versions and hashes in requirements.lock.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/set-up
+
+.PHONY: help setup demo test check lock proto bench clean
+
+help: ## Show this
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+
+setup: $(STAMP) ## Install what the other targets need into .venv (they do it themselves)
+
+$(STAMP): requirements.lock pyproject.toml infra/set-up.sh
+	@infra/set-up.sh $(VENV)
+	@touch $@
+
+demo: $(STAMP) ## Run the main job on real data: broker, log, Spark, writers, report
+	@$(BIN)/commitlog demo $(ARGS)
+
+test: $(STAMP) ## Run the tests; ARGS="tests/unit -k word" chooses
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(STAMP) ## Lint, format check, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP) ## Measure commits per second beside pylance's own
+	@$(BIN)/commitlog bench commit $(ARGS)
+
+lock: $(STAMP) ## Resolve pyproject.toml anew into requirements.lock
+	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --no-annotate \
+	    --all-extras --group dev pyproject.toml -o requirements.lock
+	@! grep -nE '://|^-' requirements.lock || { echo "requirements.lock names an address" >&2; exit 1; }
+
+proto: $(STAMP) ## Generate commitlog/lancepb from schemas/
+	$(BIN)/python -m infra.proto
+
+clean: ## Remove what was generated, .venv too
+	rm -rf $(VENV) build dist demo-data .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
