@@ -1,0 +1,1 @@
+"""An event-sourced commit log on Kafka for Lance tables."""

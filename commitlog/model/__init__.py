@@ -1,0 +1,1 @@
+"""Nouns: frozen values of the log, without I/O."""

@@ -1,0 +1,33 @@
+"""Every bound of the system, with its unit and its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+RECORD_BYTES_MAX = 16 * 1024 * 1024
+"""A transaction or outcome record; topics and clients are set so."""
+
+RECORD_OVERHEAD_BYTES = 64 * 1024
+"""What Kafka adds to a record (batch header, key, headers) before it compares with its limit."""
+
+OUTCOME_INLINE_BYTES_MAX = 256 * 1024
+"""A recorded manifest delta above this goes to a content-addressed object, not into the outcome."""
+
+OPERATIONS_PER_TRANSACTION_MAX = 1_000
+"""A record's operations; multi-table commits of a hundred tables fit ten times."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a ProtocolVersion record puts in force: the numbers that decisions depend on."""
+
+    protocol: int = 1
+    id_horizon_ms: int = 7 * 24 * 3600 * 1000
+    """How long, in log time, an id is remembered; older ones are refused as too old to know."""
+    history_versions: int = 100_000
+    """How many versions back a read version may be; older is `retryable`."""
+    operations_max: int = OPERATIONS_PER_TRANSACTION_MAX
+
+
+PROTOCOL_SUPPORTED = 1
+"""The newest ProtocolVersion that this program decides by."""

@@ -1,0 +1,229 @@
+"""What a transaction may ask for: the union of operations, one frozen class each.
+
+`LanceCommit` carries Lance's own Transaction message verbatim; the others change the catalogue.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from commitlog.model.table import Policy, TableId
+
+Properties = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AffectedRows:
+    """The rows that a Delete or Update touched: physical offsets in one fragment."""
+
+    fragment_id: int
+    rows: bytes
+    """A portable 32-bit Roaring bitmap."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHashes:
+    """Exact hashes of the keys that an operation inserts."""
+
+    field_ids: tuple[int, ...]
+    hashes: bytes
+    """Sorted 16-byte hashes, concatenated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What an auditor asks for, derived by the encoder from the message."""
+
+    rows_added: int = 0
+    rows_removed: int = 0
+    bytes_added: int = 0
+    fragments_added: int = 0
+    fragments_updated: int = 0
+    fragments_removed: int = 0
+    data_files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LanceCommit:
+    """One of Lance's operations on one table."""
+
+    table: TableId
+    operation: str
+    """Its name in the message's oneof, in CamelCase: `Append`, `UpdateConfig`."""
+    read_version: int
+    message: bytes
+    """A serialized `lance.table.Transaction`, kept verbatim."""
+    incarnation: str = ""
+    """Empty: whichever incarnation of the table stands when it is decided."""
+    branch: str = ""
+    schema_metadata: tuple[tuple[str, bytes], ...] | None = None
+    affected_rows: tuple[AffectedRows, ...] = ()
+    inserted_keys: KeyHashes | None = None
+    summary: Summary = Summary()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTableVersion:
+    """Commit a manifest that a client staged: pylance's external manifest store."""
+
+    table: TableId
+    version: int
+    manifest_path: str
+    """Relative to the table's location: `_versions/<name>.manifest-<uuid>`."""
+    manifest_size: int
+    e_tag: str = ""
+    naming_scheme: str = "V2"
+    sha256: bytes = b""
+    message: bytes = b""
+    """The `lance.table.Transaction` found in the manifest."""
+    operation: str = ""
+    incarnation: str = ""
+    branch: str = ""
+    metadata: Properties = ()
+    adopt: bool = False
+    """True: it was found in storage, not offered by a client (`AdoptVersion`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable:
+    """Make an empty table at version 1."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    fields: tuple[bytes, ...]
+    """One serialized `lance.file.Field` per field, ids assigned, parents before children."""
+    schema_metadata: tuple[tuple[str, bytes], ...] = ()
+    primary_key: tuple[str, ...] = ()
+    policy: Policy = Policy.EVERY
+    stable_row_ids: bool = False
+    data_storage_version: str = "2.0"
+    properties: Properties = ()
+    exist_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareTable:
+    """Take a name and a location for a table whose first version somebody else will write."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    policy: Policy = Policy.EVERY
+    properties: Properties = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTable:
+    """Take over an existing Lance dataset at its newest version."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    version: int
+    manifest_path: str
+    policy: Policy = Policy.EVERY
+    primary_key: tuple[str, ...] = ()
+    properties: Properties = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeregisterTable:
+    """Forget the table; its files stay."""
+
+    table: TableId
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable:
+    """Forget the table; its files may be removed."""
+
+    table: TableId
+    incarnation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RenameTable:
+    """Give a table another name in the same domain."""
+
+    table: TableId
+    new_table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTableVersions:
+    """Delete ranges of old versions; each range is [first, last]."""
+
+    table: TableId
+    ranges: tuple[tuple[int, int], ...]
+    branch: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateNamespace:
+    """Make a namespace."""
+
+    namespace: TableId
+    properties: Properties = ()
+    exist_ok: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropNamespace:
+    """Remove a namespace; `cascade` drops what is in it."""
+
+    namespace: TableId
+    cascade: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterProperties:
+    """Set and remove properties of a table or namespace."""
+
+    target: TableId
+    is_namespace: bool = False
+    upserts: Properties = ()
+    removals: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergChange:
+    """One Iceberg table's requirements and updates, as the JSON that the client sent."""
+
+    table: TableId
+    requirements: str
+    updates: str
+
+
+Operation = (
+    LanceCommit
+    | CreateTableVersion
+    | CreateTable
+    | DeclareTable
+    | RegisterTable
+    | DeregisterTable
+    | DropTable
+    | RenameTable
+    | DeleteTableVersions
+    | CreateNamespace
+    | DropNamespace
+    | AlterProperties
+    | IcebergChange
+)
+
+
+def operation_name(operation: Operation) -> str:
+    """Return the name by which people know it: Lance's for its own operations."""
+    if isinstance(operation, LanceCommit):
+        return operation.operation
+    return type(operation).__name__
+
+
+def target(operation: Operation) -> TableId:
+    """Return the table (or namespace) that an operation is about."""
+    if isinstance(operation, CreateNamespace | DropNamespace):
+        return operation.namespace
+    if isinstance(operation, AlterProperties):
+        return operation.target
+    return operation.table

@@ -1,0 +1,337 @@
+"""What the log holds: transactions, outcomes, and the records that frame them.
+
+One Transaction is one record, however many tables it touches. One Outcome answers one record of
+the transactions topic. All are frozen; the Avro schemas in `schemas/` say the same on the wire
+and carry the documentation of each field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from commitlog.errors import (
+    CommitConflict,
+    IncompatibleConflict,
+    RetryableConflict,
+    TransactionRejected,
+    TransactionSuperseded,
+)
+from commitlog.model.operations import Operation
+from commitlog.model.table import TableId, format_table_id
+
+
+class Status(StrEnum):
+    """How a transaction ended."""
+
+    COMMITTED = "committed"
+    RETRYABLE = "retryable"
+    INCOMPATIBLE = "incompatible"
+    REJECTED = "rejected"
+    SUPERSEDED = "superseded"
+
+
+class Code(StrEnum):
+    """Why a transaction was not committed; empty for a commit."""
+
+    NONE = ""
+    CONFLICT = "CONFLICT"
+    READ_VERSION_PRUNED = "READ_VERSION_PRUNED"
+    EXPECTATION_FAILED = "EXPECTATION_FAILED"
+    MALFORMED_RECORD = "MALFORMED_RECORD"
+    INVALID_OPERATION = "INVALID_OPERATION"
+    UNSUPPORTED_OPERATION = "UNSUPPORTED_OPERATION"
+    ID_REUSED = "ID_REUSED"
+    TOO_OLD = "TOO_OLD"
+    DOMAIN_MISMATCH = "DOMAIN_MISMATCH"
+    NO_SUCH_TABLE = "NO_SUCH_TABLE"
+    TABLE_EXISTS = "TABLE_EXISTS"
+    TABLE_REPLACED = "TABLE_REPLACED"
+    LOCATION_TAKEN = "LOCATION_TAKEN"
+    LOCATION_NOT_ALLOWED = "LOCATION_NOT_ALLOWED"
+    FUTURE_READ_VERSION = "FUTURE_READ_VERSION"
+    WRONG_SCHEMA = "WRONG_SCHEMA"
+    UNKNOWN_FRAGMENT = "UNKNOWN_FRAGMENT"
+    DUPLICATE_FRAGMENT = "DUPLICATE_FRAGMENT"
+    MISSING_FILE = "MISSING_FILE"
+    BUILD_REFUSED = "BUILD_REFUSED"
+    NOT_LATEST = "NOT_LATEST"
+    SPLIT_TRANSACTION = "SPLIT_TRANSACTION"
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """A stream's own numbering: one (id, sequence) commits at most once for a table."""
+
+    application_id: str
+    sequence: int
+    run: str = ""
+    """What distinguishes two streams that share an id (Spark: the query's id)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersionIs:
+    """Expect `table` at exactly `version` when the transaction is decided."""
+
+    table: TableId
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableAbsent:
+    """Expect that no table of this name exists."""
+
+    table: TableId
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAbsent:
+    """Expect that nobody inserted this key (its exact hash) after `since_version`."""
+
+    table: TableId
+    key_hash: bytes
+    since_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class PredicateUnchanged:
+    """Expect that the rows of `predicate` read at `version` (their digest) are still the same.
+
+    Decided conservatively: any change of the table's rows since `version` fails it.
+    """
+
+    table: TableId
+    predicate: str
+    digest: bytes
+    version: int
+
+
+Expect = TableVersionIs | TableAbsent | KeyAbsent | PredicateUnchanged
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A request: operations that commit together or not at all."""
+
+    transaction_id: str
+    operations: tuple[Operation, ...]
+    attempt: int = 0
+    principal: str = ""
+    submitted_at_ms: int = 0
+    application: Application | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    expects: tuple[Expect, ...] = ()
+    payload_hash: bytes = b""
+    """sha256 of the encoded content: all but id, attempt, principal and time. Set by the codec."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtocolVersion:
+    """From this record on, these rules hold."""
+
+    transaction_id: str
+    protocol: int
+    id_horizon_ms: int
+    history_versions: int
+    operations_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A record that this program cannot decode; it is decided as rejected, never skipped."""
+
+    transaction_id: str
+    reason: str
+    payload_hash: bytes
+
+
+LogRecord = Transaction | ProtocolVersion | Malformed
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A record of the transactions topic with what Kafka says of it."""
+
+    partition: int
+    offset: int
+    append_time_ms: int
+    record: LogRecord
+
+
+@dataclass(frozen=True, slots=True)
+class FileWritten:
+    """A file that the leader wrote for this outcome, before it."""
+
+    path: str
+    """Relative to the table's location."""
+    size: int
+    sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Bytes that somebody else made and that a replay must have: inline, or by content address."""
+
+    sha256: bytes
+    size: int
+    inline: bytes | None = None
+    """None: the bytes are the object `recordings/<sha256 in hex>` under the log's root."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentImage:
+    """A fragment after a rebase; `image` is None when all its rows are deleted."""
+
+    fragment_id: int
+    image: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class OperationResult:
+    """What came of one operation of a committed transaction."""
+
+    table: TableId
+    incarnation: str
+    operation: str
+    version: int = 0
+    """The version that the operation made; 0 if it made none (a drop)."""
+    read_version: int = 0
+    """What the operation finally built on: its own, or the head it was rebased to."""
+    first_fragment_id: int = -1
+    first_row_id: int = -1
+    rebased_over: int = 0
+    """How many versions were committed between its read version and itself."""
+    rebased: bool = False
+    """Whether its content had to change (deletion vectors merged), not only its position."""
+    files: tuple[FileWritten, ...] = ()
+    images: tuple[FragmentImage, ...] = ()
+    delta: Recording | None = None
+    """The manifest delta of what pylance or a client built; None for what we build ourselves."""
+    location: str = ""
+    """The table's location, where the operation made or ended one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Who won, on what, and what to do next."""
+
+    table: TableId
+    transaction_id: str
+    version: int
+    operation: str
+    rule: str
+    """The grid's rule, e.g. `delete_delete_rows_overlap`."""
+    fragments: tuple[int, ...] = ()
+    keys: tuple[str, ...] = ()
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """Bytes outside the log that a decision looked at."""
+
+    path: str
+    size: int
+    """-1: it was not there."""
+    sha256: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to one record of the transactions topic. The commit is this record."""
+
+    sequence: int
+    transaction_id: str
+    transaction_offset: int
+    status: Status
+    attempt: int = 0
+    code: Code = Code.NONE
+    message: str = ""
+    answers: int | None = None
+    """The sequence of the earlier outcome that this one repeats for a duplicate; it has no
+    effect of its own."""
+    time_ms: int = 0
+    payload_hash: bytes = b""
+    results: tuple[OperationResult, ...] = ()
+    conflict: Conflict | None = None
+    observed: tuple[Observation, ...] = ()
+    epoch: int = 0
+    node: str = ""
+    """`host:port` of the leader's socket."""
+    previous_hash: bytes = b""
+    hash: bytes = b""
+
+    @property
+    def version(self) -> int:
+        """The version made by the first operation that made one, else 0."""
+        return next((result.version for result in self.results if result.version), 0)
+
+    def versions(self) -> dict[str, int]:
+        """Return the newest version made per table name."""
+        return {format_table_id(r.table): r.version for r in self.results if r.version}
+
+    def raise_for_conflict(self) -> Outcome:
+        """Return self if committed, else raise the error that says what to do next."""
+        if self.status is Status.COMMITTED:
+            return self
+        kind: type[CommitConflict] = {
+            Status.RETRYABLE: RetryableConflict,
+            Status.INCOMPATIBLE: IncompatibleConflict,
+            Status.SUPERSEDED: TransactionSuperseded,
+        }.get(self.status, TransactionRejected)
+        advice = f" {self.conflict.advice}" if self.conflict and self.conflict.advice else ""
+        code = f" [{self.code}]" if self.code else ""
+        raise kind(
+            f"transaction {self.transaction_id}: {self.status}{code}: {self.message}{advice}", self
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Genesis:
+    """The first record of each partition of the outcomes topic: what this log is."""
+
+    log: str
+    log_id: str
+    cluster_id: str
+    partition: int
+    domains: tuple[tuple[str, int], ...] = ()
+    tables_root: str = ""
+    created_at_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderStarted:
+    """A term begins, if its epoch is the highest valid one plus 1."""
+
+    epoch: int
+    node: str
+    leader_id: str
+    """A fresh UUID per attempt to lead, so that a leader knows its own record."""
+    sequence: int
+    previous_hash: bytes
+    state_digest: bytes
+    version: str = ""
+    started_at_ms: int = 0
+
+
+OutcomeRecord = Genesis | LeaderStarted | Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A record of the outcomes topic that this program cannot decode."""
+
+    reason: str
+    is_newer: bool = False
+    """Whole, but of a schema that this program doesn't know: upgrade it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A record of the outcomes topic with what Kafka says of it."""
+
+    partition: int
+    offset: int
+    append_time_ms: int
+    record: OutcomeRecord | Unreadable
+    raw: bytes = field(default=b"", repr=False)
