@@ -1,0 +1,45 @@
+"""Lance's deletion files: which rows of a fragment are deleted.
+
+There are two formats, told apart by the name: `.arrow`, an Arrow IPC file with one column of row
+offsets, and `.bin`, a portable Roaring bitmap. Both are read; only the second is written, for its
+bytes follow from the rows alone.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyroaring import BitMap
+
+from commitlog.core.deletion_vectors import deletion_file_path, from_portable, portable
+from commitlog.errors import UnsupportedFormat
+from commitlog.lancepb.table_pb2 import DeletionFile
+
+__all__ = ["decode_deletion_file", "deletion_file_path", "encode_deletion_file"]
+
+
+def decode_deletion_file(data: bytes, file_type: DeletionFile.DeletionFileType) -> BitMap:
+    """Return the deleted rows' offsets."""
+    if file_type == DeletionFile.BITMAP:
+        return from_portable(data)
+    if file_type == DeletionFile.ARROW_ARRAY:
+        return _decode_arrow(data)
+    raise UnsupportedFormat(f"deletion file type {file_type}")
+
+
+def encode_deletion_file(rows: BitMap) -> bytes:
+    """Return a `.bin` deletion file."""
+    return portable(rows)
+
+
+def _decode_arrow(data: bytes) -> BitMap:
+    try:
+        with pa.ipc.open_file(pa.BufferReader(data)) as reader:
+            table = reader.read_all()
+    except pa.ArrowInvalid as error:
+        raise UnsupportedFormat("a deletion file is not an Arrow IPC file") from error
+    if table.num_columns != 1 or table.schema.field(0).type not in (pa.uint32(), pa.int32()):
+        raise UnsupportedFormat(f"a deletion file has the columns {table.schema}")
+    rows = BitMap()
+    for chunk in table.column(0).chunks:
+        rows |= BitMap(chunk.cast(pa.uint32()).to_numpy())
+    return rows

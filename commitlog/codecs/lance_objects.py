@@ -1,0 +1,352 @@
+"""pylance's operation objects as Lance's Transaction message, and back.
+
+`to_transaction_bytes` loses nothing that the object holds: what the message has no place for
+(schema metadata) is returned beside it. `to_lance_operation` refuses a message that pylance would
+build without some of its fields; those can only be taken from the bytes.
+
+pylance has no way of its own to write a transaction down without committing it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import pyarrow as pa
+from lance import LanceOperation
+from lance import Transaction as LanceTransaction
+from lance.fragment import DataFile as LanceDataFile
+from lance.fragment import FragmentMetadata
+from lance.schema import LanceSchema
+from pyroaring import BitMap
+
+from commitlog.core.deletion_vectors import from_portable, portable
+from commitlog.errors import InvalidTransaction
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import (
+    DataFile,
+    DataFragment,
+    DataOverlayFile,
+    DeletionFile,
+    IndexMetadata,
+)
+from commitlog.lancepb.transaction_pb2 import Transaction
+
+SchemaMetadata = tuple[tuple[str, bytes], ...]
+
+
+class EncodedTransaction(NamedTuple):
+    """A transaction as the log carries it."""
+
+    message: bytes
+    """A serialized `lance.table.Transaction`."""
+    schema_metadata: SchemaMetadata | None
+    """Schema-level metadata of Overwrite, Merge and Project, which the message drops."""
+
+
+def to_transaction_bytes(
+    operation: Any,
+    *,
+    read_version: int | None = None,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> EncodedTransaction:
+    """Encode one of `lance.LanceOperation` or a whole `lance.Transaction`.
+
+    What the arguments leave open is taken from the transaction, if it is one.
+    """
+    if isinstance(operation, LanceTransaction):
+        whole, operation = operation, operation.operation
+        read_version = whole.read_version if read_version is None else read_version
+        uuid = whole.uuid if uuid is None else uuid
+        properties = whole.transaction_properties if properties is None else properties
+    if read_version is None or uuid is None:
+        raise InvalidTransaction(
+            "the transaction has no read version or uuid",
+            field="read_version" if read_version is None else "uuid",
+            advice="Pass both, or a lance.Transaction",
+        )
+    encode = _ENCODERS.get(type(operation))
+    if encode is None:
+        raise InvalidTransaction(
+            f"{type(operation).__name__} is not an operation",
+            field="operation",
+            value=operation,
+            advice="Pass one of lance.LanceOperation, a lance.Transaction, or Lance's bytes",
+        )
+    message = Transaction(read_version=read_version, uuid=uuid)
+    message.transaction_properties.update(properties or {})
+    schema_metadata = encode(message, operation)
+    return EncodedTransaction(message.SerializeToString(deterministic=True), schema_metadata)
+
+
+def fragment_bytes(metadata: FragmentMetadata) -> bytes:
+    """Encode pylance's fragment metadata as a `lance.table.DataFragment`."""
+    return _fragment(metadata).SerializeToString(deterministic=True)
+
+
+def schema_fields(schema: pa.Schema | LanceSchema) -> tuple[list[Field], SchemaMetadata]:
+    """Return a schema's fields with their ids, parents first, and its own metadata."""
+    if isinstance(schema, pa.Schema):
+        schema = LanceSchema.from_pyarrow(schema)
+    parts: tuple[Any, ...] = schema.__reduce__()[1]  # type: ignore[assignment]
+    metadata, fields = parts[0], parts[1:]
+    pairs = {key: bytes(value) for key, value in json.loads(metadata).items()}
+    return [Field.FromString(field) for field in fields], tuple(sorted(pairs.items()))
+
+
+def _fragment(metadata: FragmentMetadata) -> DataFragment:
+    fragment = DataFragment(id=metadata.id, physical_rows=metadata.physical_rows or 0)
+    fragment.files.extend(_data_file(file) for file in metadata.files)
+    fragment.overlays.extend(_overlay(overlay) for overlay in metadata.overlays or ())
+    deletion_file = metadata.deletion_file
+    if deletion_file is not None:
+        is_bitmap = deletion_file.file_type == "bitmap"
+        fragment.deletion_file.CopyFrom(
+            DeletionFile(
+                file_type=DeletionFile.BITMAP if is_bitmap else DeletionFile.ARROW_ARRAY,
+                read_version=deletion_file.read_version,
+                id=deletion_file.id,
+                num_deleted_rows=deletion_file.num_deleted_rows or 0,
+                base_id=deletion_file.base_id,
+            )
+        )
+    for source, inline, column in (
+        (metadata.row_id_meta, "inline_row_ids", "column_row_ids"),
+        (
+            metadata.created_at_version_meta,
+            "inline_created_at_versions",
+            "column_created_at_versions",
+        ),
+        (
+            metadata.last_updated_at_version_meta,
+            "inline_last_updated_at_versions",
+            "column_last_updated_at_versions",
+        ),
+    ):
+        if source is not None:
+            _set_sequence(fragment, json.loads(source.json()), inline, column)
+    return fragment
+
+
+def _set_sequence(fragment: DataFragment, sequence: Any, inline: str, column: str) -> None:
+    # Row ids say {"Inline": [...]} or "Column", row versions {"inline": [...]} or {"column": {}}.
+    content = next(iter(sequence.values())) if isinstance(sequence, dict) else None
+    if isinstance(content, list):
+        setattr(fragment, inline, bytes(content))
+    else:
+        getattr(fragment, column).SetInParent()
+
+
+def _data_file(file: LanceDataFile) -> DataFile:
+    return DataFile(
+        path=str(file.path),
+        fields=file.fields,
+        column_indices=file.column_indices,
+        file_major_version=file.file_major_version,
+        file_minor_version=file.file_minor_version,
+        file_size_bytes=file.file_size_bytes or 0,
+        base_id=file.base_id,
+    )
+
+
+def _overlay(overlay: LanceOperation.DataOverlayFile) -> DataOverlayFile:
+    message = DataOverlayFile(
+        data_file=_data_file(overlay.data_file), committed_version=overlay.committed_version or 0
+    )
+    offsets: list[Any] = list(overlay.offsets)
+    if offsets and not isinstance(offsets[0], int):
+        for of_field in offsets:
+            message.field_coverage.offset_bitmaps.append(_bitmap(of_field))
+    else:
+        message.shared_offset_bitmap = _bitmap(offsets)
+    return message
+
+
+def _bitmap(offsets: Iterable[int]) -> bytes:
+    listed = list(offsets)
+    rows = BitMap(listed)
+    if len(rows) != len(listed):
+        raise InvalidTransaction(
+            "an overlay covers a row twice", field="offsets", advice="Name each offset once"
+        )
+    return portable(rows)
+
+
+def _index(index: Any) -> IndexMetadata:
+    message = IndexMetadata(
+        fields=index.fields,
+        name=index.name,
+        dataset_version=index.dataset_version,
+        fragment_bitmap=portable(BitMap(list(index.fragment_ids))),
+        index_version=index.index_version,
+        base_id=index.base_id,
+        covering_fields=index.covering_fields or (),
+    )
+    message.uuid.uuid = UUID(index.uuid).bytes
+    if index.created_at is not None:
+        message.created_at = round(index.created_at.timestamp() * 1_000_000) // 1000
+    if index.index_details is not None:
+        message.index_details.type_url, message.index_details.value = index.index_details
+    for file in index.files or ():
+        message.files.add(path=file.path, size_bytes=file.size_bytes)
+    return message
+
+
+def _update_map(target: Transaction.UpdateMap, source: LanceOperation.UpdateMap) -> None:
+    target.SetInParent()
+    target.replace = source.replace
+    for key, value in source.updates.items():
+        target.update_entries.add(key=key, value=value)
+
+
+def _encode_append(message: Transaction, operation: LanceOperation.Append) -> None:
+    message.append.SetInParent()
+    message.append.fragments.extend(map(_fragment, operation.fragments))
+
+
+def _encode_delete(message: Transaction, operation: LanceOperation.Delete) -> None:
+    message.delete.predicate = operation.predicate
+    message.delete.deleted_fragment_ids.extend(operation.deleted_fragment_ids)
+    message.delete.updated_fragments.extend(map(_fragment, operation.updated_fragments))
+
+
+def _encode_overwrite(message: Transaction, operation: LanceOperation.Overwrite) -> SchemaMetadata:
+    fields, metadata = schema_fields(operation.new_schema)
+    message.overwrite.schema.extend(fields)
+    message.overwrite.fragments.extend(map(_fragment, operation.fragments))
+    for base in operation.initial_bases or ():
+        message.overwrite.initial_bases.add(
+            id=base.id, name=base.name, is_dataset_root=base.is_dataset_root, path=base.path
+        )
+    return metadata
+
+
+def _encode_create_index(message: Transaction, operation: LanceOperation.CreateIndex) -> None:
+    message.create_index.SetInParent()
+    message.create_index.new_indices.extend(map(_index, operation.new_indices))
+    message.create_index.removed_indices.extend(map(_index, operation.removed_indices))
+
+
+def _encode_rewrite(message: Transaction, operation: LanceOperation.Rewrite) -> None:
+    message.rewrite.SetInParent()
+    for group in operation.groups:
+        target = message.rewrite.groups.add()
+        target.old_fragments.extend(map(_fragment, group.old_fragments))
+        target.new_fragments.extend(map(_fragment, group.new_fragments))
+    for index in operation.rewritten_indices:
+        rewritten = message.rewrite.rewritten_indices.add(new_index_version=index.new_index_version)
+        rewritten.old_id.uuid = UUID(index.old_id).bytes
+        rewritten.new_id.uuid = UUID(index.new_id).bytes
+        rewritten.new_index_details.type_url = index.new_details_type_url
+        rewritten.new_index_details.value = bytes(index.new_details_value)
+
+
+def _encode_merge(message: Transaction, operation: LanceOperation.Merge) -> SchemaMetadata:
+    fields, metadata = schema_fields(operation.schema)
+    message.merge.schema.extend(fields)
+    message.merge.fragments.extend(map(_fragment, operation.fragments))
+    message.merge.preserves_nullability = operation.preserves_nullability
+    return metadata
+
+
+def _encode_project(message: Transaction, operation: LanceOperation.Project) -> SchemaMetadata:
+    fields, metadata = schema_fields(operation.schema)
+    message.project.schema.extend(fields)
+    message.project.preserves_nullability = operation.preserves_nullability
+    return metadata
+
+
+def _encode_restore(message: Transaction, operation: LanceOperation.Restore) -> None:
+    message.restore.version = operation.version
+
+
+def _encode_clone(message: Transaction, operation: LanceOperation.Clone) -> None:
+    message.clone.CopyFrom(
+        Transaction.Clone(
+            is_shallow=operation.is_shallow,
+            ref_name=operation.ref_name,
+            ref_version=operation.ref_version,
+            ref_path=operation.ref_path,
+            branch_name=operation.branch_name,
+        )
+    )
+
+
+_UPDATE_MODES = {
+    "": Transaction.REWRITE_ROWS,
+    "rewrite_rows": Transaction.REWRITE_ROWS,
+    "rewrite_columns": Transaction.REWRITE_COLUMNS,
+}
+
+
+def _encode_update(message: Transaction, operation: LanceOperation.Update) -> None:
+    mode = _UPDATE_MODES.get(operation.update_mode or "")
+    if mode is None:
+        raise InvalidTransaction(
+            f"the update mode {operation.update_mode!r} is unknown",
+            field="update_mode",
+            value=operation.update_mode,
+            advice=f"Use one of {sorted(_UPDATE_MODES)}",
+        )
+    update = message.update
+    update.update_mode = mode
+    update.SetInParent()
+    update.removed_fragment_ids.extend(operation.removed_fragment_ids)
+    update.updated_fragments.extend(map(_fragment, operation.updated_fragments))
+    update.new_fragments.extend(map(_fragment, operation.new_fragments))
+    update.fields_modified.extend(operation.fields_modified)
+    update.fields_for_preserving_frag_bitmap.extend(operation.fields_for_preserving_frag_bitmap)
+    for fragment_id, offsets in (operation.updated_fragment_offsets or {}).items():
+        rows = from_portable(bytes(offsets))
+        if rows:
+            update.updated_fragment_offset_bitmaps[fragment_id] = portable(rows)
+
+
+def _encode_update_config(message: Transaction, operation: LanceOperation.UpdateConfig) -> None:
+    target = message.update_config
+    target.SetInParent()
+    if operation.config_updates is not None:
+        _update_map(target.config_updates, operation.config_updates)
+    if operation.table_metadata_updates is not None:
+        _update_map(target.table_metadata_updates, operation.table_metadata_updates)
+    if operation.schema_metadata_updates is not None:
+        _update_map(target.schema_metadata_updates, operation.schema_metadata_updates)
+    for field_id, updates in (operation.field_metadata_updates or {}).items():
+        _update_map(target.field_metadata_updates[field_id], updates)
+
+
+def _encode_data_replacement(
+    message: Transaction, operation: LanceOperation.DataReplacement
+) -> None:
+    message.data_replacement.SetInParent()
+    for group in operation.replacements:
+        message.data_replacement.replacements.add(
+            fragment_id=group.fragment_id, new_file=_data_file(group.new_file)
+        )
+
+
+def _encode_data_overlay(message: Transaction, operation: LanceOperation.DataOverlay) -> None:
+    message.data_overlay.SetInParent()
+    for group in operation.groups:
+        target = message.data_overlay.groups.add(fragment_id=group.fragment_id)
+        target.overlays.extend(map(_overlay, group.overlays))
+
+
+_ENCODERS: dict[type, Callable[[Transaction, Any], SchemaMetadata | None]] = {
+    LanceOperation.Append: _encode_append,
+    LanceOperation.Delete: _encode_delete,
+    LanceOperation.Overwrite: _encode_overwrite,
+    LanceOperation.CreateIndex: _encode_create_index,
+    LanceOperation.Rewrite: _encode_rewrite,
+    LanceOperation.Merge: _encode_merge,
+    LanceOperation.Project: _encode_project,
+    LanceOperation.Restore: _encode_restore,
+    LanceOperation.Clone: _encode_clone,
+    LanceOperation.Update: _encode_update,
+    LanceOperation.UpdateConfig: _encode_update_config,
+    LanceOperation.DataReplacement: _encode_data_replacement,
+    LanceOperation.DataOverlay: _encode_data_overlay,
+}

@@ -1,0 +1,168 @@
+"""A manifest as the file that Lance reads, and the name it is found by.
+
+    [u32 length][IndexSection]     if there are indices
+    [u32 length][Transaction]      up to 20 MiB
+    [u32 length][Manifest]
+    [i64 position of the manifest's length][u16 0][u16 2]["LANC"]
+
+All integers are little endian; positions in the manifest point at lengths. One state and one
+transaction give one file, in every process: that is how a reader may finish what a writer began.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from commitlog.core.feature_flags import check_flags
+from commitlog.core.fragments import Fragments
+from commitlog.core.manifest import ManifestState
+from commitlog.core.wire import split
+from commitlog.errors import UnsupportedFormat
+from commitlog.lancepb.table_pb2 import Manifest
+
+VERSIONS_DIRECTORY = "_versions"
+INLINE_TRANSACTION_BYTES_MAX = 20 * 1024 * 1024
+
+_LENGTH = struct.Struct("<I")
+_FOOTER = struct.Struct("<qHH4s")
+_MAGIC = b"LANC"
+_FRAGMENTS = Manifest.FRAGMENTS_FIELD_NUMBER
+_VERSION_MAX = 2**64 - 1
+_DETACHED = 1 << 63
+_NAME = re.compile(r"(d?)([0-9]+)\.manifest")
+_STAGED_NAME = re.compile(r"([0-9]+)\.manifest-(.+)")
+
+
+class NamingScheme(StrEnum):
+    """How a dataset names its manifests: V2 sorts the newest first."""
+
+    V1 = "V1"
+    V2 = "V2"
+
+
+class ManifestName(NamedTuple):
+    """What a manifest's file name says."""
+
+    version: int
+    scheme: NamingScheme
+    is_detached: bool = False
+    staged_by: str = ""
+    """What follows the name of a manifest that is staged only; empty for a published one."""
+
+
+def encode_manifest(state: ManifestState, transaction_bytes: bytes | None) -> bytes:
+    """Return the manifest file of a version, with the transaction that made it."""
+    pieces: list[bytes | bytearray] = []
+    position = 0
+    sections = Manifest(
+        version=state.version,
+        reader_feature_flags=state.reader_feature_flags,
+        writer_feature_flags=state.writer_feature_flags,
+        max_fragment_id=state.max_fragment_id,
+        next_row_id=state.next_row_id,
+        transaction_file=state.transaction_file,
+        tag=state.tag,
+    )
+    sections.timestamp.FromNanoseconds(state.timestamp_nanos)
+    if state.index_section:
+        sections.index_section = position
+        pieces += (_LENGTH.pack(len(state.index_section)), state.index_section)
+        position += _LENGTH.size + len(state.index_section)
+    if transaction_bytes is not None and len(transaction_bytes) <= INLINE_TRANSACTION_BYTES_MAX:
+        sections.transaction_section = position
+        pieces += (_LENGTH.pack(len(transaction_bytes)), transaction_bytes)
+        position += _LENGTH.size + len(transaction_bytes)
+    scalars = sections.SerializeToString(deterministic=True)
+    fragments = state.fragments.wire()
+    size = len(state.header.encoded) + len(scalars) + sum(map(len, fragments))
+    pieces += (_LENGTH.pack(size), state.header.encoded, scalars)
+    pieces += fragments
+    pieces.append(_FOOTER.pack(position, 0, 2, _MAGIC))
+    return b"".join(pieces)
+
+
+def decode_manifest(data: bytes) -> tuple[ManifestState, bytes | None]:
+    """Return the version in a manifest file and the transaction in it, if it holds one.
+
+    Raises UnknownFeatureFlag for a table that this program is too old for.
+    """
+    if len(data) < _FOOTER.size:
+        raise UnsupportedFormat(f"a manifest of {len(data)} bytes is cut off")
+    position, _, _, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
+    if magic != _MAGIC:
+        raise UnsupportedFormat(f"a manifest ends with {magic!r} instead of {_MAGIC!r}")
+    header, fragments = split(_section(data, position), _FRAGMENTS)
+    manifest = Manifest.FromString(header)
+    check_flags(manifest.reader_feature_flags, manifest.writer_feature_flags)
+    index_section = transaction = None
+    if manifest.HasField("index_section"):
+        index_section = _section(data, manifest.index_section)
+    if manifest.HasField("transaction_section"):
+        transaction = _section(data, manifest.transaction_section)
+    elif manifest.HasField("transaction_section_deprecated"):
+        transaction = _section(data, manifest.transaction_section_deprecated)
+    by_id = Fragments(fragments)
+    if len(by_id) != len(fragments):
+        raise UnsupportedFormat("two fragments of a manifest have one id")
+    return ManifestState.of(manifest, by_id, index_section), transaction
+
+
+def _section(data: bytes, position: int) -> bytes:
+    start = position + _LENGTH.size
+    if position < 0 or start > len(data):
+        raise UnsupportedFormat(f"a manifest points at {position}, beyond its end")
+    (length,) = _LENGTH.unpack_from(data, position)
+    if start + length > len(data):
+        raise UnsupportedFormat(f"a manifest's section at {position} is cut off")
+    return data[start : start + length]
+
+
+def manifest_name(version: int, scheme: str = NamingScheme.V2) -> str:
+    """Return the file name of a published version, under `_versions`."""
+    if version & _DETACHED:
+        return f"d{version}.manifest"
+    if scheme == NamingScheme.V1:
+        return f"{version}.manifest"
+    return f"{_VERSION_MAX - version:020}.manifest"
+
+
+def staged_name(version: int, suffix: str, scheme: str = NamingScheme.V2) -> str:
+    """Return the file name of a version that is not published yet."""
+    return f"{manifest_name(version, scheme)}-{suffix}"
+
+
+def parse_manifest_name(name: str) -> ManifestName | None:
+    """Return what a file name under `_versions` says, None if it names no manifest."""
+    if match := _STAGED_NAME.fullmatch(name):
+        number, staged_by = match.groups()
+    elif match := _NAME.fullmatch(name):
+        if match[1]:
+            return ManifestName(int(match[2]), NamingScheme.V2, is_detached=True)
+        number, staged_by = match[2], ""
+    else:
+        return None
+    if len(number) == 20:
+        version = _VERSION_MAX - int(number)
+        scheme = NamingScheme.V2
+    else:
+        version, scheme = int(number), NamingScheme.V1
+    return None if version < 0 else ManifestName(version, scheme, staged_by=staged_by)
+
+
+def detect_naming_scheme(names: Iterable[str]) -> NamingScheme | None:
+    """Return how a dataset names its manifests, None if there are none.
+
+    Where both are found, as after an interrupted migration, V2 is what Lance goes on with.
+    """
+    found = {
+        name.scheme
+        for name in map(parse_manifest_name, names)
+        if name is not None and not name.is_detached and not name.staged_by
+    }
+    if NamingScheme.V2 in found:
+        return NamingScheme.V2
+    return NamingScheme.V1 if found else None

@@ -1,0 +1,1 @@
+"""Verbs: pure functions and machines, without I/O, clock or randomness."""

@@ -1,0 +1,190 @@
+"""Whether a fragment that a writer brings fits the table it is brought to.
+
+Everything is judged from the manifest alone, as Lance does when it builds one; whether a file
+exists and holds what its metadata says is observed elsewhere. A layout (field ids and columns of
+a fragment's files) is checked once per schema, because a writer's fragments all look alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commitlog.core.manifest import DeltaRefused, NotDirect
+from commitlog.core.manifest_header import ManifestHeader
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import DataFile, DataFragment
+
+LEGACY_FILE_FORMAT = "0.1"
+_FORMAT_OF_FILE = {
+    (0, 0): LEGACY_FILE_FORMAT,
+    (0, 1): LEGACY_FILE_FORMAT,
+    (0, 2): LEGACY_FILE_FORMAT,
+    (0, 3): "2.0",
+    (2, 0): "2.0",
+    (2, 1): "2.1",
+    (2, 2): "2.2",
+    (2, 3): "2.3",
+}
+_BLOB_KEY = "lance-encoding:blob"
+_EXTENSION_KEY = "ARROW:extension:name"
+_BLOB_V2_EXTENSION = b"lance.blob.v2"
+_PACKED_KEYS = ("packed", "lance-encoding:packed")
+_TRUE = (b"1", b"true", b"on", b"yes", b"y")
+
+
+def check_new_fragment(header: ManifestHeader, fragment: DataFragment, *, is_current: bool) -> bool:
+    """Refuse a fragment that this table cannot hold; return whether it mixes file formats.
+
+    `is_current` says that the writer read this version, so that every field it wrote is known.
+    """
+    if not fragment.physical_rows:
+        raise DeltaRefused(
+            "physical_rows_missing", "physical_rows", 0, "Say how many rows the fragment holds"
+        )
+    files = fragment.files
+    if not files:
+        raise DeltaRefused("no_data_files", "files", [], "Name the data files of the fragment")
+    layout: tuple[object, ...] = (is_current,)
+    for data_file in files:
+        check_address(header, data_file)
+        layout += (
+            data_file.file_major_version,
+            data_file.file_minor_version,
+            tuple(data_file.fields),
+            tuple(data_file.column_indices),
+        )
+    for overlay in fragment.overlays:
+        check_address(header, overlay.data_file)
+    is_mixed = header.accepted_layouts.get(layout)
+    if is_mixed is None:
+        is_mixed = header.accepted_layouts[layout] = _check_layout(header, files, is_current)
+    return is_mixed
+
+
+def check_address(header: ManifestHeader, data_file: DataFile) -> None:
+    """Refuse a data file whose path leads out of the table and its base paths."""
+    path = data_file.path
+    if (
+        not path
+        or "\\" in path
+        or "\0" in path
+        or path in {".", ".."}
+        or ("/" in path and not {"", ".", ".."}.isdisjoint(path.split("/")))
+    ):
+        raise DeltaRefused(
+            "path_escapes",
+            "files.path",
+            path,
+            "Name the file relative to the table's data directory, without '..'",
+        )
+    if data_file.HasField("base_id") and data_file.base_id not in header.base_ids:
+        raise DeltaRefused(
+            "unknown_base_path",
+            f"files[{path!r}].base_id",
+            data_file.base_id,
+            "Register the base path first (UpdateBases)",
+        )
+    if not data_file.file_size_bytes:
+        raise NotDirect(f"the size of data file {path!r} is not given")
+
+
+def _check_layout(header: ManifestHeader, files: Sequence[DataFile], is_current: bool) -> bool:
+    table_format = header.message.data_format.version
+    formats: set[str] = set()
+    seen: set[int] = set()
+    for data_file in files:
+        formats.add(_file_format(data_file, table_format))
+        fields = tuple(data_file.fields)
+        where = f"files[{data_file.path!r}].fields"
+        if not fields:
+            raise DeltaRefused("no_fields", where, [], "Name the fields that the file holds")
+        stored = [field_id for field_id in fields if field_id >= 0]
+        if len(set(stored)) != len(stored) or not seen.isdisjoint(stored):
+            raise DeltaRefused("field_twice", where, list(fields), "Name each field once")
+        seen.update(stored)
+        # A field that was dropped since the writer read the table is no longer in the schema;
+        # Lance ignores its column.
+        unknown = [f for f in stored if f not in header.fields] if is_current else []
+        if unknown:
+            known = sorted(header.fields)
+            raise DeltaRefused("unknown_field", where, unknown, f"The table's fields are {known}")
+        _check_columns(header, data_file, fields)
+    _check_required_fields(header, seen)
+    if formats & {"2.2", "2.3"} and any(_is_legacy_blob(f) for f in header.fields.values()):
+        raise NotDirect("files of format 2.2 change the schema of blob columns")
+    return formats != {table_format}
+
+
+def _file_format(data_file: DataFile, table_format: str) -> str:
+    major, minor = data_file.file_major_version, data_file.file_minor_version
+    file_format = _FORMAT_OF_FILE.get((major, minor))
+    where = f"files[{data_file.path!r}]"
+    if file_format is None:
+        raise DeltaRefused(
+            "unknown_file_format", where, f"{major}.{minor}", "Write it with Lance 14 or older"
+        )
+    if file_format != table_format and LEGACY_FILE_FORMAT in (file_format, table_format):
+        raise DeltaRefused(
+            "storage_format_mismatch", where, file_format, f"Write files of format {table_format}"
+        )
+    return file_format
+
+
+def _check_columns(header: ManifestHeader, data_file: DataFile, fields: tuple[int, ...]) -> None:
+    columns = tuple(data_file.column_indices)
+    version = (data_file.file_major_version, data_file.file_minor_version)
+    file_format = _FORMAT_OF_FILE[version]
+    if file_format == LEGACY_FILE_FORMAT or not columns:
+        return
+    where = f"files[{data_file.path!r}].column_indices"
+    if len(columns) != len(fields):
+        raise DeltaRefused("column_count_mismatch", where, columns, "Give one column per field")
+    if file_format == "2.0":
+        return
+    parents = {field.parent_id for field in header.fields.values()}
+    for field_id, column in zip(fields, columns, strict=True):
+        field = header.fields.get(field_id)
+        if field is None:
+            continue
+        needs_column = field_id not in parents or _is_packed(field) or _is_blob(field)
+        if needs_column != (column != -1):
+            raise DeltaRefused(
+                "column_missing" if needs_column else "column_unexpected",
+                where,
+                {field_id: column},
+                "Leaf, packed and blob fields have a column, other nested fields have -1",
+            )
+
+
+def _check_required_fields(header: ManifestHeader, stored: set[int]) -> None:
+    present: set[int] = set()
+    for field_id in stored:
+        field = header.fields.get(field_id)
+        while field is not None:
+            present.add(field.id)
+            field = header.fields.get(field.parent_id)
+    roots = (f for f in header.fields.values() if f.parent_id == -1 and not f.nullable)
+    missing = sorted(field.id for field in roots if field.id not in present)
+    if missing:
+        raise DeltaRefused(
+            "required_field_missing",
+            "files.fields",
+            missing,
+            "Write a value for every field that may not be null",
+        )
+
+
+def _is_packed(field: Field) -> bool:
+    return any(field.metadata.get(key, b"").lower() in _TRUE for key in _PACKED_KEYS)
+
+
+def _is_blob(field: Field) -> bool:
+    return _BLOB_KEY in field.metadata or _is_blob_v2(field)
+
+
+def _is_blob_v2(field: Field) -> bool:
+    return field.metadata.get(_EXTENSION_KEY, b"") == _BLOB_V2_EXTENSION
+
+
+def _is_legacy_blob(field: Field) -> bool:
+    return _BLOB_KEY in field.metadata and not _is_blob_v2(field)

@@ -1,0 +1,69 @@
+"""Deletion vectors: merging them, and the files that hold them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyroaring import BitMap
+
+from commitlog.codecs.deletion_file import decode_deletion_file, encode_deletion_file
+from commitlog.core.deletion_vectors import deletion_file_id, merge_deletions
+from commitlog.core.manifest import DeltaRefused
+from commitlog.errors import UnsupportedFormat
+from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
+from tests.unit.manifest_examples import UUID, fragment
+
+ROWS = st.sets(st.integers(min_value=0, max_value=200_000), max_size=300)
+
+
+def merged(rows: int, deleted: BitMap, affected: BitMap) -> tuple[DataFragment | None, str, bytes]:
+    before = fragment(3, rows=rows, deleted=len(deleted)).SerializeToString()
+    result = merge_deletions(before, deleted, affected, read_version=8, transaction_id=UUID)
+    image = None if result.fragment is None else DataFragment.FromString(result.fragment)
+    return image, result.path, result.data
+
+
+def test_a_merged_vector_holds_both() -> None:
+    image, path, data = merged(10, BitMap([1, 2]), BitMap([5]))
+    assert image is not None
+    assert image.deletion_file == DeletionFile(
+        file_type=DeletionFile.BITMAP,
+        read_version=8,
+        id=deletion_file_id(UUID, 3),
+        num_deleted_rows=3,
+    )
+    assert path == f"_deletions/3-8-{deletion_file_id(UUID, 3)}.bin"
+    assert decode_deletion_file(data, DeletionFile.BITMAP) == BitMap([1, 2, 5])
+
+
+def test_a_fragment_without_rows_left_has_no_image() -> None:
+    assert merged(3, BitMap([0, 1]), BitMap([2])) == (None, "", b"")
+
+
+def test_a_row_beyond_the_fragment_is_refused() -> None:
+    with pytest.raises(DeltaRefused) as refused:
+        merged(3, BitMap(), BitMap([3]))
+    assert refused.value.code == "row_out_of_range"
+
+
+def test_an_id_tells_transactions_and_fragments_apart() -> None:
+    ids = {deletion_file_id(UUID, 1), deletion_file_id(UUID, 2), deletion_file_id("other", 1)}
+    assert len(ids) == 3
+    assert all(0 <= i < 2**63 for i in ids)
+
+
+@given(ROWS, ROWS)
+def test_bytes_follow_from_the_rows_alone(left: set[int], right: set[int]) -> None:
+    by_union = BitMap(left) | BitMap(right)
+    by_runs = BitMap(by_union)
+    by_runs.run_optimize()
+    assert encode_deletion_file(by_union) == encode_deletion_file(by_runs)
+    assert decode_deletion_file(encode_deletion_file(by_union), DeletionFile.BITMAP) == by_union
+
+
+@pytest.mark.parametrize("file_type", [DeletionFile.BITMAP, DeletionFile.ARROW_ARRAY])
+@pytest.mark.parametrize("data", [b"", b"not a bitmap", b"ARROW1\0\0"])
+def test_a_damaged_file_is_refused(data: bytes, file_type: DeletionFile.DeletionFileType) -> None:
+    with pytest.raises(UnsupportedFormat):
+        decode_deletion_file(data, file_type)

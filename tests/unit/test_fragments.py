@@ -1,0 +1,96 @@
+"""Fragments of a version: a map, its joined form, and forks of it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from commitlog.core.feature_flags import FLAG_DELETION_FILES
+from commitlog.core.fragments import Fragments, joined
+from commitlog.core.wire import split, varint
+from commitlog.lancepb.table_pb2 import DataFragment, Manifest
+from tests.unit.manifest_examples import fragment
+
+IDS = st.integers(min_value=0, max_value=600)
+CHANGES = st.lists(st.tuples(IDS, st.integers(min_value=0, max_value=3)), max_size=60)
+
+
+def encoded(fragment_id: int, deleted: int = 0) -> bytes:
+    return fragment(fragment_id, deleted=deleted).SerializeToString()
+
+
+def change(target: Fragments, model: dict[int, bytes], fragment_id: int, action: int) -> None:
+    if action == 3:
+        if fragment_id in model:
+            target.remove(fragment_id)
+            del model[fragment_id]
+    else:
+        model[fragment_id] = encoded(fragment_id, action)
+        target.put(fragment_id, model[fragment_id])
+
+
+def assert_holds(target: Fragments, model: dict[int, bytes]) -> None:
+    in_order = dict(sorted(model.items()))
+    assert list(target.items()) == list(in_order.items())
+    assert len(target) == len(model)
+    assert target.last_id == max(model, default=-1)
+    assert b"".join(target.wire()) == joined(in_order.values())
+    has_deletions = any(
+        DataFragment.FromString(f).HasField("deletion_file") for f in model.values()
+    )
+    assert target.features() == (FLAG_DELETION_FILES if has_deletions else 0)
+
+
+@given(st.sets(IDS), CHANGES, st.booleans())
+def test_fragments_are_a_sorted_map_however_they_change(
+    first: set[int], changes: list[tuple[int, int]], is_joined_first: bool
+) -> None:
+    model = {i: encoded(i) for i in first}
+    target = Fragments(model.values())
+    if is_joined_first:
+        target.wire()
+    for fragment_id, action in changes:
+        change(target, model, fragment_id, action)
+    assert_holds(target, model)
+
+
+@given(st.sets(IDS), CHANGES, CHANGES)
+def test_a_fork_changes_alone(
+    first: set[int], changes: list[tuple[int, int]], later: list[tuple[int, int]]
+) -> None:
+    base_model = {i: encoded(i, i % 3) for i in first}
+    base = Fragments(base_model.values())
+    model = dict(base_model)
+    fork = base.fork()
+    for fragment_id, action in changes:
+        change(fork, model, fragment_id, action)
+    assert_holds(fork, model)
+    second_model = dict(model)
+    second = fork.fork()
+    for fragment_id, action in later:
+        change(second, second_model, fragment_id, action)
+    assert_holds(second, second_model)
+    assert_holds(fork, model)
+    assert_holds(base, base_model)
+
+
+def test_features_are_told_before_they_are_put() -> None:
+    target = Fragments([encoded(0), encoded(1, deleted=2)])
+    assert target.features_after([(1, None)]) == 0
+    assert target.features_after([(0, FLAG_DELETION_FILES)]) == FLAG_DELETION_FILES
+    assert target.features_after([(1, 0)]) == 0
+    assert target.features() == FLAG_DELETION_FILES
+
+
+@given(st.integers(min_value=0, max_value=2**64 - 1))
+def test_a_varint_is_protobufs(value: int) -> None:
+    assert Manifest(version=value).SerializeToString() == (b"\x18" + varint(value)) * bool(value)
+
+
+def test_splitting_keeps_unknown_fields_and_the_bytes_of_values() -> None:
+    odd = b"\x10\x05\x08\x01"
+    unknown = b"\xfa\x07\x03abc" + b"\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4)
+    data = b"\x12" + varint(len(odd)) + odd + unknown + Manifest(version=3).SerializeToString()
+    rest, values = split(data, 2)
+    assert values == [odd]
+    assert rest == unknown + b"\x18\x03"
