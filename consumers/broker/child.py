@@ -1,0 +1,86 @@
+"""A child process that ends with this one, even if this one is killed.
+
+`Child` runs a command below the watcher (`watch.py`): signals go to the command itself, its exit
+code comes back through the watcher.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+SPAWN_TIMEOUT_SECONDS = 15.0
+REAP_TIMEOUT_SECONDS = 10.0
+
+
+class Child:
+    """One running command; output goes to the end of a file."""
+
+    def __init__(self, command: Sequence[str], *, output: Path, inherited: Sequence[int]) -> None:
+        """Start the command; `inherited` descriptors stay open in it and in its watcher."""
+        watcher = [sys.executable, "-I", "-S", str(Path(__file__).with_name("watch.py"))]
+        with output.open("ab") as sink:
+            self._watcher = subprocess.Popen(
+                [*watcher, str(os.getpid()), *command],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=sink,
+                bufsize=0,
+                pass_fds=inherited,
+                # A terminal's Ctrl-C is for the parent, which stops the command in its own order.
+                start_new_session=True,
+            )
+        try:
+            self.pid = self._read_pid()
+        except BaseException:
+            self._watcher.kill()
+            self._reap()
+            raise
+
+    def _read_pid(self) -> int:
+        assert self._watcher.stdout is not None
+        ready, _, _ = select.select([self._watcher.stdout], [], [], SPAWN_TIMEOUT_SECONDS)
+        line = self._watcher.stdout.readline() if ready else b""
+        if not line.strip():
+            raise OSError("the broker's process could not be started")
+        return int(line)
+
+    def poll(self) -> int | None:
+        """Exit code, 128 + signal if one ended the command, None while it runs."""
+        code = self._watcher.poll()
+        return code if code is None or code >= 0 else 128 - code
+
+    def wait(self, timeout_seconds: float) -> bool:
+        """Wait for the end; False if the time ran out first."""
+        try:
+            self._watcher.wait(timeout_seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        self._close_pipes()
+        return True
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the command; nothing happens if it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End the command at once and wait until it is gone."""
+        self.send(signal.SIGKILL)
+        if not self.wait(REAP_TIMEOUT_SECONDS):
+            self._watcher.kill()
+            self._reap()
+
+    def _reap(self) -> None:
+        self.wait(REAP_TIMEOUT_SECONDS)
+        self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        for pipe in (self._watcher.stdin, self._watcher.stdout):
+            if pipe is not None:
+                pipe.close()

@@ -1,0 +1,49 @@
+"""From the last lines of a broker's log to the error that says what to do."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from consumers.broker.errors import BrokerError, BrokerFailed, DiskFull, PortInUse
+
+NO_ROOM = ("No space left on device", "Disk quota exceeded", "not enough space")
+LINES_SHOWN = 15
+# On a full disk the log cannot tell of it: it lies there too.
+FREE_BYTES_MIN = 4 * 1024 * 1024
+
+
+def failure(
+    lines: Sequence[str], *, root: Path, exit_code: int | None, doing: str, free_bytes: int
+) -> BrokerError:
+    """Name why a broker ended; `doing` says what it was asked for ("start", "run")."""
+    text = "\n".join(lines)
+    if found := re.search(r"failed to bind to \S*?:(\d+)", text):
+        return port_in_use(int(found[1]))
+    if free_bytes < FREE_BYTES_MIN or any(sign in text for sign in NO_ROOM):
+        return disk_full(root)
+    if "OutOfMemoryError" in text or "Could not reserve enough space" in text:
+        reason = "the broker had too little memory (it needs about 1 GiB)"
+    elif exit_code is None:
+        reason = f"the broker did not {doing} in time"
+    else:
+        reason = f"the broker ended with code {exit_code}"
+    shown = tuple(line for line in lines if line.strip())[-LINES_SHOWN:]
+    return BrokerFailed(f"{reason}; its log is {root / 'kafka' / 'broker.log'}:", exit_code, shown)
+
+
+def port_in_use(port: int) -> PortInUse:
+    """The error for a port on which something else listens."""
+    return PortInUse(
+        f"port {port} is in use by another process: stop it, or choose another port with"
+        " --kafka-port (0 picks a free one on a new root)",
+        port,
+    )
+
+
+def disk_full(root: Path) -> DiskFull:
+    """The error for a root without room."""
+    return DiskFull(
+        f"no space left on the disk of {root}: free some, then start again on the same root;"
+        " what was acknowledged is kept",
+        root,
+    )

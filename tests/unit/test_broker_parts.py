@@ -1,0 +1,161 @@
+"""The pure parts of the embedded broker: pins, Java's version, configuration, diagnosis."""
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from consumers.broker import BrokerFailed, DiskFull, NoJava, PortInUse, find_java, ports
+from consumers.broker.configuration import parse_properties, server_properties
+from consumers.broker.diagnosis import failure
+from consumers.broker.home import Home, new_cluster_id
+from consumers.broker.jars import cache_root
+from consumers.broker.java import parse_version
+from consumers.broker.pins import (
+    Pin,
+    format_pins,
+    kafka_version,
+    mismatches,
+    parse_pins,
+    pin_of,
+    read_pins,
+)
+
+SHA_OF_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+REPOSITORY = Path(__file__).parents[2]
+
+
+def test_pins_survive_writing_and_reading() -> None:
+    pins = read_pins()
+    assert parse_pins(format_pins(pins)) == pins
+    assert kafka_version(pins).startswith("4.")
+
+
+@pytest.mark.parametrize("line", ["a:b:1", "a:b " + "0" * 64, "a:b:1 123", ":b:1 " + "0" * 64])
+def test_a_broken_pin_is_shown(line: str) -> None:
+    with pytest.raises(ValueError, match="not a pin"):
+        parse_pins(line)
+
+
+@pytest.mark.parametrize("artifact", ["zstd-jni", "kafka_2.13", "log4j-slf4j-impl"])
+@pytest.mark.parametrize("version", ["1.5.7-17", "4.4.0", "33.4.8-jre"])
+def test_a_jar_tells_its_pin_by_name(tmp_path: Path, artifact: str, version: str) -> None:
+    pin = Pin("org.example", artifact, version, SHA_OF_NOTHING)
+    (tmp_path / pin.file_name).touch()
+    assert pin_of(tmp_path / pin.file_name) == pin
+
+
+def test_missing_changed_and_foreign_jars_are_mismatches(tmp_path: Path) -> None:
+    names = ("good", "changed", "missing")
+    good, changed, missing = (Pin("org.example", name, "1", SHA_OF_NOTHING) for name in names)
+    (tmp_path / good.file_name).touch()
+    (tmp_path / changed.file_name).write_bytes(b"other")
+    (tmp_path / "foreign.jar").touch()
+    wrong = mismatches(tmp_path, (good, changed, missing))
+    assert set(wrong) == {changed.file_name, missing.file_name, "foreign.jar"}
+    assert mismatches(tmp_path / "nowhere", (good,)) == (good.file_name,)
+
+
+def test_the_compose_file_runs_the_pinned_version() -> None:
+    compose = (REPOSITORY / "infra" / "compose.yaml").read_text()
+    assert f"apache/kafka:{kafka_version(read_pins())} " in compose
+
+
+def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    monkeypatch.delenv("COMMITLOG_CACHE", raising=False)
+    assert cache_root() == Path("/xdg/lance-commitlog")
+    monkeypatch.setenv("COMMITLOG_CACHE", "/named")
+    assert cache_root() == Path("/named")
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ('openjdk version "25.0.2" 2026-01-20 LTS', 25),
+        ('java version "1.8.0_292"', 8),
+        ('openjdk version "24-ea" 2025-03-18', 24),
+        ("Unable to locate a Java Runtime", None),
+    ],
+)
+def test_java_tells_its_version(text: str, version: int | None) -> None:
+    assert parse_version(text) == version
+
+
+def fake_java(home: Path, version: str) -> Path:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(java.stat().st_mode | stat.S_IXUSR)
+    return java
+
+
+def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, new = fake_java(tmp_path / "old", "11.0.2"), fake_java(tmp_path / "new", "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(old.parents[1]))
+    monkeypatch.setenv("PATH", f"{new.parent}:/bin")
+    monkeypatch.setenv("COMMITLOG_JAVA", "system")
+    found = find_java()
+    assert (found.path, found.version, found.source) == (new, 21, "PATH")
+    with pytest.raises(NoJava, match="is Java 11"):
+        find_java(minimum=22)
+
+
+def test_a_named_java_is_the_only_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    named = fake_java(tmp_path / "named", "17.0.1")
+    monkeypatch.setenv("COMMITLOG_JAVA", str(named.parents[1]))
+    assert find_java().path == named
+    monkeypatch.setenv("COMMITLOG_JAVA", str(tmp_path / "none"))
+    with pytest.raises(NoJava, match="does not run"):
+        find_java()
+
+
+def test_settings_win_and_everything_is_on_loopback() -> None:
+    text = server_properties(
+        port=1234,
+        controller_port=1235,
+        data=Path("/data"),
+        fsync=True,
+        settings={"num.io.threads": "9"},
+    )
+    properties = parse_properties(text)
+    assert properties["num.io.threads"] == "9"
+    assert properties["log.flush.interval.messages"] == "1"
+    assert properties["auto.create.topics.enable"] == "false"
+    assert set(re.findall(r"//([^:]+):", text)) == {"127.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("KafkaException: Socket server failed to bind to 127.0.0.1:9092: Address", PortInUse),
+        ("java.io.IOException: No space left on device", DiskFull),
+        ("java.lang.OutOfMemoryError: Java heap space", BrokerFailed),
+        ("something else", BrokerFailed),
+    ],
+)
+def test_the_log_tells_what_to_do(tmp_path: Path, line: str, kind: type[Exception]) -> None:
+    error = failure(["before", line], root=tmp_path, exit_code=1, doing="start", free_bytes=2**40)
+    assert type(error) is kind
+    if isinstance(error, PortInUse):
+        assert error.port == 9092
+    if isinstance(error, BrokerFailed):
+        assert error.log_lines == ("before", line)
+    full = failure([], root=tmp_path, exit_code=1, doing="run", free_bytes=0)
+    assert isinstance(full, DiskFull)
+
+
+def test_a_picked_port_is_free_and_kept(tmp_path: Path) -> None:
+    port = ports.pick()
+    assert ports.is_free(port)
+    home = Home(tmp_path)
+    home.folder.mkdir()
+    assert home.kept_port() is None
+    home.keep_port(port)
+    assert home.kept_port() == port
+
+
+def test_cluster_ids_have_the_form_that_kafka_takes() -> None:
+    for _ in range(200):
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", new_cluster_id())
