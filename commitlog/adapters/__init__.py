@@ -1,0 +1,1 @@
+"""The ports, implemented: one file per outside library."""

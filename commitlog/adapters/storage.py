@@ -1,0 +1,160 @@
+"""Where tables lie: bytes under a location, with put-if-absent.
+
+Paths are relative to a location and confined to it. A file appears whole or not at all: it is
+written under a temporary name first. `create` is the store's put-if-absent, the only primitive
+that the order of manifests rests on beside the log itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from commitlog.errors import InvalidTransaction, UnsupportedFormat
+
+_counter = itertools.count()
+
+
+class ObjectStore(Protocol):
+    """Bytes by relative path under one location."""
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes, or -1 if there is none."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put a file, replacing what was there."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Put a file if there is none; return whether this call did."""
+
+    def move(self, path: str, to: str) -> None:
+        """Give a file another path; raise FileNotFoundError."""
+
+    def delete(self, path: str) -> None:
+        """Remove a file if it is there."""
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the names of the files directly in a folder."""
+
+
+def local_path(location: str) -> Path | None:
+    """Return the folder that a location means, or None if it isn't a local one."""
+    if "://" not in location:
+        return Path(location)
+    parts = urlsplit(location)
+    if parts.scheme in {"file", "file-object-store"}:
+        return Path(unquote(parts.path))
+    return None
+
+
+def store_for(location: str) -> ObjectStore:
+    """Open the store of a location."""
+    path = local_path(location)
+    if path is None:
+        scheme = location.split("://", 1)[0]
+        raise UnsupportedFormat(
+            f"location {location!r} has the scheme {scheme!r}; this version keeps tables on local"
+            " paths (or file://). Choose a local location"
+        )
+    return LocalStore(path)
+
+
+class LocalStore:
+    """Files below a folder of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        """Take a folder, which is made when the first file is put."""
+        self._root = os.path.abspath(root)
+
+    def _resolve(self, path: str) -> str:
+        full = os.path.normpath(os.path.join(self._root, path))
+        if os.path.isabs(path) or not full.startswith(self._root + os.sep):
+            raise InvalidTransaction(
+                f"path {path!r} leaves the table's location",
+                field="path",
+                value=path,
+                advice="Use a path relative to the location, without '..'",
+            )
+        return full
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+        with open(self._resolve(path), "rb") as file:
+            return file.read()
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes, or -1 if there is none."""
+        try:
+            return os.stat(self._resolve(path)).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return -1
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put a file, replacing what was there."""
+        full = self._resolve(path)
+        os.replace(self._temporary(full, data), full)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Put a file if there is none; return whether this call did."""
+        full = self._resolve(path)
+        if os.path.lexists(full):
+            return False
+        temporary = self._temporary(full, data)
+        try:
+            os.link(temporary, full)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(temporary)
+        return True
+
+    def move(self, path: str, to: str) -> None:
+        """Give a file another path; raise FileNotFoundError."""
+        target = self._resolve(to)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.replace(self._resolve(path), target)
+
+    def delete(self, path: str) -> None:
+        """Remove a file if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._resolve(path))
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the names of the files directly in a folder."""
+        try:
+            with os.scandir(self._resolve(folder)) as entries:
+                for entry in entries:
+                    if entry.is_file():
+                        yield entry.name
+        except FileNotFoundError:
+            return
+
+    def _temporary(self, full: str, data: bytes) -> str:
+        temporary = f"{full}.tmp-{os.getpid()}-{next(_counter)}"
+        try:
+            self._put(temporary, data)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(full), exist_ok=True)
+            self._put(temporary, data)
+        return temporary
+
+    @staticmethod
+    def _put(path: str, data: bytes) -> None:
+        try:
+            with open(path, "xb", buffering=0) as file:
+                view = memoryview(data)
+                while view:
+                    view = view[file.write(view) :]
+        except OSError as error:
+            if not isinstance(error, FileNotFoundError):
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            raise

@@ -1,0 +1,143 @@
+"""The leader's socket: how writers get their answers without reading a topic.
+
+A frame is its length as an unsigned 32-bit big-endian number, one byte that says its kind, and a
+body. Writers say HELLO first; then they WATCH transaction ids and get each outcome once, as the
+bytes that stand in the outcomes topic, and send REQUESTs (JSON) about tables. The socket answers
+outcomes, never absence: an id that nobody has decided is answered when somebody does.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from commitlog.errors import CorruptLog
+from commitlog.model.limits import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
+
+WIRE_VERSION = 1
+FRAME_BYTES_MAX = RECORD_BYTES_MAX * 4 // 3 + RECORD_OVERHEAD_BYTES
+"""A dry run carries a whole record in base64."""
+
+_LENGTH = struct.Struct(">I")
+_WATCH = struct.Struct(">BI32s")
+_ANY_CONTENT = bytes(32)
+_OUTCOME = struct.Struct(">BQ")
+
+
+class Kind(IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    WELCOME = 2
+    WATCH = 3
+    OUTCOME = 4
+    REQUEST = 5
+    REPLY = 6
+    ERROR = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A writer asks for the outcome of a transaction."""
+
+    transaction_id: str
+    attempt: int
+    readable: bool
+    """Answer only once the versions can be opened by path."""
+    payload_hash: bytes = b""
+    """Answer only for a transaction of this content; empty: whatever was decided for the id."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeFrame:
+    """The answer: a record of the outcomes topic."""
+
+    readable: bool
+    offset: int
+    record: bytes
+
+
+def frame(kind: Kind, body: bytes) -> bytes:
+    """Return a frame's bytes."""
+    return _LENGTH.pack(len(body) + 1) + bytes((kind,)) + body
+
+
+def json_frame(kind: Kind, body: Mapping[str, Any]) -> bytes:
+    """Return a frame with a JSON body."""
+    return frame(kind, json.dumps(body, separators=(",", ":")).encode())
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """Read a JSON body; raise CorruptLog on anything but an object."""
+    try:
+        value = json.loads(body)
+    except ValueError as error:
+        raise CorruptLog(f"a frame's body is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise CorruptLog("a frame's JSON body is not an object")
+    return value
+
+
+def watch_frame(watch: Watch) -> bytes:
+    """Encode a WATCH."""
+    fixed = _WATCH.pack(watch.readable, watch.attempt, watch.payload_hash or _ANY_CONTENT)
+    return frame(Kind.WATCH, fixed + watch.transaction_id.encode())
+
+
+def parse_watch(body: bytes) -> Watch:
+    """Decode a WATCH's body."""
+    try:
+        readable, attempt, content = _WATCH.unpack_from(body)
+        content = b"" if content == _ANY_CONTENT else content
+        return Watch(body[_WATCH.size :].decode(), attempt, bool(readable), content)
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptLog(f"a WATCH frame is broken: {error}") from error
+
+
+def outcome_frame(answer: OutcomeFrame) -> bytes:
+    """Encode an OUTCOME."""
+    return frame(Kind.OUTCOME, _OUTCOME.pack(answer.readable, answer.offset) + answer.record)
+
+
+def parse_outcome(body: bytes) -> OutcomeFrame:
+    """Decode an OUTCOME's body."""
+    try:
+        readable, offset = _OUTCOME.unpack_from(body)
+    except struct.error as error:
+        raise CorruptLog(f"an OUTCOME frame is broken: {error}") from error
+    return OutcomeFrame(bool(readable), offset, body[_OUTCOME.size :])
+
+
+class FrameBuffer:
+    """Cuts a stream of bytes into frames."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
+        """Add received bytes; return the frames that are complete now."""
+        self._buffer += data
+        frames: list[tuple[Kind, bytes]] = []
+        start = 0
+        while len(self._buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer, start)
+            if not 1 <= length <= FRAME_BYTES_MAX:
+                raise CorruptLog(f"a frame of {length} bytes: this is not our protocol")
+            end = start + _LENGTH.size + length
+            if end > len(self._buffer):
+                break
+            body = bytes(self._buffer[start + _LENGTH.size : end])
+            try:
+                kind = Kind(body[0])
+            except ValueError as error:
+                raise CorruptLog(f"a frame of unknown kind {body[0]}") from error
+            frames.append((kind, body[1:]))
+            start = end
+        if start:
+            del self._buffer[:start]
+        return frames

@@ -1,0 +1,90 @@
+"""Files appear whole, once, and only below their location."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.adapters.storage import LocalStore, store_for
+from commitlog.errors import InvalidTransaction, UnsupportedFormat
+
+
+def test_of_many_that_create_one_name_one_wins_and_its_bytes_stay(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    won: list[int] = []
+    barrier = threading.Barrier(8)
+
+    def create(number: int) -> None:
+        barrier.wait()
+        if store.create("_versions/1.manifest", b"%d" % number * 1000):
+            won.append(number)
+
+    threads = [threading.Thread(target=create, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert len(won) == 1
+    assert store.read("_versions/1.manifest") == b"%d" % won[0] * 1000
+    assert list(store.names("_versions")) == ["1.manifest"]
+
+
+def test_write_replaces_and_move_and_delete_do_what_they_say(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write("a/b", b"1")
+    store.write("a/b", b"22")
+    assert (store.size("a/b"), store.size("a/c"), store.size("a/b/c")) == (2, -1, -1)
+    store.move("a/b", "_quarantine/b")
+    assert store.read("_quarantine/b") == b"22"
+    store.delete("_quarantine/b")
+    store.delete("_quarantine/b")
+    with pytest.raises(FileNotFoundError):
+        store.read("_quarantine/b")
+    assert list(store.names("nowhere")) == []
+
+
+@pytest.mark.parametrize("path", ["../x", "a/../../x", "/etc/passwd", ".", "a/.."])
+def test_a_path_cannot_leave_its_location(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InvalidTransaction, match="leaves the table's location"):
+        LocalStore(tmp_path / "table").write(path, b"")
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore(tmp_path)
+    store.write("present", b"before")
+
+    class Full:
+        def __init__(self, path: str, *_: Any, **__: Any) -> None:
+            self.path = path
+            Path(path).touch()
+
+        def __enter__(self) -> Full:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def write(self, data: bytes) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", Full)
+        with pytest.raises(OSError, match="No space left"):
+            store.write("present", b"after")
+        with pytest.raises(OSError, match="No space left"):
+            store.create("new", b"x")
+    assert sorted(os.listdir(tmp_path)) == ["present"]
+    assert store.read("present") == b"before"
+
+
+def test_locations_are_local_paths_or_file_urls(tmp_path: Path) -> None:
+    (tmp_path / "a b").mkdir()
+    store_for(f"file://{tmp_path}/a%20b").write("x", b"1")
+    assert store_for(str(tmp_path / "a b")).read("x") == b"1"
+    with pytest.raises(UnsupportedFormat, match="scheme 'gopher'"):
+        store_for("gopher://bucket/table")
