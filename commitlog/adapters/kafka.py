@@ -1,0 +1,305 @@
+"""A log on a Kafka cluster.
+
+Connecting asks the cluster who it is and nothing else; `create` makes topics and first records.
+Every topic is created by name with its settings, never by use. What exists is checked, not
+changed: a topic with settings that would lose records is refused.
+
+Not to be carried over a fork: Kafka's client has threads of its own. Connect in each process.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from commitlog.adapters.kafka_io import (
+    KafkaOutcomesWriter,
+    KafkaReader,
+    KafkaTransactionsWriter,
+    Watermarks,
+)
+from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger
+from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
+from commitlog.errors import TopicSettings, Unavailable, WrongLog
+from commitlog.model.records import Answered, Genesis, Submitted
+from commitlog.ports import LogIdentity
+from commitlog.protocol import (
+    LOG_NAME_DEFAULT,
+    OUTCOMES_SETTINGS,
+    TRANSACTIONS_SETTINGS,
+    check_log_name,
+    outcomes_topic,
+    settings_at_creation,
+    settings_problems,
+    transactions_topic,
+)
+
+REPLICATION_WANTED = 3
+TIMEOUT_SECONDS = 30.0
+SETTLING_SECONDS = 10.0
+_BASES = (TRANSACTIONS_SETTINGS, OUTCOMES_SETTINGS)
+Result = TypeVar("Result")
+
+
+class KafkaLog:
+    """A log by its name on a cluster; see `commitlog.ports.Log`. Thread-safe."""
+
+    def __init__(self, settings: ClientSettings, log: str, timeout_seconds: float) -> None:
+        """Set up without asking the cluster anything; use `connect`."""
+        self.name = check_log_name(log)
+        self.timeout_seconds = timeout_seconds
+        self._settings = settings
+        self._topics = (transactions_topic(log), outcomes_topic(log))
+        try:
+            self._admin = AdminClient({**settings.admin(), "error_cb": self._note})  # type: ignore[dict-item]
+        except KafkaException as error:
+            raise settings.translate(error, "setting up Kafka's client") from None
+        self._watermarks = Watermarks(settings)
+        self._lock = threading.Lock()
+        self._genesis: dict[int, Genesis] = {}
+        self._last_error = ""
+
+    @classmethod
+    def connect(
+        cls,
+        bootstrap_servers: str,
+        log: str = LOG_NAME_DEFAULT,
+        settings: Mapping[str, Any] | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> KafkaLog:
+        """Reach the cluster; the log itself need not exist yet.
+
+        Raises:
+            Unavailable: nobody answers there in time, or the credentials are refused.
+            InvalidSettings: a setting that the client doesn't know, or that is not to be changed.
+        """
+        connected = cls(ClientSettings(bootstrap_servers, settings or {}), log, timeout_seconds)
+        connected._cluster_id()
+        return connected
+
+    def __repr__(self) -> str:
+        return f"KafkaLog({self._settings.address!r}, log={self.name!r})"
+
+    def create(
+        self,
+        *,
+        partitions: int = 1,
+        domains: Mapping[str, int] | None = None,
+        tables_root: str = "",
+        replication_factor: int | None = None,
+        transactions_settings: Mapping[str, str] | None = None,
+        outcomes_settings: Mapping[str, str] | None = None,
+    ) -> Genesis:
+        """Make topics and first records where they are missing; return partition 0's Genesis."""
+        check_shape(partitions, domains)
+        factor = replication_factor or self._replication_factor()
+        overrides = (transactions_settings, outcomes_settings)
+        for topic, base, override in zip(self._topics, _BASES, overrides, strict=True):
+            config = {**settings_at_creation(base, factor), **(override or {})}
+            self._create_topic(topic, partitions, factor, config)
+        self._wait_until_known(partitions)
+        if (found := self.partitions()) != partitions:
+            raise WrongLog(
+                f"log {self.name!r} at {self._settings.address} has {found} partitions, not"
+                f" {partitions}: their number is fixed when a log is made. Ask for {found}, or use"
+                " another log name"
+            )
+        self.check_settings()
+        begin_log(self, self._end_of, partitions, domains, tables_root, self.timeout_seconds)
+        return expect_same_log(self.genesis(0), domains)
+
+    def genesis(self, partition: int = 0) -> Genesis:
+        """Return what a partition begins with, checked against the cluster's own id."""
+        with self._lock:
+            found = self._genesis.get(partition)
+        if found is not None:
+            return found
+        low, high = self._watermarks.ask(self._topics[1], partition, self.timeout_seconds)
+        first = self._read(self.read_outcomes(partition, low), low + 1) if low < high else []
+        where = f"{self._topics[1]}[{partition}] at {self._settings.address}"
+        genesis = expect_genesis(first, where, self.name, partition, self._cluster_id())
+        with self._lock:
+            self._genesis[partition] = genesis
+        return genesis
+
+    def partitions(self) -> int:
+        """Return the number of partitions; WrongLog if the topics differ in it or are missing."""
+        counts = [len(topic.partitions) for topic in self._describe_topics()]
+        if counts[0] != counts[1]:
+            raise WrongLog(
+                f"{self._topics[0]} has {counts[0]} partitions and {self._topics[1]} {counts[1]}:"
+                " they belong together. Make the log again under another name"
+            )
+        return counts[0]
+
+    def identity(self) -> LogIdentity:
+        """Ask the cluster for its and the topics' ids."""
+        transactions, outcomes = self._describe_topics()
+        return LogIdentity(
+            cluster_id=self._cluster_id(),
+            transactions_topic_id=str(transactions.topic_id),
+            outcomes_topic_id=str(outcomes.topic_id),
+            log=self.name,
+        )
+
+    def check_settings(self) -> None:
+        """Raise TopicSettings if records would be lost or refused as the topics are set."""
+        factors = [
+            min((len(part.replicas) for part in topic.partitions), default=1)
+            for topic in self._describe_topics()
+        ]
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in self._topics]
+        described = self._admin.describe_configs(resources, request_timeout=self.timeout_seconds)
+        problems: list[str] = []
+        for resource, base, factor in zip(resources, _BASES, factors, strict=True):
+            doing = f"reading the settings of {resource.name}"
+            entries = self._result(described[resource], doing)
+            actual = {name: entry.value for name, entry in entries.items()}
+            problems += settings_problems(resource.name, base, actual, factor)
+        if problems:
+            raise TopicSettings(
+                f"topics at {self._settings.address} are set so that records could be lost or"
+                f" refused: {'; '.join(problems)}. Correct them (kafka-configs), then start again"
+            )
+
+    def read_transactions(self, partition: int, offset: int = 0) -> KafkaReader[Submitted]:
+        """Read the transactions topic from an offset on."""
+        return KafkaReader(
+            self._settings, self._watermarks, self._topics[0], partition, offset, to_submitted
+        )
+
+    def read_outcomes(self, partition: int, offset: int = 0) -> KafkaReader[Answered]:
+        """Read the outcomes topic from an offset on."""
+        return KafkaReader(
+            self._settings, self._watermarks, self._topics[1], partition, offset, to_answered
+        )
+
+    def transactions_writer(self) -> KafkaTransactionsWriter:
+        """Return a writer that threads may share."""
+        return KafkaTransactionsWriter(self._settings, self._topics[0])
+
+    def outcomes_writer(self, partition: int) -> KafkaOutcomesWriter:
+        """Return a writer for one term of one leader."""
+        return KafkaOutcomesWriter(self._settings, self._topics[1], partition)
+
+    def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
+        """Return the newest records of a partition, oldest first."""
+        low, high = self._watermarks.ask(self._topics[1], partition, self.timeout_seconds)
+        back = count
+        while True:
+            start = max(low, high - back)
+            records = self._read(self.read_outcomes(partition, start), high) if low < high else []
+            # Offsets may have gaps where another program left control markers.
+            if len(records) >= count or start == low:
+                return records[-count:]
+            back *= 8
+
+    def close(self) -> None:
+        """Let go of the connections made so far."""
+        self._watermarks.close()
+
+    def _read(self, reader: KafkaReader[Answered], end: int) -> list[Answered]:
+        """Read up to an offset that is known to be there, and close the reader."""
+        deadline = time.monotonic() + self.timeout_seconds
+        records: list[Answered] = []
+        try:
+            while reader.position() < end:
+                records += reader.poll(timeout_seconds=0.1)
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"{self._settings.address} did not deliver {self._topics[1]} up to offset"
+                        f" {end} within {self.timeout_seconds} s. Check the cluster, then retry"
+                    )
+        finally:
+            reader.close()
+        return [record for record in records if record.offset < end]
+
+    def _end_of(self, is_transactions: bool, partition: int) -> int:
+        topic = self._topics[0] if is_transactions else self._topics[1]
+        return self._watermarks.ask(topic, partition, self.timeout_seconds)[1]
+
+    def _create_topic(
+        self, topic: str, partitions: int, factor: int, config: dict[str, str]
+    ) -> None:
+        asked = NewTopic(topic, num_partitions=partitions, replication_factor=factor, config=config)
+        future = self._admin.create_topics([asked], request_timeout=self.timeout_seconds)[topic]
+        try:
+            self._result(future, f"creating topic {topic}", allowed=KafkaError.TOPIC_ALREADY_EXISTS)
+        except WrongLog as error:
+            raise Unavailable(str(error)) from error
+
+    def _describe_topics(self) -> list[Any]:
+        futures = self._admin.describe_topics(
+            TopicCollection(list(self._topics)), request_timeout=self.timeout_seconds
+        )
+        return [
+            self._result(futures[topic], f"looking for topic {topic} of log {self.name!r}")
+            for topic in self._topics
+        ]
+
+    def _wait_until_known(self, partitions: int) -> None:
+        """Wait for brokers to learn of new topics, which they do one after the other."""
+        deadline = time.monotonic() + min(SETTLING_SECONDS, self.timeout_seconds)
+        while True:
+            try:
+                for partition in range(min(partitions, self.partitions())):
+                    for is_transactions in (True, False):
+                        self._end_of(is_transactions, partition)
+                return
+            except WrongLog:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+    def _replication_factor(self) -> int:
+        nodes = len(self._describe_cluster().nodes)
+        return REPLICATION_WANTED if nodes >= REPLICATION_WANTED else 1
+
+    def _cluster_id(self) -> str:
+        return str(self._describe_cluster().cluster_id)
+
+    def _describe_cluster(self) -> Any:
+        future = self._admin.describe_cluster(request_timeout=self.timeout_seconds)
+        return self._result(future, "asking the cluster who it is")
+
+    def _result(
+        self,
+        future: concurrent.futures.Future[Result],
+        doing: str,
+        *,
+        allowed: int | None = None,
+    ) -> Any:
+        """Wait for an answer within the timeout; errors come out as ours."""
+        try:
+            try:
+                return future.result(timeout=self.timeout_seconds + 1)
+            finally:
+                self._admin.poll(0)  # runs the error callback
+        except KafkaException as error:
+            if error_of(error).code() == allowed:
+                return None
+            translated = self._settings.translate(error, doing)
+            if isinstance(translated, Unavailable) and self._last_error:
+                raise Unavailable(f"{translated}. Last: {self._last_error}") from error
+            raise translated from error
+        except concurrent.futures.TimeoutError as error:
+            raise Unavailable(
+                f"{doing} at {self._settings.address}: no answer within {self.timeout_seconds} s."
+                f" Check that the cluster runs, then retry. Last: {self._last_error}"
+            ) from error
+
+    def _note(self, error: KafkaError) -> None:
+        self._last_error = self._settings.clean(error.str() or error.name())
+        logger.debug("%s: %s", self._settings.address, self._last_error)

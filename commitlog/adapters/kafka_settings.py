@@ -1,0 +1,260 @@
+"""How Kafka's clients are set, and what their errors mean here.
+
+Callers pass librdkafka's own settings (SASL, TLS, timeouts); the ones that the log's promises rest
+on are not theirs to change. Values may be secrets: they are in no message, log line or repr.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from confluent_kafka import KafkaError, KafkaException
+
+from commitlog.errors import (
+    CommitLogError,
+    CorruptLog,
+    InvalidSettings,
+    Unavailable,
+    UnsupportedFormat,
+    WrongLog,
+)
+from commitlog.ports import DeliveryFailed
+from commitlog.protocol import MESSAGE_BYTES_MAX
+
+logger = logging.getLogger("commitlog.kafka")
+logger.addHandler(logging.NullHandler())
+
+_FETCH_BYTES_MAX = 4 * MESSAGE_BYTES_MAX
+
+_COMMON: Mapping[str, Any] = {
+    "client.id": "commitlog",
+    # A lone record must not wait for company anywhere on its way.
+    "socket.nagle.disable": True,
+    "socket.keepalive.enable": True,
+    # A broker that was started again is found again within half a second.
+    "reconnect.backoff.ms": 20,
+    "reconnect.backoff.max.ms": 500,
+    "retry.backoff.ms": 20,
+}
+_COMMON_FIXED: Mapping[str, Any] = {
+    # A mistyped name must not make an empty log.
+    "allow.auto.create.topics": False,
+    "message.max.bytes": MESSAGE_BYTES_MAX,
+    "receive.message.max.bytes": _FETCH_BYTES_MAX + 1024 * 1024,
+}
+_CONSUMER: Mapping[str, Any] = {
+    "fetch.wait.max.ms": 500,
+    # The default, a second, is how long a fetcher sleeps once its queue was full.
+    "fetch.queue.backoff.ms": 5,
+    "fetch.error.backoff.ms": 50,
+    "check.crcs": True,
+}
+_CONSUMER_FIXED: Mapping[str, Any] = {
+    # The client asks for a group id; without subscribing it never joins, and stores no offset.
+    "group.id": "commitlog",
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "enable.partition.eof": False,
+    # An offset outside of the log means another log than the one expected, never "start anywhere".
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",
+    "fetch.max.bytes": _FETCH_BYTES_MAX,
+    "max.poll.interval.ms": 86_400_000,
+}
+_PRODUCER: Mapping[str, Any] = {
+    "linger.ms": 0,
+    "message.timeout.ms": 30_000,
+    # How long an unknown topic may stay unknown before an append to it fails.
+    "topic.metadata.propagation.max.ms": 5_000,
+}
+_PRODUCER_FIXED: Mapping[str, Any] = {
+    "acks": "all",
+    # In order and without duplicates while one producer lives, over any number of resends.
+    "enable.idempotence": True,
+    "max.in.flight.requests.per.connection": 5,
+}
+_NOT_YOURS = {
+    *_COMMON_FIXED,
+    *_CONSUMER_FIXED,
+    *_PRODUCER_FIXED,
+    "bootstrap.servers",
+    "metadata.broker.list",
+    "max.in.flight",
+    "request.required.acks",
+    "transactional.id",
+    "enable.gapless.guarantee",
+} - {"group.id"}
+_ALIASES = {"delivery.timeout.ms": "message.timeout.ms", "queue.buffering.max.ms": "linger.ms"}
+_UNDERSCORED = {"ssl_ca", "ssl_certificate", "ssl_key", "ssl_engine_callback_data"}
+"""Names that have an underscore of their own."""
+
+_SECRET = re.compile("password|secret|token|credential|[.]key|_key|[.]pem|jaas")
+
+_NO_TOPIC = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+}
+_OUT_OF_RANGE = {
+    KafkaError.OFFSET_OUT_OF_RANGE,
+    KafkaError._AUTO_OFFSET_RESET,
+    KafkaError._LOG_TRUNCATION,
+}
+_NOT_ALLOWED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+}
+_BROKEN = {KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION, KafkaError._NOT_IMPLEMENTED}
+_LEADER_CHANGES = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.KAFKA_STORAGE_ERROR,
+}
+_REFUSED_FOR_WHAT_IT_IS = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+}
+
+
+class ClientSettings:
+    """What the clients of one connection are set to; shows no value that the caller passed."""
+
+    def __init__(self, bootstrap_servers: str, passed: Mapping[str, Any]) -> None:
+        """Check the names passed; a `kafka.` before them and `_` for `.` are fine.
+
+        Raises:
+            InvalidSettings: one that this log must set itself.
+        """
+        self.address = bootstrap_servers
+        self._passed = {_name(name): value for name, value in passed.items()}
+        for name in self._passed:
+            if name in _NOT_YOURS:
+                raise InvalidSettings(
+                    f"setting {name} can't be changed: the log's promises rest on it. Leave it out"
+                )
+
+    def __repr__(self) -> str:
+        return f"ClientSettings({self.address!r}, {sorted(self._passed)})"
+
+    def admin(self) -> dict[str, Any]:
+        """Return the settings of an admin client."""
+        return self._merged({}, {})
+
+    def consumer(self) -> dict[str, Any]:
+        """Return the settings of a consumer."""
+        return self._merged(_CONSUMER, _CONSUMER_FIXED)
+
+    def producer(self) -> dict[str, Any]:
+        """Return the settings of a producer."""
+        return self._merged(_PRODUCER, _PRODUCER_FIXED)
+
+    def _merged(self, defaults: Mapping[str, Any], fixed: Mapping[str, Any]) -> dict[str, Any]:
+        ours: dict[str, Any] = {"bootstrap.servers": self.address, "logger": logger}
+        if "debug" not in self._passed:
+            # A broker that is away would be reported twice a second by each client.
+            ours["log_level"] = 2
+        passed = {**self._passed, "group.id": self._passed.get("group.id", "commitlog")}
+        if "group.id" not in fixed:
+            del passed["group.id"]
+        return {**_COMMON, **defaults, **_COMMON_FIXED, **fixed, **passed, **ours}
+
+    def clean(self, text: str) -> str:
+        """Return a message without the values that the caller passed.
+
+        Not only without passwords: one may stand where it doesn't belong. Numbers stay, as ports
+        and timeouts are numbers too, unless the setting's name says that it is a secret.
+        """
+        for name, value in self._passed.items():
+            shown = str(value)
+            is_plain = len(shown) <= 3 or shown.isdigit() or shown.lower() in {"true", "false"}
+            if shown and (_SECRET.search(name) or not is_plain):
+                text = text.replace(shown, "***")
+        return text
+
+    def translate(self, error: KafkaError | KafkaException, doing: str) -> CommitLogError:
+        """Return our error for one of Kafka's, which says what to do next."""
+        kafka_error = error_of(error)
+        code = kafka_error.code()
+        said = self.clean(f"{kafka_error.name()}: {kafka_error.str()}")
+        where = f"{doing} at {self.address}"
+        if code in _NO_TOPIC:
+            return WrongLog(
+                f"{where}: there is no such topic or partition ({said}). Check address and log"
+                " name, or make the log with `commitlog up`"
+            )
+        if code in _OUT_OF_RANGE:
+            return CorruptLog(
+                f"{where}: the offset is outside of the log ({said}): the topic was truncated or"
+                " made again. Stop and run `commitlog verify`"
+            )
+        if code in _BROKEN:
+            return CorruptLog(f"{where}: the broker's data is broken ({said}). Stop and repair it")
+        if code in _NOT_ALLOWED:
+            return Unavailable(
+                f"{where}: the cluster refuses these credentials ({said}). Correct the settings"
+                " that begin with sasl. or ssl., or the topics' ACLs"
+            )
+        if code == KafkaError.UNSUPPORTED_VERSION:
+            return UnsupportedFormat(f"{where}: the brokers are too old ({said}): 4.0 or newer")
+        if code in {KafkaError._INVALID_ARG, KafkaError._CONFLICT}:
+            return InvalidSettings(f"{where}: {said}. Correct the setting")
+        return Unavailable(f"{where}: no answer ({said}). Check that the cluster runs, then retry")
+
+    def delivery_failed(self, error: KafkaError, topic: str) -> DeliveryFailed:
+        """Classify a failed append; see `appended_of`."""
+        appended = appended_of(error)
+        said = self.clean(f"{error.name()}: {error.str()}")
+        fate = "it is not in the log" if appended is False else "it may be in the log"
+        return DeliveryFailed(
+            f"{topic} at {self.address} did not acknowledge a record ({said}); {fate}",
+            appended=appended,
+        )
+
+
+def appended_of(error: KafkaError) -> Literal[False] | None:
+    """Return False if a record that failed so is surely not in the log, else None.
+
+    Surely not: what the broker refuses for what it is, since it refuses every copy. Everything
+    else may hide an earlier send that was appended while its acknowledgement was lost: the record
+    went back to the queue, and there it was purged, or refused for rights withdrawn meanwhile, or
+    for a topic that a broker just started doesn't know yet. Timed out says nothing at all.
+    """
+    return False if error.code() in _REFUSED_FOR_WHAT_IT_IS else None
+
+
+def ends_reading(error: KafkaError) -> bool:
+    """Return whether reading can't go on; of everything else the client gets over by itself."""
+    code = error.code()
+    ends = code in _NO_TOPIC or code in _OUT_OF_RANGE or code in _NOT_ALLOWED or code in _BROKEN
+    return ends or bool(error.fatal())
+
+
+def is_passing(error: KafkaError | KafkaException) -> bool:
+    """Return whether a partition may merely have no leader, or none known, just now."""
+    code = error_of(error).code()
+    return code in _LEADER_CHANGES or code in _NO_TOPIC
+
+
+def error_of(error: KafkaError | KafkaException) -> KafkaError:
+    """Return the KafkaError in an exception."""
+    found = error.args[0] if isinstance(error, KafkaException) else error
+    assert isinstance(found, KafkaError)
+    return found
+
+
+def _name(name: str) -> str:
+    """Return librdkafka's name of a setting that may be written as a Python keyword."""
+    name = name.removeprefix("kafka.").removeprefix("kafka_")
+    if "." not in name and name not in _UNDERSCORED:
+        name = name.replace("_", ".")
+    return _ALIASES.get(name, name)

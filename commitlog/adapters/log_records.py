@@ -1,0 +1,55 @@
+"""A log's records between bytes and values, the same for every adapter."""
+
+from __future__ import annotations
+
+from commitlog.codecs import avro
+from commitlog.errors import CorruptLog, RecordTooLarge, UnsupportedFormat
+from commitlog.model.limits import RECORD_BYTES_MAX
+from commitlog.model.records import (
+    Answered,
+    ProtocolVersion,
+    Submitted,
+    Transaction,
+    Unreadable,
+)
+
+
+def to_submitted(
+    partition: int, offset: int, append_time_ms: int, key: bytes | None, value: bytes | None
+) -> Submitted:
+    """Decode a record of the transactions topic."""
+    record = avro.decode_log_record(key, value)
+    return Submitted(partition, offset, append_time_ms, record)
+
+
+def to_answered(
+    partition: int, offset: int, append_time_ms: int, key: bytes | None, value: bytes | None
+) -> Answered:
+    """Decode a record of the outcomes topic; one that can't be is `Unreadable`, so void."""
+    raw = value or b""
+    try:
+        return Answered(partition, offset, append_time_ms, avro.decode_outcome_record(value), raw)
+    except (CorruptLog, UnsupportedFormat) as error:
+        unreadable = Unreadable(str(error), is_newer=isinstance(error, UnsupportedFormat))
+        return Answered(partition, offset, append_time_ms, unreadable, raw)
+
+
+def encode_to_append(transaction: Transaction | ProtocolVersion) -> bytes:
+    """Encode what a writer appends, within the limit."""
+    if isinstance(transaction, ProtocolVersion):
+        return avro.encode_protocol_version(transaction)
+    value = avro.encode_transaction(transaction)
+    check_size(f"transaction {transaction.transaction_id}", value)
+    return value
+
+
+def check_size(what: str, value: bytes) -> None:
+    """Raise RecordTooLarge for a value over the limit, before anything is sent."""
+    if len(value) > RECORD_BYTES_MAX:
+        raise RecordTooLarge(
+            f"{what} has {len(value):,} bytes, the limit is {RECORD_BYTES_MAX:,}",
+            field="record",
+            value=len(value),
+            advice="Split it: fewer operations or fragments per transaction, or commit large "
+            "rewrites in parts",
+        )

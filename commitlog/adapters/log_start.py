@@ -1,0 +1,155 @@
+"""How a log begins: its first records, and what an existing one must agree with.
+
+Each transactions partition begins with a ProtocolVersion, each outcomes partition with a Genesis.
+Partition 0's Genesis is written after every ProtocolVersion and decides between processes that
+create the log at once: the first one in the topic rules, and the other partitions repeat it. So
+whoever sees a Genesis knows that rules are in force.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from commitlog.codecs.avro import encode_genesis
+from commitlog.errors import InvalidSettings, Unavailable, WrongLog
+from commitlog.model.limits import Rules
+from commitlog.model.records import Answered, Genesis, ProtocolVersion
+from commitlog.ports import Log, OutcomesWriter, TransactionsWriter
+from commitlog.protocol import genesis_key
+
+ID_NAMESPACE = uuid.UUID("5b1c0f9e-6c5f-5d0e-9a63-3f0c3b7a1d42")
+"""Names derived from a log's own ids are made in it."""
+
+EndOf = Callable[[bool, int], int]
+"""(is it the transactions topic, partition) -> end offset"""
+
+
+def begin_log(
+    log: Log,
+    end_of: EndOf,
+    partitions: int,
+    domains: Mapping[str, int] | None,
+    tables_root: str,
+    timeout_seconds: float,
+) -> None:
+    """Append the first records of each partition that has none."""
+    identity = log.identity()
+    if all(end_of(False, partition) for partition in range(partitions)):
+        return
+    writer = log.transactions_writer()
+    try:
+        for partition in range(partitions):
+            if end_of(True, partition) == 0:
+                # The same id from every process that creates the log: an id commits once.
+                name = f"{identity.transactions_topic_id}/protocol/{partition}"
+                first = protocol_version(str(uuid.uuid5(ID_NAMESPACE, name)), Rules())
+                _append_protocol(writer, first, partition, timeout_seconds)
+    finally:
+        writer.close()
+    genesis = Genesis(
+        log=log.name,
+        log_id=str(uuid.uuid4()),
+        cluster_id=identity.cluster_id,
+        partition=0,
+        domains=tuple(sorted((domains or {}).items())),
+        tables_root=tables_root,
+        created_at_ms=time.time_ns() // 1_000_000,
+    )
+    for partition in range(partitions):
+        if end_of(False, partition) == 0:
+            repeated = dataclasses.replace(genesis, partition=partition)
+            _append_genesis(log.outcomes_writer(partition), repeated, timeout_seconds)
+        if partition == 0:
+            genesis = log.genesis(0)
+
+
+def check_shape(partitions: int, domains: Mapping[str, int] | None) -> None:
+    """Refuse a log that cannot be, before anything is made of it."""
+    for domain, partition in (domains or {}).items():
+        if not 0 <= partition < partitions:
+            raise InvalidSettings(
+                f"domain {domain!r} is mapped to partition {partition}, but the log is to have"
+                f" {partitions}. Use 0 to {partitions - 1}"
+            )
+
+
+def protocol_version(transaction_id: str, rules: Rules) -> ProtocolVersion:
+    """Return the record that puts rules in force."""
+    return ProtocolVersion(
+        transaction_id=transaction_id,
+        protocol=rules.protocol,
+        id_horizon_ms=rules.id_horizon_ms,
+        history_versions=rules.history_versions,
+        operations_max=rules.operations_max,
+    )
+
+
+def expect_genesis(
+    first: Sequence[Answered], where: str, log: str, partition: int, cluster_id: str
+) -> Genesis:
+    """Return the Genesis that a partition begins with, if it is this log's on this cluster."""
+    if not first:
+        raise WrongLog(
+            f"{where} is empty: the log {log!r} was never completed. Run `commitlog up`, or"
+            " `commitlog init`, against it"
+        )
+    genesis = first[0].record
+    if not isinstance(genesis, Genesis):
+        raise WrongLog(
+            f"{where} doesn't begin with a Genesis record but with {type(genesis).__name__}: it is"
+            " not a log of this program, or its beginning was removed. Correct address or log name"
+        )
+    expected = {"log": log, "partition": partition, "cluster_id": cluster_id}
+    for name, value in expected.items():
+        if (found := getattr(genesis, name)) != value:
+            raise WrongLog(
+                f"{where} was made with {name} {found!r}, but this is {value!r}: its records were"
+                " copied from another log. Correct address or log name"
+            )
+    return genesis
+
+
+def expect_same_log(genesis: Genesis, domains: Mapping[str, int] | None) -> Genesis:
+    """Return an existing log's Genesis if it maps domains as asked."""
+    if domains is not None and tuple(sorted(domains.items())) != genesis.domains:
+        raise WrongLog(
+            f"log {genesis.log!r} maps domains as {dict(genesis.domains)}, not as {dict(domains)}:"
+            " this is fixed when a log is made. Ask for the former, or use another log name"
+        )
+    return genesis
+
+
+def _append_protocol(
+    writer: TransactionsWriter, first: ProtocolVersion, partition: int, timeout_seconds: float
+) -> None:
+    errors: list[Exception | None] = []
+    writer.append(
+        first, partition=partition, on_delivery=lambda _offset, error: errors.append(error)
+    )
+    writer.flush(timeout_seconds)
+    _expect_appended(errors, f"the ProtocolVersion of partition {partition}")
+
+
+def _append_genesis(writer: OutcomesWriter, genesis: Genesis, timeout_seconds: float) -> None:
+    errors: list[Exception | None] = []
+    try:
+        key = genesis_key(genesis.partition)
+        writer.append(key, encode_genesis(genesis), lambda _offset, error: errors.append(error))
+        deadline = time.monotonic() + timeout_seconds
+        while not errors and time.monotonic() < deadline:
+            writer.poll(0.1)
+    finally:
+        writer.close()
+    _expect_appended(errors, f"the Genesis of partition {genesis.partition}")
+
+
+def _expect_appended(errors: Sequence[Exception | None], what: str) -> None:
+    if errors == [None]:
+        return
+    reason = errors[0] if errors else "no acknowledgement in time"
+    raise Unavailable(f"{what} could not be appended: {reason}. Create the log again") from (
+        errors[0] if errors else None
+    )

@@ -1,0 +1,165 @@
+"""What the program asks of a log, in types: `adapters.kafka` and `adapters.memory` give it.
+
+A partition is read from an offset on, by one reader per thread, which sees each record once and
+in order. Appending is asynchronous: whether it happened is told to a callback, on the thread that
+polls. A callback's error says in `appended` whether a record is surely not in the log, or may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar
+
+from commitlog.errors import CommitLogError
+from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
+
+Record = TypeVar("Record")
+
+OnDelivery = Callable[[int, Exception | None], None]
+"""Called once per append with (offset, None), or with (-1, error), where the error is a
+`DeliveryFailed`."""
+
+
+class DeliveryFailed(CommitLogError):
+    """An append that was not acknowledged.
+
+    `appended` is False if the record is surely not in the log, and None if it may be there now,
+    or may even appear later, up to the writer's delivery timeout. It is never True.
+    """
+
+    def __init__(self, message: str, *, appended: Literal[False] | None):
+        super().__init__(message)
+        self.appended = appended
+
+
+@dataclass(frozen=True, slots=True)
+class LogIdentity:
+    """What tells this log from another one of the same name."""
+
+    cluster_id: str
+    transactions_topic_id: str
+    outcomes_topic_id: str
+    log: str
+
+
+class Reader(Protocol[Record]):
+    """Reads one partition in order. For one thread at a time.
+
+    An offset outside of the log raises CorruptLog, a topic that is gone WrongLog. While the
+    cluster can't be reached, `poll` returns nothing and goes on by itself later.
+    """
+
+    def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
+        """Return what is there, as soon as anything is; empty if nothing came in time."""
+
+    def position(self) -> int:
+        """Return the next offset to be read; all before it were returned, or hold no record."""
+
+    def end_offset(self, timeout_seconds: float = 10) -> int:
+        """Ask the log where it ends now; caught up is `position() >= end_offset()`."""
+
+    def close(self) -> None:
+        """Let go of the connection."""
+
+
+class TransactionsWriter(Protocol):
+    """Appends to the transactions topic. Thread-safe."""
+
+    def append(
+        self,
+        transaction: Transaction | ProtocolVersion,
+        *,
+        partition: int,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
+        """Send a record on its way.
+
+        Raises:
+            RecordTooLarge: it is over the limit; nothing was sent.
+            InvalidTransaction: a value that cannot be encoded; nothing was sent.
+            Overloaded: too much is on its way already; nothing was sent.
+        """
+
+    def poll(self, timeout_seconds: float) -> int:
+        """Run callbacks on this thread; return how many ran, waiting for the first one."""
+
+    def flush(self, timeout_seconds: float) -> int:
+        """Wait until nothing is on its way, running callbacks; return how much still is."""
+
+    def close(self) -> None:
+        """Give up what is on its way (its callbacks get an error) and let go."""
+
+
+class OutcomesWriter(Protocol):
+    """Appends to one partition of the outcomes topic, in order, for one term. One thread."""
+
+    def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
+        """Send a record on its way; RecordTooLarge and Overloaded as for transactions."""
+
+    def poll(self, timeout_seconds: float) -> int:
+        """Run callbacks on this thread; return how many ran, waiting for the first one."""
+
+    def purge(self) -> None:
+        """Give up what is on its way: the callbacks get an error, of which `appended` is None."""
+
+    def close(self) -> None:
+        """Purge, run the remaining callbacks, and let go."""
+
+
+class Log(Protocol):
+    """A log: two topics, with as many partitions as there are commit domains apart."""
+
+    @property
+    def name(self) -> str:
+        """The log's name, from which the topics have theirs."""
+
+    def create(
+        self,
+        *,
+        partitions: int = 1,
+        domains: Mapping[str, int] | None = None,
+        tables_root: str = "",
+        replication_factor: int | None = None,
+        transactions_settings: Mapping[str, str] | None = None,
+        outcomes_settings: Mapping[str, str] | None = None,
+    ) -> Genesis:
+        """Make what is missing of the log; return what partition 0 begins with.
+
+        May run again and in several processes at once: the first Genesis written rules. The two
+        mappings of topic settings are for tests; they hold only for a topic that this call makes.
+
+        Raises:
+            WrongLog: what exists has other partitions or domains, or is another cluster's log.
+            TopicSettings: what exists is set so that it would lose records.
+        """
+
+    def genesis(self, partition: int = 0) -> Genesis:
+        """Return what a partition begins with; WrongLog if there is no such log."""
+
+    def partitions(self) -> int:
+        """Return the number of partitions, which both topics have."""
+
+    def identity(self) -> LogIdentity:
+        """Ask the cluster for its and the topics' ids."""
+
+    def check_settings(self) -> None:
+        """Raise TopicSettings, naming topic, setting, value and what was expected."""
+
+    def read_transactions(self, partition: int, offset: int = 0) -> Reader[Submitted]:
+        """Read the transactions topic from an offset on."""
+
+    def read_outcomes(self, partition: int, offset: int = 0) -> Reader[Answered]:
+        """Read the outcomes topic from an offset on; records may be `Unreadable`."""
+
+    def transactions_writer(self) -> TransactionsWriter:
+        """Return a writer that threads may share."""
+
+    def outcomes_writer(self, partition: int) -> OutcomesWriter:
+        """Return a writer for one term of one leader."""
+
+    def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
+        """Return the newest records of a partition, oldest first, fewer if it has fewer."""
+
+    def close(self) -> None:
+        """Let go of the connections made so far."""

@@ -1,0 +1,1 @@
+"""Do memory and Kafka agree?"""

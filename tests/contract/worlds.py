@@ -1,0 +1,169 @@
+"""The two clusters that the contract is tested on, behind one face."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.model.operations import LanceCommit
+from commitlog.model.records import Submitted, Transaction
+from commitlog.ports import Log, Reader
+
+Record = TypeVar("Record")
+
+
+class World(Protocol):
+    """A cluster, and what any program could do to it."""
+
+    log_name: str
+
+    def connect(self, log_name: str = "", **settings: Any) -> Log:
+        """Return a new connection, as another process would have."""
+
+    def append_raw(self, topic: str, partition: int, key: bytes, value: bytes | None) -> int:
+        """Append bytes as any program could; return their offset."""
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the beginning of a partition."""
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether a topic exists."""
+
+
+class MemoryWorld:
+    """A cluster in memory."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self.cluster = MemoryCluster()
+        self.log_name = "commitlog"
+
+    def connect(self, log_name: str = "", **settings: Any) -> Log:
+        """Return another log object on the same cluster."""
+        del settings
+        return MemoryLog(self.cluster, log_name or self.log_name)
+
+    def append_raw(self, topic: str, partition: int, key: bytes, value: bytes | None) -> int:
+        """Append bytes."""
+        return self.cluster.append(topic, partition, key, value)
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Delete the beginning of a partition."""
+        self.cluster.delete_before(topic, partition, offset)
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether a topic exists."""
+        return topic in self.cluster.topics
+
+
+class KafkaWorld:
+    """A real broker; each test has a log name of its own."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        """Connect clients of other programs."""
+        self.bootstrap_servers = bootstrap_servers
+        self.log_name = f"log-{uuid.uuid4().hex[:10]}"
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+        self._opened: list[KafkaLog] = []
+
+    def connect(self, log_name: str = "", **settings: Any) -> KafkaLog:
+        """Return a new connection."""
+        name = log_name or self.log_name
+        log = KafkaLog.connect(self.bootstrap_servers, name, settings, timeout_seconds=20)
+        self._opened.append(log)
+        return log
+
+    def append_raw(self, topic: str, partition: int, key: bytes, value: bytes | None) -> int:
+        """Append with a plain producer."""
+        producer = Producer({"bootstrap.servers": self.bootstrap_servers})
+        found: list[tuple[Any, int | None]] = []
+        producer.produce(
+            topic,
+            value,
+            key,
+            partition=partition,
+            on_delivery=lambda error, message: found.append((error, message.offset())),
+        )
+        producer.flush(10)
+        error, offset = found[0]
+        assert error is None, error
+        assert offset is not None
+        return offset
+
+    def delete_before(self, topic: str, partition: int, offset: int) -> None:
+        """Delete records as retention would."""
+        for future in self._admin.delete_records(
+            [TopicPartition(topic, partition, offset)]
+        ).values():
+            future.result(10)
+
+    def has_topic(self, topic: str) -> bool:
+        """Return whether a topic exists."""
+        return topic in self._admin.list_topics(timeout=10).topics
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        for log in self._opened:
+            log.close()
+
+
+def transaction(message: bytes = b"", transaction_id: str = "") -> Transaction:
+    """Return a small transaction."""
+    return Transaction(
+        transaction_id or str(uuid.uuid4()), (LanceCommit(("ns", "t"), "Append", 0, message),)
+    )
+
+
+def read_to_end(reader: Reader[Record], timeout_seconds: float = 15) -> list[Record]:
+    """Read up to where the log ends now."""
+    end = reader.end_offset()
+    deadline = time.monotonic() + timeout_seconds
+    records: list[Record] = []
+    while reader.position() < end:
+        assert time.monotonic() < deadline, f"read to {reader.position()} of {end} in time"
+        records += reader.poll(timeout_seconds=0.2)
+    return records
+
+
+def append_all(log: Log, transactions: list[Transaction], partition: int = 0) -> list[int]:
+    """Append in order and wait for all; return the offsets."""
+    writer = log.transactions_writer()
+    offsets: list[int] = []
+    errors: list[Exception] = []
+
+    def delivered(offset: int, error: Exception | None) -> None:
+        offsets.append(offset)
+        if error:
+            errors.append(error)
+
+    for each in transactions:
+        writer.append(each, partition=partition, on_delivery=delivered)
+    assert writer.flush(20) == 0
+    writer.close()
+    assert errors == []
+    return offsets
+
+
+def transactions_of(log: Log, partition: int = 0, offset: int = 0) -> list[Submitted]:
+    """Read a whole partition."""
+    reader = log.read_transactions(partition, offset)
+    try:
+        return read_to_end(reader)
+    finally:
+        reader.close()
+
+
+def wait_for(condition: Callable[[], bool], timeout_seconds: float, what: str) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} within {timeout_seconds} s"
+        time.sleep(0.05)

@@ -1,0 +1,225 @@
+"""How a log on a real broker fails, recovers, and keeps secrets."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.kafka_io import KafkaTransactionsWriter
+from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.errors import InvalidSettings, Unavailable, WrongLog
+from commitlog.model.records import Submitted, Transaction
+from commitlog.ports import DeliveryFailed
+from commitlog.protocol import outcomes_topic, transactions_topic
+from consumers.broker import EmbeddedBroker
+from tests.contract.worlds import KafkaWorld, append_all, read_to_end, transaction, transactions_of
+
+pytestmark = pytest.mark.broker
+
+NOBODY = "127.0.0.1:1"
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture
+def world(broker: Any) -> Iterator[KafkaWorld]:
+    """A real broker."""
+    world = KafkaWorld(broker.bootstrap_servers)
+    yield world
+    world.close()
+
+
+def test_a_cluster_that_does_not_answer_is_named_within_the_timeout() -> None:
+    began = time.monotonic()
+    with pytest.raises(Unavailable, match=f"{NOBODY}.*Connection refused"):
+        KafkaLog.connect(NOBODY, timeout_seconds=1.5)
+    assert time.monotonic() - began < 5
+
+
+def test_appending_to_a_cluster_that_does_not_answer_is_unknown_in_time() -> None:
+    settings = ClientSettings(NOBODY, {"message_timeout_ms": 500})
+    writer = KafkaTransactionsWriter(settings, "commitlog.transactions")
+    told: list[Exception | None] = []
+    writer.append(transaction(), partition=0, on_delivery=lambda _offset, error: told.append(error))
+    assert writer.flush(10) == 0
+    writer.close()
+    [error] = told
+    assert isinstance(error, DeliveryFailed)
+    assert error.appended is None, "the client doesn't tell whether it had been sent"
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"no.such.setting": SECRET}, "no.such.setting"),
+        ({"security.protocol": SECRET}, "security.protocol"),
+        ({"acks": "1"}, "acks can't be changed"),
+        ({"kafka.enable.idempotence": "false"}, "enable.idempotence can't be changed"),
+        ({"isolation_level": "read_committed"}, "isolation.level can't be changed"),
+        ({"transactional.id": "x"}, "transactional.id can't be changed"),
+        ({"ssl.key.password": SECRET, "security.protocol": "ssl", "ssl.ca.location": "/no"}, "ssl"),
+    ],
+)
+def test_settings_that_cannot_be_are_named_and_not_shown(
+    world: KafkaWorld, settings: dict[str, str], said: str
+) -> None:
+    with pytest.raises(InvalidSettings) as raised:
+        KafkaLog.connect(world.bootstrap_servers, settings=settings, timeout_seconds=5)
+    assert said in str(raised.value)
+    assert SECRET not in str(raised.value)
+    assert raised.value.__cause__ is None, "a traceback would show the client's own message"
+
+
+def test_secrets_are_shown_nowhere(world: KafkaWorld, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    settings = {
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "PLAIN",
+        "sasl.username": "somebody",
+        "sasl.password": SECRET,
+        "debug": "security,conf",
+    }
+    with pytest.raises(Unavailable) as raised:
+        KafkaLog.connect(world.bootstrap_servers, settings=settings, timeout_seconds=1.5)
+    assert world.bootstrap_servers in str(raised.value)
+    log = KafkaLog.connect(world.bootstrap_servers, settings={"client.id": SECRET})
+    shown = f"{raised.value!r} {raised.value} {caplog.text} {log!r} {log._settings!r}"
+    assert SECRET not in shown
+    assert SECRET in log._settings.consumer().values(), "and yet it is used"
+
+
+def test_settings_pass_with_dots_underscores_and_prefix(world: KafkaWorld) -> None:
+    log = KafkaLog.connect(
+        world.bootstrap_servers,
+        settings={"kafka.linger.ms": "3", "compression_type": "lz4", "delivery.timeout.ms": 7000},
+    )
+    producer = log._settings.producer()
+    assert producer["linger.ms"] == "3"
+    assert producer["compression.type"] == "lz4"
+    assert producer["message.timeout.ms"] == 7000
+    assert log._settings.consumer()["group.id"] == "commitlog"
+    log.close()
+
+
+def test_another_programs_kafka_transaction_does_not_hold_up_a_reader(world: KafkaWorld) -> None:
+    log = world.connect()
+    log.create()
+    append_all(log, [transaction()])
+    foreign = Producer(
+        {"bootstrap.servers": world.bootstrap_servers, "transactional.id": "foreign"}
+    )
+    foreign.init_transactions(20)
+    for topic in (transactions_topic(world.log_name), outcomes_topic(world.log_name)):
+        foreign.begin_transaction()
+        foreign.produce(topic, b"v", b"k/1", partition=0)
+        foreign.flush(10)
+        foreign.abort_transaction(20)
+    reader = log.read_transactions(0)
+    found = read_to_end(reader)
+    # Its record counts though it was aborted: what is in the log is decided. Its marker doesn't.
+    assert [each.offset for each in found] == [0, 1, 2]
+    assert reader.position() == reader.end_offset() == 4
+    reader.close()
+    assert [each.offset for each in log.last_outcome_records(0)] == [1]
+
+
+def test_no_group_is_joined_and_no_offset_stored(world: KafkaWorld) -> None:
+    log = world.connect()
+    log.create()
+    transactions_of(log)
+    groups = world._admin.list_consumer_groups(request_timeout=10).result(10)
+    assert "commitlog" not in {group.group_id for group in groups.valid}
+
+
+def test_readers_and_writers_go_on_after_the_broker_was_killed(tmp_path: Path) -> None:
+    broker = EmbeddedBroker.start(tmp_path)
+    port = int(broker.bootstrap_servers.rpartition(":")[2])
+    try:
+        world = KafkaWorld(broker.bootstrap_servers)
+        log = world.connect()
+        log.create()
+        reader = log.read_transactions(0)
+        writer = log.transactions_writer()
+        assert len(read_to_end(reader)) == 1
+        broker.kill()
+        assert reader.poll(timeout_seconds=0.3) == []
+        with pytest.raises(Unavailable, match=broker.bootstrap_servers):
+            reader.end_offset(timeout_seconds=0.5)
+        told: list[tuple[int, Exception | None]] = []
+        asked = transaction()
+        writer.append(
+            asked, partition=0, on_delivery=lambda offset, error: told.append((offset, error))
+        )
+        broker = EmbeddedBroker.start(tmp_path, port=port)
+        found: list[Submitted] = []
+        deadline = time.monotonic() + 20
+        while not found:
+            assert time.monotonic() < deadline
+            writer.poll(0)
+            found = reader.poll(timeout_seconds=0.2)
+        writer.flush(10)
+        assert told == [(1, None)]
+        assert isinstance(found[0].record, Transaction)
+        assert found[0].record.transaction_id == asked.transaction_id
+        for each in (reader, writer):
+            each.close()
+        world.close()
+    finally:
+        broker.stop()
+
+
+def test_asking_creates_nothing_even_where_use_creates_topics(tmp_path: Path) -> None:
+    settings = {"auto.create.topics.enable": "true"}
+    with EmbeddedBroker.start(tmp_path, settings=settings) as broker:
+        world = KafkaWorld(broker.bootstrap_servers)
+        log = world.connect("typo", **{"topic.metadata.propagation.max.ms": "100"})
+        for ask in (log.genesis, log.partitions, log.identity, log.check_settings):
+            with pytest.raises(WrongLog, match="typo"):
+                ask()
+        with pytest.raises(WrongLog, match="typo"):
+            log.last_outcome_records(0)
+        told: list[Exception | None] = []
+        writer = log.transactions_writer()
+        writer.append(
+            transaction(), partition=0, on_delivery=lambda _offset, error: told.append(error)
+        )
+        assert writer.flush(20) == 0
+        assert isinstance(told[0], DeliveryFailed)
+        writer.close()
+        reader = log.read_transactions(0)
+        assert reader.poll(timeout_seconds=0.5) == []
+        reader.close()
+        assert not world.has_topic(transactions_topic("typo"))
+        assert not world.has_topic(outcomes_topic("typo"))
+        world.close()
+
+
+def test_two_hops_take_milliseconds(world: KafkaWorld) -> None:
+    log = world.connect()
+    log.create()
+    transactions, outcomes = log.read_transactions(0, 1), log.read_outcomes(0, 1)
+    writer, answers = log.transactions_writer(), log.outcomes_writer(0)
+    took: list[float] = []
+    for number in range(120):
+        began = time.perf_counter()
+        writer.append(transaction(b"x" * 500), partition=0)
+        assert transactions.poll(timeout_seconds=10)
+        answers.append(f"1/{number}", b"x" * 300, lambda _offset, _error: None)
+        assert outcomes.poll(timeout_seconds=10)
+        took.append(time.perf_counter() - began)
+        writer.poll(0)
+        answers.poll(0)
+    middle = sorted(took[20:])[50]
+    if "COMMITLOG_TEST_SHOW" in os.environ:
+        print(f"two hops: p50 {middle * 1000:.2f} ms")
+    # Half a millisecond on a quiet machine; a wait for company or for a timeout would take 100.
+    assert middle < 0.05
+    for each in (transactions, outcomes, writer, answers):
+        each.close()

@@ -1,0 +1,112 @@
+"""What Kafka's errors mean here, and what a caller may set."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from commitlog.adapters.kafka_settings import ClientSettings, appended_of, ends_reading, is_passing
+from commitlog.errors import (
+    CommitLogError,
+    CorruptLog,
+    InvalidSettings,
+    Unavailable,
+    UnsupportedFormat,
+    WrongLog,
+)
+
+ADDRESS = "broker:9092"
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.UNKNOWN_TOPIC_OR_PART, WrongLog),
+        (KafkaError._UNKNOWN_PARTITION, WrongLog),
+        (KafkaError._AUTO_OFFSET_RESET, CorruptLog),
+        (KafkaError.OFFSET_OUT_OF_RANGE, CorruptLog),
+        (KafkaError._BAD_MSG, CorruptLog),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, Unavailable),
+        (KafkaError._AUTHENTICATION, Unavailable),
+        (KafkaError.UNSUPPORTED_VERSION, UnsupportedFormat),
+        (KafkaError._INVALID_ARG, InvalidSettings),
+        (KafkaError._TRANSPORT, Unavailable),
+        (KafkaError.REQUEST_TIMED_OUT, Unavailable),
+    ],
+)
+def test_errors_say_where_what_and_what_to_do(code: int, kind: type[CommitLogError]) -> None:
+    settings = ClientSettings(ADDRESS, {"sasl.password": "correct-horse"})
+    for error in (
+        KafkaError(code, "it was correct-horse"),
+        KafkaException(KafkaError(code, "it was correct-horse")),
+    ):
+        translated = settings.translate(error, "reading x[0]")
+        assert type(translated) is kind
+        assert str(translated).startswith(f"reading x[0] at {ADDRESS}: ")
+        assert "correct-horse" not in str(translated)
+        assert "it was ***" in str(translated)
+
+
+@pytest.mark.parametrize(
+    ("code", "appended"),
+    [
+        (KafkaError.MSG_SIZE_TOO_LARGE, False),
+        (KafkaError.INVALID_RECORD, False),
+        # Each of these may come to a resent record whose first copy was appended.
+        (KafkaError._MSG_TIMED_OUT, None),
+        (KafkaError._PURGE_QUEUE, None),
+        (KafkaError._PURGE_INFLIGHT, None),
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, None),
+        (KafkaError._UNKNOWN_TOPIC, None),
+        (KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND, None),
+        (KafkaError._FATAL, None),
+    ],
+)
+def test_only_what_every_copy_meets_is_surely_not_appended(code: int, appended: object) -> None:
+    assert appended_of(KafkaError(code)) is appended
+    failed = ClientSettings(ADDRESS, {}).delivery_failed(KafkaError(code), "x")
+    assert failed.appended is appended
+    assert ("it is not in the log" if appended is False else "it may be") in str(failed)
+
+
+def test_a_reader_gets_over_what_passes() -> None:
+    for code in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
+        assert not ends_reading(KafkaError(code))
+    assert ends_reading(KafkaError(KafkaError._AUTO_OFFSET_RESET))
+    assert ends_reading(KafkaError(KafkaError._FATAL, "", True))
+    assert is_passing(KafkaError(KafkaError.NOT_LEADER_FOR_PARTITION))
+    assert not is_passing(KafkaError(KafkaError._AUTHENTICATION))
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("kafka.sasl.username", "sasl.username"),
+        ("sasl_username", "sasl.username"),
+        ("kafka_sasl_username", "sasl.username"),
+        ("ssl_ca", "ssl_ca"),
+        ("ssl_ca_location", "ssl.ca.location"),
+        ("queue.buffering.max.ms", "linger.ms"),
+    ],
+)
+def test_names_of_settings_may_be_written_as_keywords(given: str, name: str) -> None:
+    settings = ClientSettings(ADDRESS, {given: "value"})
+    for merged in (settings.admin(), settings.consumer(), settings.producer()):
+        assert merged[name] == "value"
+    assert "value" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["bootstrap.servers", "acks", "enable_auto_commit", "auto.offset.reset", "max.in.flight"],
+)
+def test_what_the_promises_rest_on_cannot_be_set(name: str) -> None:
+    with pytest.raises(InvalidSettings, match="can't be changed"):
+        ClientSettings(ADDRESS, {name: "x"})
+
+
+def test_a_group_id_may_be_given_where_rights_depend_on_it() -> None:
+    settings = ClientSettings(ADDRESS, {"group.id": "ours"})
+    assert settings.consumer()["group.id"] == "ours"
+    assert "group.id" not in settings.producer()
+    assert "group.id" not in settings.admin()
