@@ -1,0 +1,253 @@
+"""Decides what makes, ends and names tables and namespaces.
+
+An operation is decided on a draft here and applied from its result in `catalogue_state`; whoever
+replays comes to the same catalogue. What a table was made of is in its operation; what was found
+in storage is in the result's recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from commitlog.core.catalogue_state import TableMaker, altered, change_of, make_table, parents
+from commitlog.core.creation import check_primary_key, empty_state
+from commitlog.core.decisions import ChangeKind, ManifestWanted, rejected
+from commitlog.core.draft import Draft, View
+from commitlog.core.manifest import ManifestDelta, diff
+from commitlog.core.staged import manifest_version
+from commitlog.core.tables import Place, Table, location_parts, normalize_location
+from commitlog.core.versions import record_delta
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    DeclareTable,
+    DeregisterTable,
+    DropNamespace,
+    DropTable,
+    Operation,
+    RegisterTable,
+    RenameTable,
+    operation_name,
+)
+from commitlog.model.records import Code, OperationResult
+from commitlog.model.table import TableId, format_table_id
+
+
+def _result(table: Table, operation: Operation, **more: Any) -> OperationResult:
+    return OperationResult(
+        table=table.table_id,
+        incarnation=table.incarnation,
+        operation=operation_name(operation),
+        location=table.location,
+        **more,
+    )
+
+
+def make_decider(tables_root: str) -> Callable[[Draft, Operation], None]:
+    """Return what decides catalogue operations of a log with this tables root."""
+    root = normalize_location(tables_root) if tables_root else ""
+
+    def decide(draft: Draft, operation: Operation) -> None:
+        if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+            _decide_make(draft, operation, root)
+        elif isinstance(operation, DropTable | DeregisterTable):
+            _decide_end(draft, operation)
+        elif isinstance(operation, RenameTable):
+            _decide_rename(draft, operation)
+        elif isinstance(operation, AlterProperties):
+            _decide_properties(draft, operation)
+        elif isinstance(operation, CreateNamespace):
+            _decide_create_namespace(draft, operation)
+        elif isinstance(operation, DropNamespace):
+            _decide_drop_namespace(draft, operation)
+        else:
+            raise rejected(
+                Code.UNSUPPORTED_OPERATION,
+                f"{operation_name(operation)} is not supported by this version of the log",
+            )
+
+    return decide
+
+
+def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
+    name = format_table_id(operation.table)
+    location = normalize_location(operation.location)
+    standing = draft.find(operation.table)
+    if standing is not None and not _fills(standing, operation, location):
+        if isinstance(operation, CreateTable) and operation.exist_ok and standing.state is not None:
+            draft.results.append(_result(standing.table, operation, version=standing.version))
+            return
+        raise rejected(
+            Code.TABLE_EXISTS,
+            f"table {name} exists, at {standing.table.location}; open it, or choose another name",
+        )
+    if not operation.incarnation:
+        raise rejected(Code.INVALID_OPERATION, f"table {name} has no incarnation; give it a UUID")
+    _check_location(draft, operation, location, root)
+    result = OperationResult(
+        operation.table, operation.incarnation, operation_name(operation), location=location
+    )
+    registered = ManifestDelta(0, 0, 0, 0, None, 0, "")
+    if isinstance(operation, RegisterTable):
+        registered = _register(draft, operation, location)
+        result = replace(result, delta=record_delta(draft, registered))
+    table, change = make_table(
+        operation, draft.transaction.transaction_id, draft.time_ms, result, lambda _: registered
+    )
+    result = replace(result, version=table.version)
+    draft.views[operation.table] = View(table)
+    draft.take(location, Place(operation.table, operation.incarnation, True))
+    draft.dropped.pop(operation.incarnation, None)
+    for namespace in parents(operation.table):
+        if draft.namespace(namespace) is None:
+            draft.namespaces[namespace] = ()
+    draft.results.append(result)
+    draft.changes.append(change)
+
+
+def _fills(standing: View, operation: TableMaker, location: str) -> bool:
+    """Say whether CreateTable gives a declared table its first version."""
+    return (
+        isinstance(operation, CreateTable)
+        and standing.state is None
+        and standing.table.incarnation == operation.incarnation
+        and standing.table.location == location
+    )
+
+
+def _check_location(draft: Draft, operation: TableMaker, location: str, root: str) -> None:
+    if root:
+        parts, root_parts = location_parts(location), location_parts(root)
+        if root_parts[: len(parts)] == parts or parts[: len(root_parts) + 1] == (
+            *root_parts,
+            "_commitlog",
+        ):
+            raise rejected(
+                Code.LOCATION_NOT_ALLOWED,
+                f"{location} holds the log's own files; choose a directory below {root}",
+            )
+    place = draft.clash(location)
+    if place is None:
+        return
+    is_own = place.incarnation == operation.incarnation and (
+        not place.is_live or place.incarnation in draft.dropped or place.table_id == operation.table
+    )
+    if not is_own:
+        was = "has" if place.is_live else "had"
+        raise rejected(
+            Code.LOCATION_TAKEN,
+            f"{location} is, contains or lies in a location that table "
+            f"{format_table_id(place.table_id)} {was} (incarnation {place.incarnation}); choose "
+            "another one",
+        )
+
+
+def _register(draft: Draft, operation: RegisterTable, location: str) -> ManifestDelta:
+    path, name = operation.manifest_path, format_table_id(operation.table)
+    if manifest_version(path, is_staged=False) != operation.version:
+        raise rejected(
+            Code.LOCATION_NOT_ALLOWED,
+            f"{path!r} doesn't name the manifest of version {operation.version} under _versions",
+        )
+    found = draft.want(ManifestWanted(location, path))
+    if found.observation.size < 0:
+        raise rejected(
+            Code.MISSING_FILE, f"there is no {path} in {location}; name a Lance dataset for {name}"
+        )
+    state = found.state
+    if state is None or state.version != operation.version:
+        reason = found.error or "it is of another version"
+        raise rejected(Code.INVALID_OPERATION, f"{path} in {location} cannot be used: {reason}")
+    message = state.header.message
+    if message.HasField("branch"):
+        raise rejected(Code.UNSUPPORTED_OPERATION, f"{path} in {location} belongs to a branch")
+    check_primary_key(operation.primary_key, list(message.fields))
+    return diff(empty_state(), state)
+
+
+def _decide_end(draft: Draft, operation: DropTable | DeregisterTable) -> None:
+    view = draft.view(operation.table, operation.incarnation)
+    _end(draft, view, operation)
+
+
+def _end(draft: Draft, view: View, operation: Operation) -> None:
+    is_drop = not isinstance(operation, DeregisterTable)
+    kind = ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED
+    draft.results.append(_result(view.table, operation))
+    draft.changes.append(change_of(view.table, kind))
+    draft.views[view.table.table_id] = None
+    draft.dropped[view.table.incarnation] = None
+
+
+def _decide_rename(draft: Draft, operation: RenameTable) -> None:
+    view = draft.view(operation.table)
+    if draft.find(operation.new_table) is not None:
+        raise rejected(
+            Code.TABLE_EXISTS,
+            f"table {format_table_id(operation.new_table)} exists; choose another name",
+        )
+    if not draft.is_single:
+        raise rejected(
+            Code.SPLIT_TRANSACTION, "RenameTable stands alone; put it in a transaction of its own"
+        )
+    draft.results.append(replace(_result(view.table, operation), table=operation.new_table))
+    change = change_of(view.table, ChangeKind.RENAMED)
+    draft.changes.append(replace(change, table=operation.new_table))
+
+
+def _decide_properties(draft: Draft, operation: AlterProperties) -> None:
+    if operation.is_namespace:
+        known = draft.namespace(operation.target)
+        if known is None:
+            raise _no_such_namespace(operation.target)
+        draft.namespaces[operation.target] = altered(known, operation)
+        draft.results.append(OperationResult(operation.target, "", "AlterProperties"))
+        return
+    view = draft.view(operation.target)
+    draft.results.append(_result(view.table, operation))
+    draft.changes.append(change_of(view.table, ChangeKind.PROPERTIES))
+
+
+def _no_such_namespace(namespace: TableId) -> Exception:
+    return rejected(
+        Code.NO_SUCH_TABLE,
+        f"the log knows no namespace {format_table_id(namespace)}; create it first",
+    )
+
+
+def _decide_create_namespace(draft: Draft, operation: CreateNamespace) -> None:
+    if draft.namespace(operation.namespace) is not None:
+        if not operation.exist_ok:
+            raise rejected(
+                Code.TABLE_EXISTS, f"namespace {format_table_id(operation.namespace)} exists"
+            )
+    else:
+        for namespace in parents(operation.namespace):
+            if draft.namespace(namespace) is None:
+                draft.namespaces[namespace] = ()
+        draft.namespaces[operation.namespace] = tuple(sorted(operation.properties))
+    draft.results.append(OperationResult(operation.namespace, "", "CreateNamespace"))
+
+
+def _decide_drop_namespace(draft: Draft, operation: DropNamespace) -> None:
+    if draft.namespace(operation.namespace) is None:
+        raise _no_such_namespace(operation.namespace)
+    depth = len(operation.namespace)
+    inside = [t for t in draft.table_ids() if t[:depth] == operation.namespace and len(t) > depth]
+    below = [n for n in draft.namespace_ids() if n[:depth] == operation.namespace]
+    if not operation.cascade and (inside or len(below) > 1):
+        names = [format_table_id(t) for t in [*inside, *below[1:]][:5]]
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"namespace {format_table_id(operation.namespace)} holds {', '.join(names)}; drop "
+            "them first, or cascade",
+        )
+    draft.results.append(OperationResult(operation.namespace, "", "DropNamespace"))
+    for table_id in inside:
+        _end(draft, draft.view(table_id), operation)
+        draft.results.pop()
+    for namespace in below:
+        draft.namespaces[namespace] = None

@@ -1,0 +1,186 @@
+"""Decides a `LanceCommit`: checks, the grid, the rebase, and the manifest that follows."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+from commitlog.core.asking import Asking
+from commitlog.core.decisions import BuildWanted, rejected
+from commitlog.core.direct import direct_delta, is_direct
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.grid import first_conflict
+from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, NotDirect, diff
+from commitlog.core.rebase import (
+    NOT_NEEDED,
+    Rebased,
+    affected_rows,
+    fragments_with_known_rows,
+    rebase,
+)
+from commitlog.core.refusals import conflict_refused, delta_refused
+from commitlog.core.requests import check_files, check_request, check_window
+from commitlog.core.touches import keys_of
+from commitlog.core.versions import add_version, finalize, record_delta, same_operation
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.operations import LanceCommit
+from commitlog.model.records import Code, FileWritten, OperationResult, Recording
+from commitlog.model.table import format_table_id
+
+_BRINGS_FILES = frozenset({"Append", "Overwrite", "Update"})
+_READ_AT_HEAD = frozenset({"Delete", "Update", "DataOverlay"})
+"""Operations that Lance records as read at the version that they were built on."""
+
+_NO_ROWS: dict[int, BitMap] = {}
+
+
+def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Parsed) -> None:
+    """Add what comes of `operation` to the draft, or refuse."""
+    view = draft.view(operation.table, operation.incarnation)
+    check_request(view, operation, parsed)
+    table, kind = view.table, parsed.kind
+    read_version = operation.read_version or table.version
+    rebased = NOT_NEEDED
+    if read_version != table.version or view.own is not None or operation.affected_rows:
+        rebased = _check_conflicts(draft, view, operation, parsed, read_version)
+    if kind in _BRINGS_FILES:
+        check_files(draft, view, parsed)
+    state = view.state
+    assert state is not None
+    built_on = state.version if kind in _READ_AT_HEAD else read_version
+    final = finalize(parsed.transaction, built_on, rebased.images)
+    delta = _direct(draft, state, final)
+    recording: Recording | None = None
+    files = rebased.files
+    if delta is None:
+        built_on = state.version
+        final = finalize(parsed.transaction, built_on, rebased.images)
+        delta, staged = _built(draft, index, operation, view, final)
+        recording = record_delta(draft, delta)
+        files += staged
+    result = OperationResult(
+        table.table_id,
+        table.incarnation,
+        kind,
+        delta.version,
+        built_on,
+        first_new_fragment(state, delta),
+        state.next_row_id if delta.next_row_id > state.next_row_id else -1,
+        table.version - read_version,
+        rebased is not NOT_NEEDED,
+        files,
+        rebased.images,
+        recording,
+    )
+    draft.files.extend(rebased.to_write)
+    add_version(draft, view, operation, final, result, delta)
+
+
+def _direct(draft: Draft, state: ManifestState, final: Transaction) -> ManifestDelta | None:
+    """Build the delta here; None if only pylance can."""
+    if not is_direct(final):
+        return None
+    try:
+        return direct_delta(state, final, timestamp_ms=draft.time_ms)
+    except DeltaRefused as error:
+        raise delta_refused(error) from error
+    except NotDirect:
+        return None
+
+
+def _check_conflicts(
+    draft: Draft, view: View, operation: LanceCommit, parsed: Parsed, read_version: int
+) -> Rebased:
+    """Ask the grid, then the rows; return what the operation has to change."""
+    affected = affected_rows(operation) if operation.affected_rows else _NO_ROWS
+    table, kind = view.table, parsed.kind
+    check_window(draft, view, kind, read_version)
+    history, state = table.history, view.state
+    assert state is not None
+    asking = Asking(
+        kind,
+        parsed.transaction,
+        keys=keys_of(parsed.transaction, operation.inserted_keys),
+        declares_key=bool(table.primary_key),
+        rows_known=fragments_with_known_rows(
+            kind, parsed.transaction, affected, history, state, read_version
+        ),
+    )
+    if read_version < table.version:
+        finding = first_conflict(asking, history, read_version)
+        if finding is not None:
+            raise conflict_refused(table, kind, finding, read_version, table.version)
+    if view.own is not None:
+        check_own(view, asking)
+    if kind in {"Delete", "Update"}:
+        return rebase(draft, view, asking, affected, read_version)
+    return NOT_NEEDED
+
+
+def check_own(view: View, asking: Asking) -> None:
+    """Refuse an operation that doesn't go with an earlier one of the same record."""
+    if view.own is None:
+        return
+    # What the first did to rows isn't in storage yet, so it cannot be rebased over.
+    strict = Asking(
+        asking.kind, asking.transaction, keys=asking.keys, declares_key=asking.declares_key
+    )
+    finding = first_conflict(strict, view.own, view.own.floor)
+    if finding is not None:
+        first = view.own.committed(finding.version).kind
+        raise rejected(
+            Code.SPLIT_TRANSACTION,
+            f"{asking.kind} of {format_table_id(view.table.table_id)} conflicts with the {first} "
+            f"before it in the same transaction ({finding.rule}); make one operation of both, or "
+            "two transactions",
+        )
+
+
+def first_new_fragment(state: ManifestState, delta: ManifestDelta) -> int:
+    """Return the first id that was given to a new fragment, -1 if there is none."""
+    last = state.max_fragment_id
+    if last is None:
+        last = state.fragments.last_id
+    for fragment_id, _ in delta.fragments:
+        if fragment_id > last:
+            return fragment_id
+    return -1
+
+
+def _built(
+    draft: Draft, index: int, operation: LanceCommit, view: View, final: Transaction
+) -> tuple[ManifestDelta, tuple[FileWritten, ...]]:
+    """Let pylance build the manifest; return what it makes of the head, and what it staged."""
+    table, state, kind = view.table, view.state, operation.operation
+    assert state is not None
+    if view.own is not None:
+        raise rejected(
+            Code.SPLIT_TRANSACTION,
+            f"{kind} of {format_table_id(table.table_id)} has to be its table's first operation "
+            "in a transaction, and the only one of its kind; put it first, or in a transaction "
+            "of its own",
+        )
+    wanted = BuildWanted(
+        index,
+        table.table_id,
+        table.incarnation,
+        table.location,
+        state.version + 1,
+        final.SerializeToString(deterministic=True),
+        operation.schema_metadata,
+    )
+    found = draft.want(wanted)
+    built, reason = found.state, found.error
+    if built is not None and built.version != state.version + 1:
+        reason = f"it built version {built.version} instead of {state.version + 1}"
+    elif found.transaction is not None and not same_operation(found.transaction, final):
+        reason = "it built another operation than was submitted, since it drops some fields"
+    if built is None or reason:
+        raise rejected(
+            Code.BUILD_REFUSED,
+            f"Lance refused {kind} of {format_table_id(table.table_id)}: "
+            f"{reason or 'it built nothing'}",
+        )
+    delta = diff(state, built)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
+    seen = found.observation
+    staged = (FileWritten(seen.path, seen.size, seen.sha256),) if seen.path else ()
+    return delta, staged

@@ -1,0 +1,103 @@
+"""A table's first version, made of nothing but what CreateTable says.
+
+The manifest equals what pylance 14.0.2 writes for an empty table, and the transaction in it is the
+Overwrite that pylance would have made, under an id that follows from the table's incarnation.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.message import DecodeError
+
+from commitlog.core.decisions import rejected
+from commitlog.core.feature_flags import FLAG_STABLE_ROW_IDS
+from commitlog.core.fragments import Fragments
+from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.manifest_header import LANCE_VERSION
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import Manifest
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.operations import CreateTable
+from commitlog.model.records import Code
+
+STORAGE_VERSIONS = ("2.0", "2.1", "2.2", "2.3")
+
+
+def empty_state() -> ManifestState:
+    """Return what stands before the first version."""
+    return ManifestState.of(Manifest(), Fragments(), None)
+
+
+def state_of(delta: ManifestDelta) -> ManifestState:
+    """Return the state that a delta from nothing describes."""
+    state = empty_state()
+    apply_delta(state, delta)
+    return state
+
+
+def first_version(
+    operation: CreateTable, transaction_id: str, time_ms: int
+) -> tuple[ManifestState, bytes]:
+    """Return version 1 of a new table, and the transaction to write into it."""
+    fields = _checked_fields(operation)
+    if operation.data_storage_version not in STORAGE_VERSIONS:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"the storage version {operation.data_storage_version!r} is unknown; "
+            f"use one of {', '.join(STORAGE_VERSIONS)}",
+        )
+    transaction = Transaction(uuid=transaction_id)
+    transaction.overwrite.schema.extend(fields)
+    manifest = Manifest(
+        version=1,
+        fields=fields,
+        schema_metadata=dict(operation.schema_metadata),
+        transaction_file=f"0-{transaction_id}.txn",
+        writer_version=Manifest.WriterVersion(library="lance", version=LANCE_VERSION),
+        data_format=Manifest.DataStorageFormat(
+            file_format="lance", version=operation.data_storage_version
+        ),
+    )
+    manifest.timestamp.FromMilliseconds(time_ms)
+    state = ManifestState.of(manifest, Fragments(), None)
+    reader, writer = state.header.flags
+    stable = FLAG_STABLE_ROW_IDS if operation.stable_row_ids else 0
+    state.reader_feature_flags, state.writer_feature_flags = reader | stable, writer | stable
+    return state, transaction.SerializeToString(deterministic=True)
+
+
+def _checked_fields(operation: CreateTable) -> list[Field]:
+    try:
+        fields = [Field.FromString(encoded) for encoded in operation.fields]
+    except DecodeError as error:
+        raise rejected(Code.MALFORMED_RECORD, "a field is not a lance.file.Field") from error
+    seen: dict[int, Field] = {}
+    names: set[tuple[int, str]] = set()
+    for field in fields:
+        if field.id < 0 or field.id in seen:
+            raise _wrong(f"field {field.name!r} has the id {field.id}: ids are distinct, from 0")
+        if field.parent_id != -1 and field.parent_id not in seen:
+            raise _wrong(f"field {field.name!r} comes before its parent {field.parent_id}")
+        if not field.name or (field.parent_id, field.name) in names:
+            raise _wrong(f"two fields are called {field.name!r}, or one has no name")
+        names.add((field.parent_id, field.name))
+        seen[field.id] = field
+    check_primary_key(operation.primary_key, fields)
+    return fields
+
+
+def check_primary_key(primary_key: tuple[str, ...], fields: list[Field]) -> None:
+    """Refuse a key of columns that the schema doesn't have."""
+    by_id = {field.id: field for field in fields}
+    paths = set()
+    for field in fields:
+        path, node = field.name, by_id.get(field.parent_id)
+        while node is not None:
+            path, node = f"{node.name}.{path}", by_id.get(node.parent_id)
+        paths.add(path)
+    unknown = [name for name in primary_key if name not in paths]
+    if unknown or len(set(primary_key)) != len(primary_key):
+        raise _wrong(f"the primary key {list(primary_key)} names {unknown or 'a column twice'}")
+
+
+def _wrong(message: str) -> Exception:
+    return rejected(Code.WRONG_SCHEMA, f"{message}; correct the schema")

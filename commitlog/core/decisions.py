@@ -1,0 +1,165 @@
+"""What the machine says and hears: wants, findings, decisions, changes.
+
+A `Decision` is carried out in this order: write `files` and `recordings`, append `outcome`, apply
+it; only after Kafka's acknowledgement may anyone be told. Names of files follow from the
+transaction, so deciding again after a crash writes the same bytes to the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pyroaring import BitMap
+
+from commitlog.core.manifest import ManifestDelta, ManifestState
+from commitlog.model.records import Code, Conflict, Observation, Outcome, Status
+from commitlog.model.table import Policy, TableId
+
+
+@dataclass(frozen=True, slots=True)
+class VectorWanted:
+    """A deletion file's rows."""
+
+    location: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileWanted:
+    """Whether a file exists, and how large it is."""
+
+    location: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestWanted:
+    """A manifest's bytes."""
+
+    location: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildWanted:
+    """A manifest that only pylance can build."""
+
+    index: int
+    """Which of the transaction's operations asks for it."""
+    table: TableId
+    incarnation: str
+    location: str
+    version: int
+    """The version to be made."""
+    message: bytes
+    """The `lance.table.Transaction` as rebased; its read_version is the version before."""
+    schema_metadata: tuple[tuple[str, bytes], ...] | None = None
+
+
+Wanted = VectorWanted | FileWanted | ManifestWanted | BuildWanted
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was there."""
+
+    observation: Observation
+    vector: BitMap | None = None
+    data: bytes | None = None
+    state: ManifestState | None = None
+    """The decoded manifest, for ManifestWanted and BuildWanted."""
+    error: str = ""
+    transaction: bytes | None = None
+    """The transaction found in the manifest; None: nobody looked, or there is none."""
+
+
+Observed = Mapping[Wanted, Found]
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Decide again when these are observed as well."""
+
+    wanted: tuple[Wanted, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileToWrite:
+    """A file to be written before the outcome."""
+
+    location: str
+    path: str
+    data: bytes
+
+
+class ChangeKind(StrEnum):
+    """What became of a table."""
+
+    CREATED = "created"
+    VERSION = "version"
+    REGISTERED = "registered"
+    DECLARED = "declared"
+    RENAMED = "renamed"
+    DROPPED = "dropped"
+    DEREGISTERED = "deregistered"
+    PROPERTIES = "properties"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What one committed operation did to one table: derived from the log, never logged."""
+
+    table: TableId
+    incarnation: str
+    kind: ChangeKind
+    location: str
+    policy: Policy
+    version: int = 0
+    delta: ManifestDelta | None = None
+    message: bytes = b""
+    """The Lance transaction of the version, its read_version as finally built on."""
+    staged_path: str = ""
+    """A staged manifest that the version replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """An outcome, what must be written before it, and what follows from it."""
+
+    outcome: Outcome
+    files: tuple[FileToWrite, ...] = ()
+    recordings: tuple[bytes, ...] = ()
+    """Recorded bytes too large for the outcome, each to be written under its sha256."""
+    changes: tuple[Change, ...] = ()
+
+
+class Refused(Exception):
+    """A transaction cannot commit: how, why, and what to do next. Never leaves the core."""
+
+    def __init__(
+        self,
+        status: Status,
+        code: Code,
+        message: str,
+        conflict: Conflict | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.conflict = conflict
+
+
+class Wants(Exception):
+    """A decision cannot go on without these. Never leaves the core."""
+
+    def __init__(self, wanted: tuple[Wanted, ...]) -> None:
+        super().__init__(f"{len(wanted)} things are wanted")
+        self.wanted = wanted
+
+
+def rejected(code: Code, message: str) -> Refused:
+    """Return the refusal of a request that is wrong as it stands."""
+    return Refused(Status.REJECTED, code, message)

@@ -1,0 +1,210 @@
+"""One decision in the making: the state as the record's earlier operations leave it.
+
+Nothing here changes the machine. Operations read tables through views and leave results, changes
+and files behind; if one refuses, all of it is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from commitlog.core.decisions import (
+    Change,
+    FileToWrite,
+    Found,
+    Observed,
+    Wanted,
+    Wants,
+    rejected,
+)
+from commitlog.core.history import History, Touched
+from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.tables import Locations, Place, Table, no_such_table
+from commitlog.core.touches import kind_of
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.limits import Rules
+from commitlog.model.operations import CreateTableVersion, LanceCommit, Properties
+from commitlog.model.records import Code, Observation, OperationResult, Transaction
+from commitlog.model.table import TableId, format_table_id
+
+
+class Parsed:
+    """Lance's message, decoded once per record."""
+
+    __slots__ = ("files", "kind", "transaction")
+
+    def __init__(self, transaction: LanceTransaction, kind: str) -> None:
+        self.transaction = transaction
+        self.kind = kind
+        self.files: tuple[object, Any] | None = None
+        """The files that it brings, as named for a header (kept by `requests.files_wanted`)."""
+
+
+def parse(operation: LanceCommit | CreateTableVersion) -> Parsed:
+    """Decode an operation's message."""
+    try:
+        transaction = LanceTransaction.FromString(operation.message)
+    except DecodeError as error:
+        raise rejected(
+            Code.MALFORMED_RECORD,
+            f"the message for table {format_table_id(operation.table)} is not a Lance transaction",
+        ) from error
+    return Parsed(transaction, kind_of(transaction))
+
+
+class View:
+    """A table as the record's earlier operations leave it."""
+
+    __slots__ = ("own", "state", "table")
+
+    def __init__(self, table: Table) -> None:
+        """See a table as it stands."""
+        self.table = table
+        self.state: ManifestState | None = table.manifest
+        self.own: History | None = None
+        """What this record's own operations did to it."""
+
+    @property
+    def version(self) -> int:
+        """The newest version, this record's own included."""
+        return self.state.version if self.state is not None else 0
+
+    def advance(self, transaction_id: str, touched: Touched, delta: ManifestDelta) -> None:
+        """Take a version that this record makes."""
+        if self.own is None:
+            self.own = History(self.version)
+            if self.state is not None:
+                self.state = self.state.fork()
+        assert self.state is not None
+        apply_delta(self.state, delta)
+        self.own.record(transaction_id, touched)
+
+
+class Draft:
+    """The results of a record's operations so far."""
+
+    __slots__ = (
+        "_locations",
+        "_namespaces",
+        "_tables",
+        "changes",
+        "dropped",
+        "files",
+        "is_single",
+        "namespaces",
+        "observations",
+        "observed",
+        "parsed",
+        "places",
+        "recordings",
+        "results",
+        "rules",
+        "time_ms",
+        "transaction",
+        "views",
+    )
+
+    def __init__(
+        self,
+        transaction: Transaction,
+        parsed: list[Parsed | None],
+        observed: Observed,
+        *,
+        time_ms: int,
+        rules: Rules,
+        tables: Mapping[TableId, Table],
+        locations: Locations,
+        namespaces: Mapping[TableId, Properties],
+    ) -> None:
+        self.transaction = transaction
+        self.parsed = parsed
+        self.observed = observed
+        self.time_ms = time_ms
+        self.rules = rules
+        self.is_single = len(parsed) == 1
+        self._tables = tables
+        self._locations = locations
+        self._namespaces = namespaces
+        self.views: dict[TableId, View | None] = {}
+        self.places: Locations | None = None
+        self.dropped: dict[str, None] = {}
+        self.namespaces: dict[TableId, Properties | None] = {}
+        self.results: list[OperationResult] = []
+        self.changes: list[Change] = []
+        self.files: list[FileToWrite] = []
+        self.recordings: list[bytes] = []
+        self.observations: dict[str, Observation] = {}
+
+    def find(self, table_id: TableId) -> View | None:
+        """Return a table, None if there is none of this name."""
+        if table_id in self.views:
+            return self.views[table_id]
+        table = self._tables.get(table_id)
+        if table is None:
+            return None
+        view = self.views[table_id] = View(table)
+        return view
+
+    def view(self, table_id: TableId, incarnation: str = "") -> View:
+        """Return a table; refuse if it isn't there or isn't the incarnation that was meant."""
+        view = self.find(table_id)
+        if view is None:
+            raise no_such_table(table_id)
+        if incarnation and incarnation != view.table.incarnation:
+            raise rejected(
+                Code.TABLE_REPLACED,
+                f"table {format_table_id(table_id)} is now incarnation {view.table.incarnation}, "
+                f"not {incarnation}: it was dropped and made again; open it again",
+            )
+        return view
+
+    def table_ids(self) -> list[TableId]:
+        """Return the names of all tables, sorted."""
+        names = {*self._tables, *self.views}
+        return sorted(name for name in names if self.find(name) is not None)
+
+    def clash(self, location: str) -> Place | None:
+        """Return who has a location that is, contains or lies in this one."""
+        own = self.places.clash(location) if self.places is not None else None
+        return own or self._locations.clash(location)
+
+    def take(self, location: str, place: Place) -> None:
+        """Note a location that this record takes."""
+        if self.places is None:
+            self.places = Locations()
+        self.places.take(location, place)
+
+    def namespace(self, namespace: TableId) -> Properties | None:
+        """Return a namespace's properties, None if there is no such namespace."""
+        if namespace in self.namespaces:
+            return self.namespaces[namespace]
+        return self._namespaces.get(namespace)
+
+    def namespace_ids(self) -> list[TableId]:
+        """Return all namespaces, sorted."""
+        names = {*self._namespaces, *self.namespaces}
+        return sorted(name for name in names if self.namespace(name) is not None)
+
+    def want(self, wanted: Wanted) -> Found:
+        """Return what was observed, or ask for it."""
+        return self.want_all((wanted,))[0]
+
+    def want_all(self, wanted: Iterable[Wanted]) -> list[Found]:
+        """Return what was observed, or ask for all that wasn't."""
+        observed = self.observed
+        found: list[Found] = []
+        missing: list[Wanted] = []
+        for one in wanted:
+            known = observed.get(one)
+            if known is None:
+                missing.append(one)
+            else:
+                found.append(known)
+                observation = known.observation
+                self.observations[observation.path] = observation
+        if missing:
+            raise Wants(tuple(missing))
+        return found

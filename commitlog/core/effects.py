@@ -1,0 +1,120 @@
+"""What a committed outcome does to the machine: new versions, tables, what applications sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from commitlog.core.decisions import Change, rejected
+from commitlog.core.draft import Parsed
+from commitlog.core.manifest import ManifestDelta, apply_delta
+from commitlog.core.once import Answer, ApplicationLog
+from commitlog.core.tables import Table
+from commitlog.core.versions import finalize, realize, recorded, touches_of
+from commitlog.errors import UnsupportedFormat
+from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.records import (
+    Application,
+    Code,
+    OperationResult,
+    Outcome,
+    ProtocolVersion,
+    Transaction,
+)
+
+if TYPE_CHECKING:
+    from commitlog.core.machine import Machine
+
+
+def carry_out(
+    machine: Machine,
+    record: Transaction,
+    parsed: Sequence[Parsed | None],
+    outcome: Outcome,
+    changes: tuple[Change, ...] | None,
+    recordings: Mapping[bytes, bytes],
+) -> tuple[Change, ...]:
+    """Do what a committed outcome says; return its changes."""
+    known = {(c.incarnation, c.version): c for c in changes} if changes is not None else {}
+    done: list[Change] = []
+    for operation, message, result in zip(record.operations, parsed, outcome.results, strict=True):
+        change = known.get((result.incarnation, result.version))
+        if message is None:
+            delta = partial(_delta_of, change, recordings)
+            done += machine.catalogue.apply(operation, result, outcome, delta)
+            continue
+        assert isinstance(operation, LanceCommit | CreateTableVersion)
+        table = machine.tables[operation.table]
+        if change is None:
+            change = realize(table, operation, message, result, outcome.time_ms, recordings)
+        _advance(machine, table, operation, message, result, change, outcome)
+        done.append(change)
+    if record.application is not None:
+        _note_application(machine, record.application, outcome)
+    return tuple(done)
+
+
+def _advance(
+    machine: Machine,
+    table: Table,
+    operation: LanceCommit | CreateTableVersion,
+    parsed: Parsed,
+    result: OperationResult,
+    change: Change,
+    outcome: Outcome,
+) -> None:
+    state, delta = table.manifest, change.delta
+    assert state is not None
+    assert delta is not None
+    final = parsed.transaction
+    if isinstance(operation, LanceCommit) and result.images:
+        final = finalize(final, result.read_version, result.images)
+    touched = touches_of(table, operation, final, state)
+    apply_delta(state, delta)
+    table.history.record(outcome.transaction_id, touched)
+    table.history.prune(machine.rules.history_versions)
+    table.changed_at = outcome.sequence
+
+
+def _note_application(machine: Machine, application: Application, outcome: Outcome) -> None:
+    for result in outcome.results:
+        table = machine.tables.get(result.table)
+        if table is None or not result.version:
+            continue
+        log = table.applications.setdefault(application.application_id, ApplicationLog())
+        answer = Answer(outcome.sequence, result.version, result.operation)
+        log.note(application.sequence, application.run, answer)
+        table.changed_at = outcome.sequence
+
+
+def _delta_of(
+    change: Change | None, recordings: Mapping[bytes, bytes], result: OperationResult
+) -> ManifestDelta:
+    if change is not None and change.delta is not None:
+        return change.delta
+    assert result.delta is not None
+    return ManifestDelta.from_bytes(recorded(result.delta, recordings))
+
+
+def rules_after(rules: Rules, record: ProtocolVersion) -> Rules:
+    """Return the rules that a ProtocolVersion puts in force; a newer protocol stops this program."""
+    if record.protocol > PROTOCOL_SUPPORTED:
+        raise UnsupportedFormat(
+            f"the log goes on with protocol {record.protocol}, and this program knows "
+            f"{PROTOCOL_SUPPORTED}; upgrade it"
+        )
+    numbers = (record.id_horizon_ms, record.history_versions, record.operations_max)
+    if record.protocol < rules.protocol or min(numbers) < 1:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"protocol {record.protocol} with the limits {numbers} cannot follow protocol "
+            f"{rules.protocol}; protocols only grow, and limits are positive",
+        )
+    return Rules(
+        protocol=record.protocol,
+        id_horizon_ms=record.id_horizon_ms,
+        history_versions=record.history_versions,
+        operations_max=record.operations_max,
+    )

@@ -1,0 +1,309 @@
+"""One partition's state: what a transaction needs, how it is decided, what a committed one does.
+
+`prefetch` names what a decision will look at outside; `decide` changes nothing and, told what was
+observed, always says the same; `apply` is the only change, and needs nothing but the record and
+its outcome. No clock, no randomness, no I/O: the same log makes the same state in every process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from commitlog.core import snapshot
+from commitlog.core.catalogue import make_decider
+from commitlog.core.catalogue_state import Catalogue
+from commitlog.core.commits import decide_commit
+from commitlog.core.decisions import (
+    BuildWanted,
+    Change,
+    ChangeKind,
+    Decision,
+    FileToWrite,
+    FileWanted,
+    Found,
+    ManifestWanted,
+    Need,
+    Observed,
+    Refused,
+    VectorWanted,
+    Wanted,
+    Wants,
+    rejected,
+)
+from commitlog.core.draft import Draft, Parsed, parse
+from commitlog.core.effects import carry_out, rules_after
+from commitlog.core.expectations import check_domains, check_expects
+from commitlog.core.once import Decided, Once
+from commitlog.core.repeats import find_repeat
+from commitlog.core.requests import files_wanted
+from commitlog.core.staged import decide_staged
+from commitlog.core.tables import Locations, Table
+from commitlog.errors import CorruptLog
+from commitlog.model.limits import Rules
+from commitlog.model.operations import (
+    CreateTableVersion,
+    LanceCommit,
+    Operation,
+    RegisterTable,
+    RenameTable,
+    target,
+)
+from commitlog.model.records import (
+    Code,
+    Genesis,
+    Outcome,
+    ProtocolVersion,
+    Status,
+    Submitted,
+    Transaction,
+)
+from commitlog.model.table import DomainMap, TableId
+
+__all__ = [
+    "BuildWanted",
+    "Change",
+    "ChangeKind",
+    "Decided",
+    "Decision",
+    "FileToWrite",
+    "FileWanted",
+    "Found",
+    "Machine",
+    "ManifestWanted",
+    "Need",
+    "Observed",
+    "VectorWanted",
+    "Wanted",
+]
+
+_NOT_REMEMBERED = frozenset({Code.ID_REUSED, Code.TOO_OLD, Code.MALFORMED_RECORD})
+"""Refusals that say nothing about the id's own transaction."""
+
+_Parsed = list[Parsed | None]
+
+
+class Machine:
+    """The tables of one partition and what was decided of its transactions."""
+
+    def __init__(self, genesis: Genesis, rules: Rules | None = None) -> None:
+        """Start before the first record."""
+        self.genesis = genesis
+        self.rules = rules or Rules()
+        self.sequence = 0
+        self.time_ms = 0
+        self.tables: dict[TableId, Table] = {}
+        self.locations = Locations()
+        self.catalogue = Catalogue(self.tables, self.locations)
+        self.once = Once()
+        self._domains = DomainMap(genesis.domains)
+        self._decide_catalogue = make_decider(genesis.tables_root)
+        self._parsed: tuple[Submitted, _Parsed] | None = None
+        self._digests = snapshot.Digests()
+
+    def held_by(self, submitted: Submitted) -> frozenset[TableId | str]:
+        """Return the tables and ids that nobody else may decide on while this one waits."""
+        record = submitted.record
+        if not isinstance(record, Transaction):
+            return frozenset()
+        held: list[TableId | str] = [record.transaction_id]
+        for operation in record.operations:
+            name = target(operation)
+            held.append(name)
+            if isinstance(operation, RenameTable):
+                held.append(operation.new_table)
+            elif name not in self.tables:
+                held.extend(t for t in self.tables if t[: len(name)] == name)
+        held.extend(expect.table for expect in record.expects)
+        return frozenset(held)
+
+    def prefetch(self, submitted: Submitted) -> tuple[Wanted, ...]:
+        """Name what a decision will surely look at; it may ask for more."""
+        record = submitted.record
+        if not isinstance(record, Transaction) or self._is_decided(record):
+            return ()
+        wanted: dict[Wanted, None] = {}
+        try:
+            parsed = self._parse(submitted, record)
+        except Refused:
+            return ()
+        for operation, message in zip(record.operations, parsed, strict=True):
+            if isinstance(operation, RegisterTable):
+                continue
+            table = self.tables.get(target(operation))
+            if table is None or table.manifest is None or message is None:
+                continue
+            if isinstance(operation, LanceCommit):
+                files, _ = files_wanted(table.location, table.manifest.header, message)
+                wanted.update(dict.fromkeys(files))
+        return tuple(wanted)
+
+    def decide(self, submitted: Submitted, observed: Observed) -> Decision | Need:
+        """Decide a record, or name what is missing for it."""
+        record = submitted.record
+        time_ms = max(submitted.append_time_ms, self.time_ms)
+        try:
+            if isinstance(record, Transaction):
+                return self._decide(submitted, record, observed, time_ms)
+            if isinstance(record, ProtocolVersion):
+                rules_after(self.rules, record)
+                return Decision(_outcome(self, submitted, Status.COMMITTED, time_ms))
+            raise rejected(Code.MALFORMED_RECORD, f"the record cannot be decoded: {record.reason}")
+        except Refused as refusal:
+            outcome = _outcome(self, submitted, refusal.status, time_ms)
+            return Decision(
+                replace(
+                    outcome,
+                    code=refusal.code,
+                    message=refusal.message,
+                    conflict=refusal.conflict,
+                )
+            )
+        except Wants as wants:
+            return Need(wants.wanted)
+
+    def apply(
+        self,
+        submitted: Submitted,
+        outcome: Outcome,
+        *,
+        changes: tuple[Change, ...] | None = None,
+        recordings: Mapping[bytes, bytes] | None = None,
+    ) -> tuple[Change, ...]:
+        """Take an outcome; return what it does to tables.
+
+        `changes` spares the leader computing again what it just decided.
+        """
+        if outcome.sequence != self.sequence + 1:
+            raise CorruptLog(
+                f"outcome {outcome.sequence} does not follow {self.sequence}; "
+                "run `commitlog verify`"
+            )
+        record = submitted.record
+        if isinstance(record, ProtocolVersion) and outcome.status is Status.COMMITTED:
+            self.rules = rules_after(self.rules, record)
+        done: tuple[Change, ...] = ()
+        if isinstance(record, Transaction):
+            if outcome.status is Status.COMMITTED and outcome.answers is None:
+                parsed = self._parse(submitted, record)
+                done = carry_out(self, record, parsed, outcome, changes, recordings or {})
+            self._remember(record, outcome)
+        self.sequence = outcome.sequence
+        self.time_ms = outcome.time_ms
+        self.once.prune(self.time_ms - self.rules.id_horizon_ms)
+        return done
+
+    def outcome_of(self, transaction_id: str) -> Decided | None:
+        """Return what is remembered of an id, None if nothing is."""
+        return self.once.get(transaction_id)
+
+    def digest(self) -> bytes:
+        """Return the hash of the whole state: equal in every process that applied the same log."""
+        return self._digests.of(self)
+
+    def to_parts(self) -> dict[str, snapshot.Part]:
+        """Return the state in parts, of which only those with a new counter need writing again."""
+        return snapshot.to_parts(self)
+
+    @classmethod
+    def from_parts(cls, genesis: Genesis, parts: Mapping[str, bytes]) -> Machine:
+        """Make a machine of the bytes of `to_parts`."""
+        machine = cls(genesis)
+        snapshot.restore(machine, parts)
+        return machine
+
+    def _is_decided(self, record: Transaction) -> bool:
+        known = self.once.get(record.transaction_id)
+        return known is not None and known.attempt >= record.attempt
+
+    def _parse(self, submitted: Submitted, record: Transaction) -> _Parsed:
+        cached = self._parsed
+        if cached is not None and cached[0] is submitted:
+            return cached[1]
+        parsed = [
+            parse(operation) if isinstance(operation, LanceCommit | CreateTableVersion) else None
+            for operation in record.operations
+        ]
+        self._parsed = (submitted, parsed)
+        return parsed
+
+    def _decide(
+        self, submitted: Submitted, record: Transaction, observed: Observed, time_ms: int
+    ) -> Decision:
+        repeat = find_repeat(self, record, time_ms)
+        if repeat is not None:
+            outcome = _outcome(self, submitted, repeat.status, time_ms)
+            return Decision(
+                replace(
+                    outcome,
+                    code=repeat.code,
+                    message=repeat.message,
+                    answers=repeat.answers,
+                    results=repeat.results,
+                )
+            )
+        count = len(record.operations)
+        if not 0 < count <= self.rules.operations_max:
+            raise rejected(
+                Code.INVALID_OPERATION,
+                f"a transaction has 1 to {self.rules.operations_max} operations, not {count}",
+            )
+        check_domains(self._domains, self.genesis.partition, record)
+        draft = Draft(
+            record,
+            self._parse(submitted, record),
+            observed,
+            time_ms=time_ms,
+            rules=self.rules,
+            tables=self.tables,
+            locations=self.locations,
+            namespaces=self.catalogue.namespaces,
+        )
+        if record.expects:
+            check_expects(self, record)
+        for index, operation in enumerate(record.operations):
+            self._decide_operation(draft, index, operation)
+        outcome = Outcome(
+            self.sequence + 1,
+            record.transaction_id,
+            submitted.offset,
+            Status.COMMITTED,
+            record.attempt,
+            time_ms=time_ms,
+            payload_hash=record.payload_hash,
+            results=tuple(draft.results),
+            observed=tuple(draft.observations.values()),
+        )
+        return Decision(outcome, tuple(draft.files), tuple(draft.recordings), tuple(draft.changes))
+
+    def _decide_operation(self, draft: Draft, index: int, operation: Operation) -> None:
+        parsed = draft.parsed[index]
+        if parsed is None:
+            self._decide_catalogue(draft, operation)
+        elif isinstance(operation, LanceCommit):
+            decide_commit(draft, index, operation, parsed)
+        else:
+            assert isinstance(operation, CreateTableVersion)
+            decide_staged(draft, operation, parsed)
+
+    def _remember(self, record: Transaction, outcome: Outcome) -> None:
+        if outcome.code in _NOT_REMEMBERED or outcome.status is Status.SUPERSEDED:
+            return
+        if outcome.answers is not None and self.once.get(record.transaction_id) is not None:
+            return
+        if record.transaction_id:
+            self.once.remember(outcome)
+
+
+def _outcome(machine: Machine, submitted: Submitted, status: Status, time_ms: int) -> Outcome:
+    """Return the next outcome, bare."""
+    record = submitted.record
+    return Outcome(
+        sequence=machine.sequence + 1,
+        transaction_id=record.transaction_id,
+        transaction_offset=submitted.offset,
+        status=status,
+        attempt=record.attempt if isinstance(record, Transaction) else 0,
+        time_ms=time_ms,
+        payload_hash=b"" if isinstance(record, ProtocolVersion) else record.payload_hash,
+    )

@@ -1,0 +1,119 @@
+"""The rules that the grid's lower-case cells name, for indices."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+from commitlog.core.asking import Asking, Finding, Nearest, Verdict
+from commitlog.core.history import History
+from commitlog.core.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
+from commitlog.core.touches_metadata import covered_fragments
+
+
+def indexed_field_dropped(
+    asking: Asking, history: History, after: int, kind: str
+) -> Finding | None:
+    """A new index over a Project or Merge that dropped its field, and MemWAL over Merge.
+
+    Stricter than Lance, which publishes an index that breaks every filtered read.
+    """
+    nearest = Nearest("indexed_field_dropped")
+    for index in asking.operation.new_indices:
+        if index.name == MEM_WAL_INDEX and kind == "Merge":
+            version = history.first_of_kind(kind, after)
+            nearest.offer(version, rule="mem_wal_over_merge")
+        for field_id in index.fields:
+            version = history.first(f"{kind}.dropped", field_id, after)
+            nearest.offer(version, key=field_id)
+    return nearest.finding
+
+
+def indexed_field_replaced(
+    asking: Asking, history: History, after: int, kind: str
+) -> Finding | None:
+    """A new index over a DataReplacement of its field, in any fragment."""
+    nearest = Nearest("indexed_field_replaced")
+    for index in asking.operation.new_indices:
+        for field_id in index.fields:
+            version = history.first("DataReplacement.field", field_id, after)
+            nearest.offer(version, key=field_id)
+    return nearest.finding
+
+
+def replaced_field_indexed(
+    asking: Asking, history: History, after: int, kind: str
+) -> Finding | None:
+    """A DataReplacement over a new index on its field, in any fragment."""
+    nearest = Nearest("replaced_field_indexed")
+    for group in asking.operation.replacements:
+        for field_id in group.new_file.fields:
+            nearest.offer(history.first("CreateIndex.field", field_id, after), key=field_id)
+    return nearest.finding
+
+
+def indexed_fragment_patched(
+    asking: Asking, history: History, after: int, kind: str
+) -> Finding | None:
+    """A new index over an Update that patched its field in a fragment which it covers.
+
+    Lance takes the fragment out of the index's coverage; an index that left it out is compatible.
+    """
+    nearest = Nearest("indexed_fragment_patched")
+    for index in asking.operation.new_indices:
+        covered = covered_fragments(index) or ()
+        for field_id in index.fields:
+            if not history.first("Update.patched_field", field_id, after):
+                continue
+            for fragment_id in covered:
+                cell = (fragment_id, field_id)
+                version = history.first("Update.patched", cell, after)
+                nearest.offer(version, fragment=fragment_id)
+    return nearest.finding
+
+
+def index_over_index(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
+    """CreateIndex over CreateIndex: one name, one maker."""
+    nearest = Nearest("same_index_name")
+    operation = asking.operation
+    created = dict.fromkeys(index.name for index in operation.new_indices)
+    removed = dict.fromkeys(index.name for index in operation.removed_indices)
+    for name in created:
+        nearest.offer(history.first("CreateIndex.created", name, after), key=name)
+        if name not in removed:
+            nearest.offer(history.first("CreateIndex.removed", name, after), key=name)
+    for name in removed:
+        nearest.offer(history.first("CreateIndex.added", name, after), key=name)
+    for index in operation.removed_indices:
+        how = "CreateIndex.uuid" if index.name in created else "CreateIndex.replaced_uuid"
+        version = history.first(how, index.uuid.uuid, after)
+        nearest.offer(version, rule="same_segment_removed", key=index.name)
+    return nearest.finding
+
+
+def index_over_rewrite(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
+    """A new index over a Rewrite of a fragment that it covers."""
+    nearest = Nearest("indexed_fragment_rewritten")
+    new = [i for i in asking.operation.new_indices if i.name != FRAGMENT_REUSE_INDEX]
+    covers = [covered_fragments(index) for index in new]
+    if any(covered is None for covered in covers):
+        nearest.offer(history.first_of_kind(kind, after), rule="index_coverage_unknown")
+        return nearest.finding
+    for fragment_id in BitMap.union(BitMap(), *(c for c in covers if c is not None)):
+        nearest.offer(history.first("Rewrite.old", fragment_id, after), fragment=fragment_id)
+    return nearest.finding
+
+
+def mem_wal_index(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
+    """A new index over UpdateMemWalState: only the MemWAL's own index takes it in."""
+    nearest = Nearest("mem_wal_changed", Verdict.INCOMPATIBLE)
+    names = [index.name for index in asking.operation.new_indices]
+    verdict = Verdict.RETRYABLE if MEM_WAL_INDEX in names else Verdict.INCOMPATIBLE
+    nearest.offer(history.first_of_kind(kind, after), verdict=verdict)
+    return nearest.finding
+
+
+def merge_over_index(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
+    """A Merge over the MemWAL's index."""
+    nearest = Nearest("merge_over_mem_wal")
+    nearest.offer(history.first("CreateIndex.created", MEM_WAL_INDEX, after))
+    return nearest.finding

@@ -1,0 +1,164 @@
+"""What is wrong with a `LanceCommit` as it stands, whoever else committed what."""
+
+from __future__ import annotations
+
+from commitlog.core.decisions import FileWanted, Refused, rejected
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.manifest_header import ManifestHeader
+from commitlog.core.refusals import winner_of
+from commitlog.core.touches import EXPLICIT_HASH_BYTES
+from commitlog.core.versions import new_fragments
+from commitlog.model.operations import LanceCommit
+from commitlog.model.records import Code, Status
+from commitlog.model.table import format_table_id
+
+COMMITTED_HERE = frozenset(
+    {"Append", "Delete", "Overwrite", "Update", "ReserveFragments", "UpdateConfig"}
+)
+FRAGMENT_ID_END = 2**32
+
+
+def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
+    """Refuse an operation that contradicts itself or the table."""
+    kind, read_version = parsed.kind, operation.read_version
+    if kind not in COMMITTED_HERE or operation.branch or operation.operation != kind:
+        raise _unsupported(operation, kind)
+    if view.state is None:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"{format_table_id(operation.table)} is declared and has no version; create it first",
+        )
+    if read_version <= 0 or read_version != parsed.transaction.read_version:
+        _check_read_version(operation, parsed)
+    if read_version > view.table.version:
+        raise rejected(
+            Code.FUTURE_READ_VERSION,
+            f"{kind} of {format_table_id(operation.table)} read version {read_version}, and "
+            f"version {view.table.version} is the newest; read the table again",
+        )
+    keys = operation.inserted_keys
+    if keys is not None and len(keys.hashes) % EXPLICIT_HASH_BYTES:
+        raise rejected(
+            Code.MALFORMED_RECORD, f"inserted_keys are not hashes of {EXPLICIT_HASH_BYTES} bytes"
+        )
+    _check_ids(parsed)
+
+
+def _unsupported(operation: LanceCommit, kind: str) -> Refused:
+    name = format_table_id(operation.table)
+    if kind not in COMMITTED_HERE:
+        return rejected(
+            Code.UNSUPPORTED_OPERATION,
+            f"{operation.operation or kind} of {name}: operations that can be submitted are "
+            f"{', '.join(sorted(COMMITTED_HERE))}; use pylance's own call on an opened table",
+        )
+    if operation.branch:
+        return rejected(
+            Code.UNSUPPORTED_OPERATION, f"branch {operation.branch!r} of {name}: use the main one"
+        )
+    return rejected(
+        Code.INVALID_OPERATION,
+        f"the record says {operation.operation!r} and its message {kind!r}; let the encoder "
+        "derive it",
+    )
+
+
+def _check_read_version(operation: LanceCommit, parsed: Parsed) -> None:
+    read_version, name = operation.read_version, format_table_id(operation.table)
+    if read_version != parsed.transaction.read_version and read_version:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"the record read version {read_version}, its message "
+            f"{parsed.transaction.read_version}; let the encoder derive it",
+        )
+    if read_version < 0 or (not read_version and parsed.kind != "Append"):
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"{parsed.kind} of {name} read version {read_version}; name the version that it was "
+            "made from",
+        )
+
+
+def _check_ids(parsed: Parsed) -> None:
+    if parsed.kind == "Append":
+        ids = [f.id for f in parsed.transaction.append.fragments if f.id]
+    elif parsed.kind == "Update":
+        update = parsed.transaction.update
+        ids = [f.id for f in update.updated_fragments]
+        ids.extend(update.removed_fragment_ids)
+    elif parsed.kind == "Overwrite":
+        ids = [f.id for f in parsed.transaction.overwrite.fragments if f.id]
+    else:
+        return  # the builder of Delete looks at its ids
+    if not ids:
+        return
+    if len(set(ids)) != len(ids):
+        twice = sorted({i for i in ids if ids.count(i) > 1})
+        raise rejected(Code.DUPLICATE_FRAGMENT, f"{parsed.kind} names the fragments {twice} twice")
+    if max(ids) >= FRAGMENT_ID_END:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"{parsed.kind} names fragment {max(ids)}; ids are below {FRAGMENT_ID_END}",
+        )
+
+
+def check_window(draft: Draft, view: View, kind: str, read_version: int) -> None:
+    """Refuse a read version so old that the history doesn't reach back to it."""
+    table = view.table
+    oldest = max(table.history.floor, table.version - draft.rules.history_versions)
+    if read_version < oldest:
+        raise Refused(
+            Status.RETRYABLE,
+            Code.READ_VERSION_PRUNED,
+            f"{kind} of {format_table_id(table.table_id)} read version {read_version}; what came "
+            f"before version {oldest} is no longer compared.",
+            winner_of(
+                table,
+                table.history,
+                table.version,
+                "read_version_pruned",
+                f"Read version {table.version} and do it again.",
+            ),
+        )
+
+
+FilesWanted = tuple[tuple[FileWanted, ...], tuple[int, ...]]
+
+
+def files_wanted(location: str, header: ManifestHeader, parsed: Parsed) -> FilesWanted:
+    """Name the data files that an operation brings, with their sizes (0: unknown)."""
+    known = parsed.files
+    if known is not None and known[0] is header:
+        return known[1]
+    wanted: list[FileWanted] = []
+    sizes: list[int] = []
+    for fragment in new_fragments(parsed.transaction):
+        for data_file in fragment.files:
+            root, path = location, f"data/{data_file.path}"
+            if data_file.HasField("base_id"):
+                bases = header.message.base_paths
+                base = next((b for b in bases if b.id == data_file.base_id), None)
+                if base is None:
+                    continue  # refused where the layout is checked
+                root = base.path
+                path = path if base.is_dataset_root else data_file.path
+            wanted.append(FileWanted(root, path))
+            sizes.append(data_file.file_size_bytes)
+    found = (tuple(wanted), tuple(sizes))
+    parsed.files = (header, found)
+    return found
+
+
+def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
+    """Refuse fragments of which a data file isn't there, or not all of it."""
+    assert view.state is not None
+    wanted, sizes = files_wanted(view.table.location, view.state.header, parsed)
+    for file, size, found in zip(wanted, sizes, draft.want_all(wanted), strict=True):
+        seen = found.observation.size
+        if seen < 0 or (size and size != seen):
+            what = "is not there" if seen < 0 else f"has {seen} bytes instead of {size}"
+            raise rejected(
+                Code.MISSING_FILE,
+                f"the data file {file.path} in {file.location} {what}; write it completely "
+                "before the transaction, or correct its path",
+            )

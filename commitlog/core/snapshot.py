@@ -1,0 +1,271 @@
+"""The machine's state as bytes, in parts of which most stay as they were.
+
+One part per table, one for the ids, one for the rest. A part's counter is the sequence of the
+outcome that changed it last, so a checkpoint writes only parts whose counter is new. Equal states
+have equal bytes in every process: JSON with sorted keys, and a manifest as its delta from nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from commitlog.core.creation import empty_state, state_of
+from commitlog.core.history import Aspect, Committed, History, Touched
+from commitlog.core.manifest import ManifestDelta, diff
+from commitlog.core.once import Answer, ApplicationLog, Decided
+from commitlog.core.tables import Place, Table
+from commitlog.errors import CorruptLog
+from commitlog.model.limits import Rules
+from commitlog.model.records import Code, OperationResult, Status
+from commitlog.model.table import Policy
+
+if TYPE_CHECKING:
+    from commitlog.core.machine import Machine
+
+FORMAT = 1
+MACHINE = "machine"
+IDS = "ids"
+TABLE = "table/"
+
+
+class Part(NamedTuple):
+    """A piece of the state."""
+
+    counter: int
+    encode: Callable[[], bytes]
+
+
+class Digests:
+    """Hashes of parts, kept as long as the parts don't change."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, bytes]] = {}
+
+    def of(self, machine: Machine) -> bytes:
+        """Return the hash over all parts."""
+        known: dict[str, tuple[int, bytes]] = {}
+        whole = hashlib.sha256()
+        for name, part in sorted(to_parts(machine).items()):
+            digest = self._known.get(name)
+            if digest is None or digest[0] != part.counter or not name.startswith(TABLE):
+                digest = (part.counter, hashlib.sha256(part.encode()).digest())
+            known[name] = digest
+            whole.update(f"{name}\0".encode() + digest[1])
+        self._known = known
+        return whole.digest()
+
+
+def to_parts(machine: Machine) -> dict[str, Part]:
+    """Return the parts of a machine's state by name."""
+    parts = {
+        MACHINE: Part(machine.sequence, lambda: _machine(machine)),
+        IDS: Part(machine.sequence, lambda: _ids(machine)),
+    }
+    for table in machine.tables.values():
+        name = f"{TABLE}{table.incarnation}"
+        parts[name] = Part(table.changed_at, lambda table=table: _table(table))  # type: ignore[misc]
+    return parts
+
+
+def restore(machine: Machine, parts: Mapping[str, bytes]) -> None:
+    """Put a new machine into the state that `parts` hold."""
+    try:
+        _restore_machine(machine, json.loads(parts[MACHINE]))
+        _restore_ids(machine, json.loads(parts[IDS]))
+        tables = [_restore_table(data) for name, data in parts.items() if name.startswith(TABLE)]
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise CorruptLog(f"a checkpoint's part cannot be read: {error!r}; delete it") from error
+    for table in sorted(tables, key=lambda t: t.table_id):
+        machine.tables[table.table_id] = table
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _machine(machine: Machine) -> bytes:
+    rules = machine.rules
+    return _json(
+        {
+            "format": FORMAT,
+            "sequence": machine.sequence,
+            "time_ms": machine.time_ms,
+            "rules": [
+                rules.protocol,
+                rules.id_horizon_ms,
+                rules.history_versions,
+                rules.operations_max,
+            ],
+            "namespaces": sorted(
+                [list(n), [list(p) for p in properties]]
+                for n, properties in machine.catalogue.namespaces.items()
+            ),
+            "locations": sorted(
+                [list(parts), list(place.table_id), place.incarnation, place.is_live]
+                for parts, place in machine.locations.items().items()
+            ),
+        }
+    )
+
+
+def _restore_machine(machine: Machine, state: Any) -> None:
+    if state["format"] != FORMAT:
+        raise CorruptLog(f"the checkpoint has format {state['format']}; delete it")
+    machine.sequence, machine.time_ms = state["sequence"], state["time_ms"]
+    machine.rules = Rules(*state["rules"])
+    for name, properties in state["namespaces"]:
+        machine.catalogue.namespaces[tuple(name)] = tuple((k, v) for k, v in properties)
+    for parts, table_id, incarnation, is_live in state["locations"]:
+        scheme, *path = parts
+        location = f"{scheme}://{'/'.join(path)}" if scheme else f"/{'/'.join(path)}"
+        machine.locations.take(location, Place(tuple(table_id), incarnation, is_live))
+
+
+def _ids(machine: Machine) -> bytes:
+    ids = [
+        [
+            transaction_id,
+            d.sequence,
+            d.status.value,
+            d.attempt,
+            d.payload_hash.hex(),
+            d.time_ms,
+            d.code.value,
+            [_result(result) for result in d.results],
+        ]
+        for transaction_id, d in machine.once.items()
+    ]
+    return _json({"forgotten_ms": machine.once.forgotten_ms, "ids": ids})
+
+
+def _result(r: OperationResult) -> list[Any]:
+    return [
+        list(r.table),
+        r.incarnation,
+        r.operation,
+        r.version,
+        r.read_version,
+        r.first_fragment_id,
+        r.first_row_id,
+        r.rebased_over,
+        r.rebased,
+        r.location,
+    ]
+
+
+def _restore_result(row: list[Any]) -> OperationResult:
+    *first, location = row
+    table, *scalars = first
+    return OperationResult(tuple(table), *scalars, location=location)
+
+
+def _restore_ids(machine: Machine, state: Any) -> None:
+    machine.once.restore(
+        (
+            (
+                row[0],
+                Decided(
+                    row[1],
+                    Status(row[2]),
+                    row[3],
+                    bytes.fromhex(row[4]),
+                    row[5],
+                    Code(row[6]),
+                    tuple(_restore_result(result) for result in row[7]),
+                ),
+            )
+            for row in state["ids"]
+        ),
+        state["forgotten_ms"],
+    )
+
+
+def _table(table: Table) -> bytes:
+    history = table.history
+    versions, entries = history.entries()
+    head = _json(
+        {
+            "table": list(table.table_id),
+            "incarnation": table.incarnation,
+            "location": table.location,
+            "policy": table.policy.value,
+            "primary_key": list(table.primary_key),
+            "properties": [list(pair) for pair in table.properties],
+            "changed_at": table.changed_at,
+            "floor": history.floor,
+            "versions": [list(committed) for committed in versions],
+            "entries": [[version, *_touched(touched)] for version, touched in entries],
+            "applications": {
+                name: [log.run, [[sequence, list(answer)] for sequence, answer in log.items()]]
+                for name, log in table.applications.items()
+            },
+        }
+    )
+    manifest = b""
+    if table.manifest is not None:
+        manifest = diff(empty_state(), table.manifest).to_bytes()
+    return len(head).to_bytes(8) + head + manifest
+
+
+def _touched(touched: Touched) -> list[Any]:
+    return [
+        touched.kind,
+        [_aspect(aspect) for aspect in touched.aspects],
+        [[_aspect(aspect), value] for aspect, value in touched.notes],
+        [list(pair) for pair in touched.deletion_files],
+    ]
+
+
+def _aspect(aspect: Aspect) -> list[Any]:
+    how, which = aspect
+    if isinstance(which, bytes):
+        return [how, "b", which.hex()]
+    if isinstance(which, tuple):
+        return [how, "t", list(which)]
+    return [how, "", which]
+
+
+def _restore_aspect(row: list[Any]) -> Aspect:
+    how, form, which = row
+    if form == "b":
+        return how, bytes.fromhex(which)
+    return how, tuple(which) if form == "t" else which
+
+
+def _restore_touched(row: Iterable[Any]) -> tuple[int, Touched]:
+    version, kind, aspects, notes, deletion_files = row
+    return version, Touched(
+        kind,
+        tuple(_restore_aspect(aspect) for aspect in aspects),
+        tuple((_restore_aspect(aspect), value) for aspect, value in notes),
+        tuple((fragment_id, path) for fragment_id, path in deletion_files),
+    )
+
+
+def _restore_table(data: bytes) -> Table:
+    end = 8 + int.from_bytes(data[:8])
+    state = json.loads(data[8:end])
+    manifest = state_of(ManifestDelta.from_bytes(data[end:])) if data[end:] else None
+    table = Table(
+        tuple(state["table"]),
+        state["incarnation"],
+        state["location"],
+        Policy(state["policy"]),
+        manifest,
+        primary_key=tuple(state["primary_key"]),
+        properties=tuple((key, value) for key, value in state["properties"]),
+    )
+    table.changed_at = state["changed_at"]
+    table.history = History.of_entries(
+        state["floor"],
+        (Committed(*row) for row in state["versions"]),
+        (_restore_touched(row) for row in state["entries"]),
+    )
+    for name, (run, answers) in state["applications"].items():
+        log = table.applications[name] = ApplicationLog(run)
+        for sequence, answer in answers:
+            log.note(sequence, run, Answer(*answer))
+    return table

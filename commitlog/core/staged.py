@@ -1,0 +1,272 @@
+"""Decides manifests that others made: versions staged by clients, and tables taken over.
+
+A staged manifest is accepted only if it is our head plus the effect of its transaction: what the
+transaction doesn't claim to touch is unchanged. Its transaction goes through our grid, since a
+client that rebases from storage cannot see versions that have no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from commitlog.core.asking import Asking
+from commitlog.core.commits import check_own, first_new_fragment
+from commitlog.core.creation import empty_state
+from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.grid import first_conflict
+from commitlog.core.manifest import ManifestState, diff
+from commitlog.core.refusals import conflict_refused, winner_of
+from commitlog.core.requests import check_window
+from commitlog.core.touches import UNKNOWN, keys_of, rewritten_fragments
+from commitlog.core.versions import add_version, record_delta, same_operation
+from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.operations import CreateTableVersion
+from commitlog.model.records import Code, OperationResult, Status
+from commitlog.model.table import format_table_id
+
+_STAGED = re.compile(r"_versions/([0-9]+)\.manifest-([A-Za-z0-9_.-]+)")
+_PUBLISHED = re.compile(r"_versions/([0-9]+)\.manifest()")
+_VERSION_MAX = 2**64 - 1
+
+_ALL_FRAGMENTS = frozenset({"Overwrite", "Restore"})
+_ALL_IMAGES = frozenset({"Merge", "Project"})
+_SCHEMA_CHANGES = frozenset({"Overwrite", "Merge", "Project", "Restore", "UpdateConfig"})
+_CONFIG_CHANGES = frozenset({"Overwrite", "Restore", "UpdateConfig"})
+_BASE_CHANGES = frozenset({"Overwrite", "Restore", "UpdateBases"})
+_FORMAT_CHANGES = frozenset({"Overwrite", "Restore"})
+_INDICES_STAY = frozenset({"Append", "ReserveFragments", "UpdateBases", "UpdateConfig"})
+
+
+def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -> None:
+    """Add a staged version to the draft, or refuse it."""
+    view = draft.view(operation.table, operation.incarnation)
+    name = format_table_id(operation.table)
+    if operation.branch:
+        raise rejected(
+            Code.UNSUPPORTED_OPERATION, f"branch {operation.branch!r} of {name}: use the main one"
+        )
+    if operation.version != view.version + 1:
+        raise Refused(
+            Status.RETRYABLE,
+            Code.NOT_LATEST,
+            f"version {operation.version} of {name} was staged, and version {view.version + 1} "
+            "is the next one.",
+            winner_of(
+                view.table,
+                view.table.history,
+                operation.version,
+                "version_taken",
+                f"Read version {view.version} and stage it anew.",
+            ),
+        )
+    transaction, kind = parsed.transaction, parsed.kind
+    if kind == UNKNOWN:
+        raise rejected(
+            Code.UNSUPPORTED_OPERATION,
+            f"the staged manifest of {name} holds no operation that Lance 14 knows; commit it "
+            "with this version of Lance",
+        )
+    if view.state is not None:
+        _check_conflicts(draft, view, parsed)
+    found = _manifest(draft, view, operation)
+    staged = found.state
+    assert staged is not None
+    if found.transaction is not None and not same_operation(found.transaction, transaction):
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"the manifest {operation.manifest_path} holds another transaction than the record",
+        )
+    before = view.state if view.state is not None else empty_state()
+    if view.state is not None:
+        check_effect(before, staged, transaction, kind)
+    delta = diff(before, staged)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
+    result = OperationResult(
+        table=view.table.table_id,
+        incarnation=view.table.incarnation,
+        operation=kind,
+        version=staged.version,
+        read_version=transaction.read_version,
+        first_fragment_id=first_new_fragment(before, delta),
+        first_row_id=before.next_row_id if delta.next_row_id > before.next_row_id else -1,
+        rebased_over=max(view.version - transaction.read_version, 0),
+        delta=record_delta(draft, delta),
+    )
+    if view.state is None:
+        view.state = before
+    add_version(draft, view, operation, transaction, result, delta)
+
+
+def _check_conflicts(draft: Draft, view: View, parsed: Parsed) -> None:
+    transaction, kind = parsed.transaction, parsed.kind
+    table, read_version = view.table, transaction.read_version
+    if read_version > table.version:
+        raise rejected(
+            Code.FUTURE_READ_VERSION,
+            f"the staged {kind} read version {read_version}, and version {table.version} is "
+            "the newest; read the table again",
+        )
+    asking = Asking(
+        kind,
+        transaction,
+        keys=keys_of(transaction, None),
+        declares_key=bool(table.primary_key),
+    )
+    if read_version < table.version:
+        check_window(draft, view, kind, read_version)
+        finding = first_conflict(asking, table.history, read_version)
+        if finding is not None:
+            raise conflict_refused(table, kind, finding, read_version, table.version)
+    check_own(view, asking)
+
+
+def manifest_version(path: str, *, is_staged: bool) -> int:
+    """Return the version that a manifest's path names, -1 if it isn't such a path."""
+    match = (_STAGED if is_staged else _PUBLISHED).fullmatch(path)
+    if match is None:
+        return -1
+    digits = match[1]
+    return _VERSION_MAX - int(digits) if len(digits) == 20 else int(digits)
+
+
+def _manifest(draft: Draft, view: View, operation: CreateTableVersion) -> Found:
+    path = operation.manifest_path
+    if manifest_version(path, is_staged=not operation.adopt) != operation.version:
+        raise rejected(
+            Code.LOCATION_NOT_ALLOWED,
+            f"{path!r} doesn't name a staged manifest of version {operation.version}; it has to "
+            "be `_versions/<name of the version>.manifest-<uuid>`",
+        )
+    found = draft.want(ManifestWanted(view.table.location, path))
+    observation = found.observation
+    if observation.size < 0:
+        raise rejected(Code.MISSING_FILE, f"the staged manifest {path} is not there")
+    is_same = observation.size == operation.manifest_size or not operation.manifest_size
+    if operation.sha256 and operation.sha256 != observation.sha256:
+        is_same = False
+    if not is_same:
+        raise rejected(
+            Code.MISSING_FILE, f"the staged manifest {path} is not the one that was announced"
+        )
+    if found.state is None:
+        raise rejected(
+            Code.INVALID_OPERATION, f"the staged manifest {path} cannot be read: {found.error}"
+        )
+    if found.state.version != operation.version:
+        raise rejected(
+            Code.INVALID_OPERATION, f"the manifest {path} is of version {found.state.version}"
+        )
+    if found.state.header.message.HasField("branch"):
+        raise rejected(Code.UNSUPPORTED_OPERATION, f"the manifest {path} belongs to a branch")
+    return found
+
+
+def _max_fragment_id(state: ManifestState) -> int:
+    maximum = state.max_fragment_id
+    return state.fragments.last_id if maximum is None else maximum
+
+
+def check_effect(
+    head: ManifestState, staged: ManifestState, transaction: Transaction, kind: str
+) -> None:
+    """Refuse a manifest that isn't `head` plus what `transaction` claims to do."""
+    maximum = _max_fragment_id(head)
+    if _max_fragment_id(staged) < maximum:
+        raise _not_its_effect(kind, "max_fragment_id", "goes back; ids are never used twice")
+    if staged.next_row_id < head.next_row_id:
+        raise _not_its_effect(kind, "next_row_id", "goes back; row ids are never used twice")
+    if kind not in _ALL_FRAGMENTS:
+        _check_fragments(head, staged, transaction, kind, maximum)
+    _check_header(head.header.message, staged.header.message, kind)
+    if kind in _INDICES_STAY and _index_ids(head) != _index_ids(staged):
+        raise _not_its_effect(kind, "indices", "differ from the head's")
+
+
+def _check_fragments(
+    head: ManifestState, staged: ManifestState, transaction: Transaction, kind: str, maximum: int
+) -> None:
+    may_change, may_go = claimed_fragments(transaction)
+    before, after = head.fragments, staged.fragments
+    gone = [i for i in before if i not in after and i not in may_go]
+    if gone:
+        raise _not_its_effect(kind, "fragments", f"{gone[:5]} are gone")
+    for fragment_id, encoded in after.items():
+        known = before.get(fragment_id)
+        if known is None:
+            if fragment_id <= maximum:
+                raise _not_its_effect(
+                    kind, "fragments", f"{fragment_id} uses an id that was used before"
+                )
+        elif known != encoded and fragment_id not in may_change and kind not in _ALL_IMAGES:
+            is_same = DataFragment.FromString(known) == DataFragment.FromString(encoded)
+            if not is_same:
+                raise _not_its_effect(kind, "fragments", f"{fragment_id} is changed")
+
+
+def claimed_fragments(transaction: Transaction) -> tuple[set[int], set[int]]:
+    """Return the fragments that an operation may change, and those that it may remove."""
+    field = transaction.WhichOneof("operation") or ""
+    claim = _CLAIMS.get(field)
+    return claim(transaction) if claim else (set(), set())
+
+
+def _delete_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    changed = {f.id for f in transaction.delete.updated_fragments}
+    return changed, changed | set(transaction.delete.deleted_fragment_ids)
+
+
+def _update_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    changed = {f.id for f in transaction.update.updated_fragments}
+    return changed, changed | set(transaction.update.removed_fragment_ids)
+
+
+def _rewrite_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    return set(), set(rewritten_fragments(transaction.rewrite))
+
+
+def _replacement_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    return {g.fragment_id for g in transaction.data_replacement.replacements}, set()
+
+
+def _overlay_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    return {g.fragment_id for g in transaction.data_overlay.groups}, set()
+
+
+_CLAIMS: dict[str, Callable[[Transaction], tuple[set[int], set[int]]]] = {
+    "delete": _delete_claims,
+    "update": _update_claims,
+    "rewrite": _rewrite_claims,
+    "data_replacement": _replacement_claims,
+    "data_overlay": _overlay_claims,
+}
+
+
+def _check_header(head: Manifest, staged: Manifest, kind: str) -> None:
+    parts = (
+        ("fields", _SCHEMA_CHANGES),
+        ("schema_metadata", _SCHEMA_CHANGES),
+        ("config", _CONFIG_CHANGES),
+        ("table_metadata", _CONFIG_CHANGES),
+        ("base_paths", _BASE_CHANGES),
+        ("data_format", _FORMAT_CHANGES),
+    )
+    for name, changed_by in parts:
+        if kind not in changed_by and getattr(head, name) != getattr(staged, name):
+            raise _not_its_effect(kind, name, "differs from the head's")
+
+
+def _index_ids(state: ManifestState) -> list[bytes]:
+    if not state.index_section:
+        return []
+    section = IndexSection.FromString(state.index_section)
+    return sorted(index.uuid.uuid for index in section.indices)
+
+
+def _not_its_effect(kind: str, what: str, how: str) -> Refused:
+    return rejected(
+        Code.INVALID_OPERATION,
+        f"the staged manifest is not the head plus the effect of its {kind}: {what} {how}; stage "
+        "it again from the head",
+    )

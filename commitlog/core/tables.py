@@ -1,0 +1,143 @@
+"""The tables that stand, and which locations are taken.
+
+A location belongs to one incarnation of a table for ever, dropped or not, and no table's location
+equals, contains or lies in another's: path components are compared, not characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from commitlog.core.decisions import rejected
+from commitlog.core.feature_flags import FLAG_STABLE_ROW_IDS
+from commitlog.core.history import History
+from commitlog.core.manifest import ManifestState
+from commitlog.core.once import Applications
+from commitlog.model.operations import Properties
+from commitlog.model.records import Code
+from commitlog.model.table import Policy, TableId, format_table_id
+
+
+class Table:
+    """A table as of the last outcome that was applied."""
+
+    __slots__ = (
+        "applications",
+        "changed_at",
+        "history",
+        "incarnation",
+        "location",
+        "manifest",
+        "policy",
+        "primary_key",
+        "properties",
+        "table_id",
+    )
+
+    def __init__(
+        self,
+        table_id: TableId,
+        incarnation: str,
+        location: str,
+        policy: Policy,
+        manifest: ManifestState | None,
+        *,
+        primary_key: tuple[str, ...] = (),
+        properties: Properties = (),
+    ) -> None:
+        self.table_id = table_id
+        self.incarnation = incarnation
+        self.location = location
+        self.policy = policy
+        self.manifest = manifest
+        """None: declared, without a version yet."""
+        self.primary_key = primary_key
+        self.properties = properties
+        self.history = History(manifest.version if manifest is not None else 0)
+        self.applications: Applications = {}
+        self.changed_at = 0
+        """The sequence of the last outcome that changed it."""
+
+    @property
+    def version(self) -> int:
+        """Its newest version; 0 if it has none yet."""
+        return self.manifest.version if self.manifest is not None else 0
+
+    @property
+    def stable_row_ids(self) -> bool:
+        """Whether its rows keep their ids when they move."""
+        manifest = self.manifest
+        return manifest is not None and bool(manifest.reader_feature_flags & FLAG_STABLE_ROW_IDS)
+
+
+class Place(NamedTuple):
+    """Who has a location."""
+
+    table_id: TableId
+    incarnation: str
+    is_live: bool
+
+
+LocationParts = tuple[str, ...]
+
+
+def normalize_location(location: str) -> str:
+    """Return a location without what doesn't change its meaning; refuse what has no clear one."""
+    scheme, separator, path = location.partition("://")
+    if not separator:
+        scheme, path = "", location
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    is_rooted = bool(scheme) or path.startswith("/")
+    if not is_rooted or not parts or ".." in parts or "\0" in location or "\\" in location:
+        raise rejected(
+            Code.LOCATION_NOT_ALLOWED,
+            f"{location!r} is not a location: use an absolute path or a URI without '..'",
+        )
+    joined = "/".join(parts)
+    if scheme.lower() in {"", "file"}:
+        return f"/{joined}"
+    return f"{scheme.lower()}://{joined}"
+
+
+def location_parts(location: str) -> LocationParts:
+    """Split a normalized location into what is compared."""
+    scheme, separator, path = location.partition("://")
+    return (scheme, *path.split("/")) if separator else ("", *location[1:].split("/"))
+
+
+class Locations:
+    """Which locations are taken, found by a look-up per path component."""
+
+    def __init__(self) -> None:
+        self._places: dict[LocationParts, Place] = {}
+        self._below: dict[LocationParts, dict[LocationParts, None]] = {}
+
+    def clash(self, location: str) -> Place | None:
+        """Return who has a location that is, contains or lies in this one."""
+        parts = location_parts(location)
+        for length in range(2, len(parts) + 1):
+            place = self._places.get(parts[:length])
+            if place is not None:
+                return place
+        below = self._below.get(parts)
+        return self._places[next(iter(below))] if below else None
+
+    def take(self, location: str, place: Place) -> None:
+        """Note who has a location."""
+        parts = location_parts(location)
+        self._places[parts] = place
+        for length in range(1, len(parts)):
+            self._below.setdefault(parts[:length], {})[parts] = None
+
+    def items(self) -> Mapping[LocationParts, Place]:
+        """Return all that are taken."""
+        return self._places
+
+
+def no_such_table(table: TableId) -> Exception:
+    """Return the refusal of a transaction on a table that isn't there."""
+    return rejected(
+        Code.NO_SUCH_TABLE,
+        f"the log knows no table {format_table_id(table)}; create it, or correct its name",
+    )

@@ -1,0 +1,186 @@
+"""New versions of a table: from a committed result to the change that follows from it.
+
+`realize` is what a replay runs, and what the leader's own decision comes to as well: both hand the
+same state, message and result to the same builder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.direct import direct_delta
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.history import Touched
+from commitlog.core.manifest import ManifestDelta, ManifestState
+from commitlog.core.tables import Table
+from commitlog.core.touches import keys_of, touched
+from commitlog.errors import CorruptLog
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import OUTCOME_INLINE_BYTES_MAX
+from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.records import FragmentImage, OperationResult, Recording
+from commitlog.model.table import format_table_id
+
+STAGED_DIRECTORY = "_versions/"
+
+VersionMaker = LanceCommit | CreateTableVersion
+
+
+def add_version(
+    draft: Draft,
+    view: View,
+    operation: VersionMaker,
+    final: Transaction,
+    result: OperationResult,
+    delta: ManifestDelta,
+) -> None:
+    """Add a new version to the draft; later operations of the record see it."""
+    draft.results.append(result)
+    draft.changes.append(_change(view.table, operation, final, result, delta))
+    if not draft.is_single:
+        assert view.state is not None
+        seen = touches_of(view.table, operation, final, view.state)
+        view.advance(draft.transaction.transaction_id, seen, delta)
+
+
+def _change(
+    table: Table,
+    operation: VersionMaker,
+    final: Transaction,
+    result: OperationResult,
+    delta: ManifestDelta,
+) -> Change:
+    staged_path = ""
+    if isinstance(operation, CreateTableVersion):
+        is_verbatim, staged_path = True, operation.manifest_path
+    else:
+        is_verbatim = not result.images and operation.read_version == result.read_version
+        if result.files:
+            staged = (f.path for f in result.files if f.path.startswith(STAGED_DIRECTORY))
+            staged_path = next(staged, "")
+    return Change(
+        table.table_id,
+        table.incarnation,
+        ChangeKind.VERSION,
+        table.location,
+        table.policy,
+        result.version,
+        delta,
+        operation.message if is_verbatim else final.SerializeToString(deterministic=True),
+        staged_path,
+    )
+
+
+def touches_of(
+    table: Table, operation: VersionMaker, final: Transaction, before: ManifestState
+) -> Touched:
+    """Return what the history has to keep of a version."""
+    explicit = operation.inserted_keys if isinstance(operation, LanceCommit) else None
+    keys = keys_of(final, explicit)
+    has_keys = table.history.last("Append.upsert", "") > 0
+    return touched(final, keys, before, has_keys=has_keys)
+
+
+def realize(
+    table: Table,
+    operation: VersionMaker,
+    parsed: Parsed,
+    result: OperationResult,
+    time_ms: int,
+    recordings: Mapping[bytes, bytes],
+) -> Change:
+    """Return the change that a committed result stands for, on the state that it was made for."""
+    state = table.manifest
+    assert state is not None
+    final = parsed.transaction
+    if isinstance(operation, LanceCommit):
+        final = finalize(final, result.read_version, result.images)
+    if result.delta is not None:
+        delta = ManifestDelta.from_bytes(recorded(result.delta, recordings))
+    else:
+        delta = direct_delta(state, final, timestamp_ms=time_ms)
+    if delta.version != result.version or state.version + 1 != result.version:
+        raise CorruptLog(
+            f"version {result.version} of {format_table_id(table.table_id)} does not follow "
+            f"version {state.version}; stop and run `commitlog verify`"
+        )
+    return _change(table, operation, final, result, delta)
+
+
+def recorded(recording: Recording, recordings: Mapping[bytes, bytes]) -> bytes:
+    """Return a recording's bytes, checked."""
+    data = recording.inline
+    if data is None:
+        data = recordings.get(recording.sha256, b"")
+    if hashlib.sha256(data).digest() != recording.sha256:
+        raise CorruptLog(
+            f"the recording {recording.sha256.hex()} is missing or differs; restore it"
+        )
+    return data
+
+
+def record_delta(draft: Draft, delta: ManifestDelta) -> Recording:
+    """Record a delta that nobody could compute again."""
+    data = delta.to_bytes()
+    digest = hashlib.sha256(data).digest()
+    if len(data) <= OUTCOME_INLINE_BYTES_MAX:
+        return Recording(digest, len(data), data)
+    draft.recordings.append(data)
+    return Recording(digest, len(data), None)
+
+
+def finalize(
+    transaction: Transaction, read_version: int, images: tuple[FragmentImage, ...]
+) -> Transaction:
+    """Return the transaction as it is built: its read version, and fragments as rebased."""
+    if transaction.read_version != read_version or images:
+        original, transaction = transaction, Transaction()
+        transaction.CopyFrom(original)
+        transaction.read_version = read_version
+    if images:
+        _put_images(transaction, images)
+    return transaction
+
+
+def _put_images(transaction: Transaction, images: tuple[FragmentImage, ...]) -> None:
+    rebased = {image.fragment_id: image.image for image in images}
+    field = transaction.WhichOneof("operation")
+    operation = transaction.delete if field == "delete" else transaction.update
+    kept: list[DataFragment] = []
+    for fragment in operation.updated_fragments:
+        image = rebased.get(fragment.id, b"")
+        if image is not None:
+            kept.append(DataFragment.FromString(image or fragment.SerializeToString()))
+    del operation.updated_fragments[:]
+    operation.updated_fragments.extend(kept)
+    emptied = sorted(fragment_id for fragment_id, image in rebased.items() if image is None)
+    if field == "delete":
+        transaction.delete.deleted_fragment_ids.extend(emptied)
+    else:
+        transaction.update.removed_fragment_ids.extend(emptied)
+
+
+def same_operation(message: bytes, expected: Transaction) -> bool:
+    """Say whether a message holds the same operation, whatever its uuid and read version."""
+    found = Transaction.FromString(message)
+    field = expected.WhichOneof("operation")
+    if field is None or found.WhichOneof("operation") != field:
+        return False
+    mine: bytes = getattr(expected, field).SerializeToString(deterministic=True)
+    theirs: bytes = getattr(found, field).SerializeToString(deterministic=True)
+    return mine == theirs
+
+
+def new_fragments(transaction: Transaction) -> Iterable[DataFragment]:
+    """Return the fragments that an operation brings."""
+    field = transaction.WhichOneof("operation")
+    if field == "append":
+        return transaction.append.fragments
+    if field == "update":
+        return transaction.update.new_fragments
+    if field == "overwrite":
+        return transaction.overwrite.fragments
+    return ()

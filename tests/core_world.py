@@ -1,0 +1,331 @@
+"""A machine, a store in memory, and the shortest way to say what is asked of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pyroaring import BitMap
+
+from commitlog.core.creation import STORAGE_VERSIONS, empty_state, state_of
+from commitlog.core.deletion_vectors import deletion_file_path, portable
+from commitlog.core.machine import (
+    BuildWanted,
+    Change,
+    Decision,
+    FileWanted,
+    Found,
+    Machine,
+    ManifestWanted,
+    Need,
+    VectorWanted,
+    Wanted,
+)
+from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta, diff
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.limits import Rules
+from commitlog.model.operations import (
+    AffectedRows,
+    CreateTable,
+    KeyHashes,
+    LanceCommit,
+    Operation,
+)
+from commitlog.model.records import (
+    Application,
+    Expect,
+    Genesis,
+    LogRecord,
+    Observation,
+    Outcome,
+    Submitted,
+    Transaction,
+)
+
+ROOT = "/tables"
+FORMAT = STORAGE_VERSIONS[0]
+GENESIS = Genesis("log", "00000000-0000-0000-0000-000000000000", "cluster", 0, tables_root=ROOT)
+DAY_MS = 24 * 3600 * 1000
+
+
+def column(name: str, field_id: int, logical_type: str = "int64") -> bytes:
+    """Return a nullable column's `lance.file.Field`."""
+    message = Field(
+        name=name, id=field_id, parent_id=-1, logical_type=logical_type, nullable=True
+    )
+    return message.SerializeToString()
+
+
+def new_fragment(path: str, rows: int = 10, fields: Iterable[int] = (0,)) -> DataFragment:
+    """Return a fragment of one file that isn't committed yet."""
+    fragment = DataFragment(physical_rows=rows)
+    listed = list(fields)
+    fragment.files.add(
+        path=path,
+        fields=listed,
+        column_indices=list(range(len(listed))),
+        file_major_version=2,
+        file_minor_version=0,
+        file_size_bytes=100,
+    )
+    return fragment
+
+
+def content_hash(*parts: Any) -> bytes:
+    """Stand in for the hash that the codec makes of a record's content."""
+    return hashlib.sha256(repr(parts).encode()).digest()
+
+
+@dataclass
+class World:
+    """One partition: its machine, its log, and the files of its tables."""
+
+    genesis: Genesis = GENESIS
+    rules: Rules = field(default_factory=Rules)
+
+    def __post_init__(self) -> None:
+        """Start with an empty log."""
+        self.machine = Machine(self.genesis, self.rules)
+        self.log: list[tuple[Submitted, Outcome]] = []
+        self.changes: list[Change] = []
+        self.vectors: dict[tuple[str, str], BitMap] = {}
+        self.manifests: dict[tuple[str, str], Found] = {}
+        self.missing: set[str] = set()
+        self.built: dict[BuildWanted, Found] = {}
+        self.recordings: dict[bytes, bytes] = {}
+        self.now_ms = 1_000_000
+        self.attempts = 0
+
+    def submitted(self, record: LogRecord) -> Submitted:
+        """Return the record as the log's next one."""
+        self.now_ms += 1
+        return Submitted(0, len(self.log), self.now_ms, record)
+
+    def decide(self, submitted: Submitted) -> Decision:
+        """Decide, observing whatever is asked for."""
+        observed = {wanted: self.observe(wanted) for wanted in self.machine.prefetch(submitted)}
+        decision = self.machine.decide(submitted, observed)
+        while isinstance(decision, Need):
+            observed.update({wanted: self.observe(wanted) for wanted in decision.wanted})
+            decision = self.machine.decide(submitted, observed)
+        return decision
+
+    def run(self, record: LogRecord) -> Outcome:
+        """Decide the next record and apply it."""
+        submitted = self.submitted(record)
+        decision = self.decide(submitted)
+        for file in decision.files:
+            self.vectors[file.location, file.path] = BitMap.deserialize(file.data)
+        for data in decision.recordings:
+            self.recordings[hashlib.sha256(data).digest()] = data
+        changes = self.machine.apply(submitted, decision.outcome, changes=decision.changes)
+        assert changes == decision.changes
+        self.log.append((submitted, decision.outcome))
+        self.changes.extend(changes)
+        return decision.outcome
+
+    def ask(
+        self,
+        transaction_id: str,
+        *operations: Operation,
+        attempt: int = 0,
+        application: Application | None = None,
+        expects: tuple[Expect, ...] = (),
+        submitted_at_ms: int = 0,
+    ) -> Outcome:
+        """Run a transaction of these operations."""
+        return self.run(
+            Transaction(
+                transaction_id,
+                operations,
+                attempt=attempt,
+                submitted_at_ms=submitted_at_ms,
+                application=application,
+                expects=expects,
+                payload_hash=content_hash(application, expects, operations),
+            )
+        )
+
+    def observe(self, wanted: Wanted) -> Found:
+        """Look into the store."""
+        if isinstance(wanted, BuildWanted):
+            return self.build(wanted)
+        gone = Found(Observation(wanted.path, -1), error="there is no such file")
+        if isinstance(wanted, FileWanted):
+            return gone if wanted.path in self.missing else Found(Observation(wanted.path, 100))
+        if isinstance(wanted, VectorWanted):
+            vector = self.vectors.get((wanted.location, wanted.path))
+            if vector is None:
+                return gone
+            data = portable(vector)
+            seen = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
+            return Found(seen, vector=vector)
+        assert isinstance(wanted, ManifestWanted)
+        return self.manifests.get((wanted.location, wanted.path), gone)
+
+    def build(self, wanted: BuildWanted) -> Found:
+        """Build what pylance would, as far as tests need it: Overwrite and Update of rows."""
+        transaction = LanceTransaction.FromString(wanted.message)
+        assert transaction.read_version == wanted.version - 1
+        state = self.state(wanted.table).fork()
+        apply_delta(state, _simple_delta(state, transaction))
+        path = f"_versions/{2**64 - 1 - wanted.version:020}.manifest-built"
+        return Found(Observation(path, 1, b"x" * 32), state=state)
+
+    def state(self, table: tuple[str, ...] = ("t",)) -> ManifestState:
+        """Return a table's manifest."""
+        manifest = self.machine.tables[table].manifest
+        assert manifest is not None
+        return manifest
+
+    def create(self, name: str = "t", *, columns: int = 1, **more: Any) -> Outcome:
+        """Create a table of integer columns."""
+        fields = tuple(column(f"c{i}", i) for i in range(columns))
+        options: dict[str, Any] = {"data_storage_version": FORMAT, **more}
+        operation = CreateTable(
+            tuple(name.split("$")), f"i-{name}", f"{ROOT}/{name}", fields, **options
+        )
+        return self.ask(f"create-{name}-{len(self.log)}", operation)
+
+    def staged_vector(self, fragment_id: int, rows: Iterable[int], name: int) -> DeletionFile:
+        """Put a deletion file into table t's location."""
+        vector = BitMap(rows)
+        deletion_file = DeletionFile(
+            file_type=DeletionFile.BITMAP, read_version=1, id=name, num_deleted_rows=len(vector)
+        )
+        path = deletion_file_path(fragment_id, deletion_file)
+        self.vectors[f"{ROOT}/t", path] = vector
+        return deletion_file
+
+    def deleted_rows(self, fragment_id: int, state: ManifestState | None = None) -> BitMap:
+        """Return a fragment's deleted rows as the manifest has them."""
+        fragment = DataFragment.FromString((state or self.state()).fragments[fragment_id])
+        if not fragment.HasField("deletion_file"):
+            return BitMap()
+        path = deletion_file_path(fragment_id, fragment.deletion_file)
+        return self.vectors[f"{ROOT}/t", path]
+
+    def replayed(self) -> Machine:
+        """Return a machine that applied the log, told nothing but records and outcomes."""
+        machine = Machine(self.genesis, self.rules)
+        for submitted, outcome in self.log:
+            machine.apply(submitted, outcome, recordings=self.recordings)
+        return machine
+
+
+def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> ManifestDelta:
+    field_name = transaction.WhichOneof("operation")
+    new: list[DataFragment] = []
+    changed: dict[int, bytes] = {}
+    removed: list[int] = []
+    if field_name == "overwrite":
+        removed = list(state.fragments)
+        new = list(transaction.overwrite.fragments)
+    else:
+        assert field_name == "update", field_name
+        removed = list(transaction.update.removed_fragment_ids)
+        new = list(transaction.update.new_fragments)
+        for image in transaction.update.updated_fragments:
+            changed[image.id] = image.SerializeToString(deterministic=True)
+    maximum = -1 if state.max_fragment_id is None else state.max_fragment_id
+    for fragment in new:
+        maximum += 1
+        fragment.id = maximum
+        changed[maximum] = fragment.SerializeToString(deterministic=True)
+    return ManifestDelta(
+        state.version + 1,
+        0,
+        0,
+        0,
+        maximum if maximum >= 0 else None,
+        state.next_row_id,
+        f"{transaction.read_version}-{transaction.uuid}.txn",
+        removed=tuple(removed),
+        fragments=tuple(sorted(changed.items())),
+    )
+
+
+def commit(
+    transaction: LanceTransaction, *, table: tuple[str, ...] = ("t",), **more: Any
+) -> LanceCommit:
+    """Wrap a Lance transaction as the writer's encoder does."""
+    from commitlog.core.touches import kind_of
+
+    return LanceCommit(
+        table,
+        kind_of(transaction),
+        transaction.read_version,
+        transaction.SerializeToString(deterministic=True),
+        **more,
+    )
+
+
+def append(
+    read_version: int,
+    *paths: str,
+    rows: int = 10,
+    fields: Iterable[int] = (0,),
+    keys: Iterable[bytes] | None = None,
+    table: tuple[str, ...] = ("t",),
+) -> LanceCommit:
+    """Append a fragment per path."""
+    listed = tuple(fields)
+    transaction = LanceTransaction(read_version=read_version, uuid=f"a{'-'.join(paths)}".replace(".", ""))
+    transaction.append.SetInParent()
+    transaction.append.fragments.extend(new_fragment(path, rows, listed) for path in paths)
+    return commit(transaction, table=table, inserted_keys=key_hashes(keys))
+
+
+def key_hashes(keys: Iterable[bytes] | None) -> KeyHashes | None:
+    """Return keys as exact hashes."""
+    if keys is None:
+        return None
+    return KeyHashes((0,), b"".join(sorted(hashlib.md5(key).digest() for key in keys)))
+
+
+def delete(
+    world: World,
+    read_version: int,
+    rows: Mapping[int, Iterable[int]],
+    *,
+    whole: Iterable[int] = (),
+    state: ManifestState | None = None,
+    with_rows: bool = True,
+    name: int = 0,
+    base: Mapping[int, Iterable[int]] | None = None,
+) -> LanceCommit:
+    """Delete rows of fragments, and whole fragments; `base` rows were deleted when it read."""
+    world.attempts += 1
+    name = name or world.attempts
+    transaction = LanceTransaction(read_version=read_version, uuid=f"d{name}")
+    transaction.delete.predicate = "x"
+    transaction.delete.deleted_fragment_ids.extend(whole)
+    for fragment_id, deleted in rows.items():
+        image = DataFragment.FromString((state or world.state()).fragments[fragment_id])
+        before = set((base or {}).get(fragment_id, ()))
+        image.deletion_file.CopyFrom(
+            world.staged_vector(fragment_id, before | set(deleted), name * 1000 + fragment_id)
+        )
+        transaction.delete.updated_fragments.append(image)
+    affected = tuple(AffectedRows(f, portable(BitMap(r))) for f, r in rows.items())
+    return commit(transaction, affected_rows=affected if with_rows else ())
+
+
+def copied(state: ManifestState) -> ManifestState:
+    """Return a state that stays as it is now."""
+    return state_of(diff(empty_state(), state))
+
+
+def replayed_from_parts(machine: Machine) -> Machine:
+    """Return a machine restored from another one's parts."""
+    parts = {name: part.encode() for name, part in machine.to_parts().items()}
+    return Machine.from_parts(machine.genesis, parts)
+
+
+def with_attempt(record: Transaction, attempt: int) -> Transaction:
+    """Return the same transaction as another attempt."""
+    return replace(record, attempt=attempt)
