@@ -1,0 +1,355 @@
+"""The leader's socket: writers are told their outcomes here, without reading a topic.
+
+An asyncio server on a thread of its own. The committer hands it events after Kafka acknowledged
+them, and again when their files can be read; a watch is answered from what is remembered, or when
+its transaction is decided. Ids that were decided long ago are looked up by `Requests.find`.
+
+It listens on loopback unless told otherwise; elsewhere a token and TLS are demanded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import ipaddress
+import logging
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from commitlog import wire
+from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Unavailable
+from commitlog.model.records import Outcome, Status
+from commitlog.wire import FrameBuffer, Kind, OutcomeFrame, Watch
+from consumers.events import Event
+
+REMEMBERED_MAX = 50_000
+"""Outcomes that are answered from memory; older ones are looked up in the log."""
+ANSWERS_PER_ID_MAX = 8
+WRITE_BUFFER_MAX = 64 * 1024 * 1024
+"""A writer that doesn't read its answers is cut off above this; it asks again by id."""
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
+Finder = Callable[[str], Awaitable[tuple[Outcome, int, bytes] | None]]
+
+
+@dataclass(slots=True)
+class _Answer:
+    """A decided transaction: what its watchers get."""
+
+    outcome: Outcome
+    offset: int
+    record: bytes
+    readable: bool
+
+    def frame(self) -> bytes:
+        return wire.outcome_frame(OutcomeFrame(self.readable, self.offset, self.record))
+
+    def satisfies(self, watch: Watch) -> bool:
+        outcome = self.outcome
+        return (
+            outcome.attempt >= watch.attempt
+            and (self.readable or not watch.readable)
+            and watch.payload_hash in (b"", outcome.payload_hash)
+        )
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """One writer."""
+
+    transport: asyncio.Transport
+    buffer: FrameBuffer = field(default_factory=FrameBuffer)
+    welcome: bool = False
+    watches: set[str] = field(default_factory=set)
+
+
+class Answers:
+    """Serves outcomes and requests for one partition's leader."""
+
+    def __init__(
+        self,
+        *,
+        identity: dict[str, Any],
+        handler: Handler,
+        finder: Finder,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results."""
+        if not _is_loopback(host) and (not token or tls is None):
+            raise InvalidTransaction(
+                f"the leader's socket would listen on {host} without a token and TLS",
+                field="host",
+                value=host,
+                advice="Set both, or listen on 127.0.0.1",
+            )
+        self._identity = identity
+        self._handler = handler
+        self._finder = finder
+        self._host, self._port = host, port
+        self._token, self._tls = token, tls
+        self._loop = asyncio.new_event_loop()
+        self._connections: set[_Connection] = set()
+        self._watchers: dict[str, list[tuple[_Connection, Watch]]] = {}
+        self._remembered: OrderedDict[str, list[_Answer]] = OrderedDict()
+        self._term: dict[str, Any] | None = None
+        self._thread: threading.Thread | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, timeout_seconds: float = 10.0) -> str:
+        """Listen; return `host:port`."""
+
+        async def listen() -> int:
+            self._server = await self._loop.create_server(
+                lambda: _Protocol(self), self._host, self._port, ssl=self._tls
+            )
+            return int(self._server.sockets[0].getsockname()[1])
+
+        self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
+        self._thread.start()
+        try:
+            listening_future = asyncio.run_coroutine_threadsafe(listen(), self._loop)
+            self._port = listening_future.result(timeout_seconds)
+        except OSError as error:
+            raise Unavailable(
+                f"the leader's socket cannot listen on {self._host}:{self._port}: {error}. "
+                "Choose another port, or end the process that has it"
+            ) from error
+        return f"{self._host}:{self._port}"
+
+    def begin_term(self, epoch: int, node: str, sequence: int, version: str) -> None:
+        """Welcome writers from now on."""
+        term = {"epoch": epoch, "node": node, "sequence": sequence, "version": version}
+        self._loop.call_soon_threadsafe(self._set_term, term)
+
+    def end_term(self) -> None:
+        """Send all writers away: somebody else leads, or nobody."""
+        self._loop.call_soon_threadsafe(self._set_term, None)
+
+    def committed(self, events: list[Event]) -> None:
+        """Tell of events that Kafka acknowledged."""
+        self._loop.call_soon_threadsafe(self._tell, events, False)
+
+    def readable(self, events: list[Event]) -> None:
+        """Tell of events whose files can be read."""
+        self._loop.call_soon_threadsafe(self._tell, events, True)
+
+    def close(self, timeout_seconds: float = 5.0) -> None:
+        """Stop listening and send everybody away."""
+        if self._thread is None:
+            return
+
+        def stop() -> None:
+            if self._server is not None:
+                self._server.close()
+            self._set_term(None)
+            self._loop.call_soon(self._loop.stop)
+
+        self._loop.call_soon_threadsafe(stop)
+        self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    def _set_term(self, term: dict[str, Any] | None) -> None:
+        self._term = term
+        if term is None:
+            for connection in list(self._connections):
+                connection.transport.close()
+            self._watchers.clear()
+            self._remembered.clear()
+
+    def _tell(self, events: list[Event], readable: bool) -> None:
+        pieces: dict[_Connection, list[bytes]] = {}
+        for event in events:
+            outcome = event.outcome
+            at_once = readable or outcome.status is not Status.COMMITTED
+            answer = self._remember(_Answer(outcome, event.offset, event.record, at_once))
+            waiting = self._watchers.get(outcome.transaction_id)
+            if waiting is None:
+                continue
+            for connection in self._satisfied(answer, waiting):
+                pieces.setdefault(connection, []).append(answer.frame())
+        for connection, frames in pieces.items():
+            self._write(connection, b"".join(frames))
+
+    def _remember(self, answer: _Answer) -> _Answer:
+        """Keep what was decided for an id: mostly one answer, more for retries and reused ids."""
+        transaction_id = answer.outcome.transaction_id
+        known = self._remembered.get(transaction_id)
+        if known is None:
+            self._remembered[transaction_id] = [answer]
+            if len(self._remembered) > REMEMBERED_MAX:
+                self._remembered.popitem(last=False)
+            return answer
+        # Whoever asks without naming a content gets the commit, if there is one.
+        others = [a for a in known if a.outcome.sequence != answer.outcome.sequence]
+        others.append(answer)
+        others.sort(key=lambda a: a.outcome.status is not Status.COMMITTED)
+        self._remembered[transaction_id] = others[:ANSWERS_PER_ID_MAX]
+        return answer
+
+    def _satisfied(
+        self, answer: _Answer, waiting: list[tuple[_Connection, Watch]]
+    ) -> list[_Connection]:
+        """Take the watches that an answer satisfies away; return whom to send it to."""
+        transaction_id = answer.outcome.transaction_id
+        left = [(c, w) for c, w in waiting if not answer.satisfies(w)]
+        due = [c for c, w in waiting if answer.satisfies(w)]
+        for connection in due:
+            connection.watches.discard(transaction_id)
+        for connection, _ in left:
+            connection.watches.add(transaction_id)
+        if left:
+            self._watchers[transaction_id] = left
+        else:
+            self._watchers.pop(transaction_id, None)
+        return due
+
+    def _write(self, connection: _Connection, data: bytes) -> None:
+        if connection.transport.is_closing():
+            return
+        connection.transport.write(data)
+        if connection.transport.get_write_buffer_size() > WRITE_BUFFER_MAX:
+            logger.warning("a writer doesn't read its answers; its connection is closed")
+            connection.transport.abort()
+
+    def connected(self, connection: _Connection) -> None:
+        """Take a new connection."""
+        self._connections.add(connection)
+
+    def disconnected(self, connection: _Connection) -> None:
+        """Forget a connection and its watches."""
+        self._connections.discard(connection)
+        for transaction_id in connection.watches:
+            waiting = self._watchers.get(transaction_id, [])
+            left = [watch for watch in waiting if watch[0] is not connection]
+            if left:
+                self._watchers[transaction_id] = left
+            else:
+                self._watchers.pop(transaction_id, None)
+
+    def received(self, connection: _Connection, data: bytes) -> None:
+        """Handle what a writer sent."""
+        try:
+            for kind, body in connection.buffer.feed(data):
+                self._handle(connection, kind, body)
+        except CommitLogError as error:
+            self._refuse(connection, error)
+
+    def _handle(self, connection: _Connection, kind: Kind, body: bytes) -> None:
+        if not connection.welcome:
+            self._greet(connection, kind, body)
+        elif kind is Kind.WATCH:
+            self._watch(connection, wire.parse_watch(body))
+        elif kind is Kind.REQUEST:
+            self._spawn(self._reply(connection, wire.parse_json(body)))
+        else:
+            raise CorruptLog(f"a {kind.name} frame is not for the leader")
+
+    def _greet(self, connection: _Connection, kind: Kind, body: bytes) -> None:
+        if kind is not Kind.HELLO:
+            raise CorruptLog("the first frame is not HELLO")
+        hello = wire.parse_json(body)
+        if hello.get("protocol") != wire.WIRE_VERSION:
+            raise Unavailable(f"this leader speaks protocol {wire.WIRE_VERSION}")
+        for name in ("log", "log_id", "partition"):
+            asked = hello.get(name)
+            if asked not in ("", None) and asked != self._identity[name]:
+                raise Unavailable(f"this is {name} {self._identity[name]!r}, not {asked!r}")
+        token = str(hello.get("token", ""))
+        if self._token and not hmac.compare_digest(token.encode(), self._token.encode()):
+            raise InvalidTransaction("the token is wrong", field="token", advice="Correct it")
+        if self._term is None:
+            raise Unavailable("this committer doesn't lead; read the log's last outcome again")
+        connection.welcome = True
+        self._write(connection, wire.json_frame(Kind.WELCOME, {**self._identity, **self._term}))
+
+    def _watch(self, connection: _Connection, watch: Watch) -> None:
+        answers = self._remembered.get(watch.transaction_id, [])
+        for answer in answers:
+            if answer.satisfies(watch):
+                self._write(connection, answer.frame())
+                return
+        connection.watches.add(watch.transaction_id)
+        self._watchers.setdefault(watch.transaction_id, []).append((connection, watch))
+        if not answers:
+            self._spawn(self._find(watch))
+
+    async def _find(self, watch: Watch) -> None:
+        """Answer a watch of a transaction that was decided before this term or long ago."""
+        found = await self._finder(watch.transaction_id)
+        if found is None or watch.transaction_id in self._remembered:
+            return
+        outcome, offset, record = found
+        answer = _Answer(outcome, offset, record, readable=True)
+        waiting = self._watchers.get(watch.transaction_id, [])
+        for connection in self._satisfied(answer, waiting):
+            self._write(connection, answer.frame())
+
+    async def _reply(self, connection: _Connection, body: dict[str, Any]) -> None:
+        reply: dict[str, Any] = {"request": body.get("request")}
+        try:
+            params = body.get("params") or {}
+            reply["result"] = await self._handler(str(body.get("method")), params)
+        except CommitLogError as error:
+            reply["error"] = {"type": type(error).__name__, "message": str(error)}
+        except Exception as error:
+            logger.exception("a request failed")
+            reply["error"] = {"type": "Unavailable", "message": f"the leader failed: {error!r}"}
+        self._write(connection, wire.json_frame(Kind.REPLY, reply))
+
+    def _refuse(self, connection: _Connection, error: CommitLogError) -> None:
+        body = {"type": type(error).__name__, "message": str(error)}
+        self._write(connection, wire.json_frame(Kind.ERROR, body))
+        connection.transport.close()
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Protocol(asyncio.Protocol):
+    """Hands a socket's bytes to the server."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+        self._connection: _Connection | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._connection = _Connection(transport)
+        self._answers.connected(self._connection)
+
+    def data_received(self, data: bytes) -> None:
+        assert self._connection is not None
+        self._answers.received(self._connection, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        with contextlib.suppress(KeyError):
+            assert self._connection is not None
+            self._answers.disconnected(self._connection)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,188 @@
+"""The tables' heads as of the last acknowledged outcome: what writers are told when they ask.
+
+The machine runs ahead of Kafka's acknowledgements, so its own heads are not to be shown.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from commitlog.core.catalogue import altered, parents
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.manifest_header import ManifestHeader
+from commitlog.core.tables import Table
+from commitlog.errors import NoSuchTable
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    DeclareTable,
+    DropNamespace,
+    Operation,
+    Properties,
+    RegisterTable,
+    RenameTable,
+)
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import Policy, TableId, format_table_id
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """One table at its acknowledged head."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    policy: Policy
+    version: int
+    header: ManifestHeader | None
+    """None for a table that is declared and has no version yet."""
+    primary_key: tuple[str, ...]
+    properties: tuple[tuple[str, str], ...]
+    stable_row_ids: bool
+
+    def to_json(self, readable_version: int) -> dict[str, Any]:
+        """Describe the table without its schema."""
+        return {
+            "table": list(self.table),
+            "incarnation": self.incarnation,
+            "location": self.location,
+            "version": self.version,
+            "readable_version": readable_version,
+            "policy": self.policy.value,
+            "primary_key": list(self.primary_key),
+            "properties": dict(self.properties),
+            "stable_row_ids": self.stable_row_ids,
+        }
+
+    def schema_json(self) -> dict[str, Any]:
+        """Describe the schema: fields as base64 of `lance.file.Field`, and its metadata."""
+        if self.header is None:
+            return {"fields": [], "schema_metadata": {}, "data_storage_version": ""}
+        message = self.header.message
+        return {
+            "fields": [_base64(field.SerializeToString()) for field in message.fields],
+            "schema_metadata": {
+                key: _base64(value) for key, value in sorted(message.schema_metadata.items())
+            },
+            "data_storage_version": message.data_format.version,
+        }
+
+
+class Catalogue:
+    """All heads of a partition; read from any thread."""
+
+    def __init__(
+        self,
+        tables: Mapping[TableId, Table],
+        namespaces: Mapping[TableId, Properties] | None = None,
+    ) -> None:
+        """Start with the heads of a machine that isn't ahead of the log."""
+        self._tables = tables
+        self._namespaces = dict(namespaces or {})
+        self._lock = threading.Lock()
+        self._heads = {table_id: _head(table) for table_id, table in tables.items()}
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Take the changes of an acknowledged outcome."""
+        with self._lock:
+            for change in changes:
+                self._apply(change)
+
+    def apply_namespaces(self, submitted: Submitted, outcome: Outcome) -> None:
+        """Take what an acknowledged outcome does to namespaces, which have no changes."""
+        record = submitted.record
+        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            return
+        if isinstance(record, Transaction):
+            with self._lock:
+                for operation in record.operations:
+                    self._apply_namespace(operation)
+
+    def namespaces(self) -> list[tuple[TableId, Properties]]:
+        """Return all namespaces with their properties, by name."""
+        with self._lock:
+            return sorted(self._namespaces.items())
+
+    def head(self, table: TableId) -> Head:
+        """Return a table's head; raise NoSuchTable naming tables that are called alike."""
+        head = self._heads.get(table)
+        if head is None:
+            raise NoSuchTable(no_such_table(table, self._heads))
+        return head
+
+    def heads(self) -> list[Head]:
+        """Return all heads, by name."""
+        with self._lock:
+            return [self._heads[table] for table in sorted(self._heads)]
+
+    def _apply_namespace(self, operation: Operation) -> None:
+        known = self._namespaces
+        implied: list[TableId] = []
+        if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+            implied = parents(operation.table)
+        elif isinstance(operation, RenameTable):
+            implied = parents(operation.new_table)
+        elif isinstance(operation, CreateNamespace):
+            implied = parents(operation.namespace)
+            known.setdefault(operation.namespace, tuple(sorted(operation.properties)))
+        elif isinstance(operation, DropNamespace):
+            depth = len(operation.namespace)
+            for namespace in [n for n in known if n[:depth] == operation.namespace]:
+                del known[namespace]
+        elif isinstance(operation, AlterProperties) and operation.is_namespace:
+            known[operation.target] = altered(known.get(operation.target, ()), operation)
+        for namespace in implied:
+            known.setdefault(namespace, ())
+
+    def _apply(self, change: Change) -> None:
+        head = self._heads.get(change.table)
+        if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
+            self._heads.pop(change.table, None)
+            return
+        if head is not None and change.kind is ChangeKind.VERSION and change.delta is not None:
+            encoded = change.delta.header
+            header = head.header if encoded is None else ManifestHeader(encoded)
+            self._heads[change.table] = replace(head, version=change.version, header=header)
+            return
+        table = self._tables.get(change.table)
+        if table is None or table.incarnation != change.incarnation:
+            return  # a later change, which drops it, is in flight
+        renamed = [t for t, h in self._heads.items() if h.incarnation == change.incarnation]
+        for old in renamed:
+            del self._heads[old]
+        self._heads[change.table] = replace(
+            _head(table), version=change.version or (head.version if head else 0)
+        )
+
+
+def no_such_table(table: TableId, known: Iterable[TableId]) -> str:
+    """Say that a table doesn't exist and which names are near."""
+    name = format_table_id(table)
+    near = difflib.get_close_matches(name, [format_table_id(t) for t in known], n=3)
+    hint = f" Did you mean {', '.join(near)}?" if near else " Create it first."
+    return f"the log knows no table {name}.{hint}"
+
+
+def _head(table: Table) -> Head:
+    return Head(
+        table=table.table_id,
+        incarnation=table.incarnation,
+        location=table.location,
+        policy=table.policy,
+        version=table.version,
+        header=table.manifest.header if table.manifest is not None else None,
+        primary_key=table.primary_key,
+        properties=table.properties,
+        stable_row_ids=table.stable_row_ids,
+    )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()

@@ -1,0 +1,330 @@
+"""Writes what the log decided into Lance tables: canonical manifests, in version order per table.
+
+Input is acknowledged outcomes only, so no canonical name exists before its outcome does. A manifest
+is a function of the log: writing it again gives the same bytes, which makes recovery a repetition
+and lets a standby do the leader's work without asking. Under policy `every` each version gets its
+file; under `latest` a group of versions gets one, and its version hint goes ahead of it, since a
+reader may trust a hint that runs ahead but not one that stays behind a gap.
+
+A file that stands under a canonical name and isn't ours was written around the log. It is moved to
+`_quarantine/` and reported; the table goes on. A table whose files cannot be written is tried again
+and again, alone: others don't wait for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.codecs.manifest_file import encode_manifest, manifest_name
+from commitlog.core.creation import empty_state
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.manifest import ManifestState, apply_delta
+from commitlog.errors import CommitLogError, Unavailable
+from commitlog.model.table import Policy, TableId, format_table_id
+from consumers.events import Event
+
+VERSIONS = "_versions"
+QUARANTINE = "_quarantine"
+HINT = f"{VERSIONS}/latest_version_hint.json"
+RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TableFiles:
+    """One incarnation of a table as far as its files go."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    policy: Policy
+    store: ObjectStore
+    state: ManifestState
+    """The newest version that was applied here; its file follows."""
+    naming_scheme: str = "V2"
+    written_version: int = 0
+    pending: deque[tuple[Change, Event | None]] = field(default_factory=deque)
+    applied: int = 0
+    """How many of `pending` are in `state` already (a write failed after them)."""
+    failures: int = 0
+    retry_at: float = 0.0
+    waiters: list[tuple[int, Future[int]]] = field(default_factory=list)
+    dropped: bool = False
+
+
+class Materializer:
+    """Writes manifests on a thread of its own and says when they can be read."""
+
+    def __init__(
+        self,
+        on_readable: Callable[[list[Event]], None],
+        *,
+        open_store: Callable[[str], ObjectStore] = store_for,
+        delay_seconds: float = 0.0,
+    ) -> None:
+        """Report readable events to `on_readable`, on the materializer's thread.
+
+        A `delay_seconds` makes it a helper of the leader's: it looks at an event only then, and
+        finds most files written.
+        """
+        self._on_readable = on_readable
+        self._open_store = open_store
+        self._delay_seconds = delay_seconds
+        self._queue: queue.SimpleQueue[tuple[float, list[Event]] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._by_incarnation: dict[str, TableFiles] = {}
+        self._dirty: dict[str, None] = {}
+        self._failing: set[str] = set()
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.written_sequence = 0
+        """Up to this outcome, everything has its files."""
+        self._unwritten: deque[Event] = deque()
+        self.manifests_written = 0
+        self.bytes_written = 0
+
+    def adopt(
+        self,
+        table: TableId,
+        incarnation: str,
+        location: str,
+        policy: Policy,
+        state: ManifestState,
+    ) -> None:
+        """Take a table as a checkpoint has it, before `start`."""
+        store = self._open_store(location)
+        files = TableFiles(table, incarnation, location, policy, store, state)
+        files.naming_scheme = naming_scheme(store)
+        files.written_version = state.version
+        self._by_incarnation[incarnation] = files
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread = threading.Thread(target=self._run, name="materializer", daemon=True)
+        self._thread.start()
+
+    def put(self, events: list[Event]) -> None:
+        """Hand over acknowledged events, in sequence order."""
+        self._queue.put((time.monotonic() + self._delay_seconds, events))
+
+    def hurry(self) -> None:
+        """Drop the delay, for what is queued as well: this process leads now."""
+        self._delay_seconds = 0.0
+
+    def readable_version(self, incarnation: str) -> int:
+        """Return the newest version that has its file; 0 if none has."""
+        files = self._by_incarnation.get(incarnation)
+        return files.written_version if files else 0
+
+    def wait_for(self, incarnation: str, version: int) -> Future[int]:
+        """Return a future that is done when `version` or a later one of the table has its file."""
+        future: Future[int] = Future()
+        with self._lock:
+            files = self._by_incarnation.get(incarnation)
+            if files is not None and files.written_version >= version:
+                future.set_result(files.written_version)
+            elif files is None or files.dropped:
+                future.set_exception(Unavailable("the table isn't materialized here (yet)"))
+            else:
+                files.waiters.append((version, future))
+        return future
+
+    def failing(self) -> list[str]:
+        """Return the names of tables whose files cannot be written at present."""
+        found = (self._by_incarnation.get(i) for i in sorted(self._failing))
+        return [format_table_id(files.table) for files in found if files is not None]
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Write what is queued, as far as it can be written, and end."""
+        self._stopped.set()
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    def _run(self) -> None:
+        while True:
+            events, ended = self._take()
+            try:
+                self._accept(events)
+                self._write_all()
+            except Exception:
+                logger.exception("the materializer stopped; its tables stay at what is written")
+                raise
+            if ended:
+                return
+
+    def _take(self) -> tuple[list[Event], bool]:
+        timeout = 0.05 if self._failing else 1.0
+        events: list[Event] = []
+        ended = False
+        try:
+            item = self._queue.get(timeout=timeout)
+            while True:
+                if item is None:
+                    ended = True
+                else:
+                    due, group = item
+                    while self._delay_seconds and not self._stopped.is_set():
+                        wait = due - time.monotonic()
+                        if wait <= 0:
+                            break
+                        self._stopped.wait(min(wait, 0.05))
+                    events.extend(group)
+                item = self._queue.get_nowait()
+        except queue.Empty:
+            pass
+        return events, ended
+
+    def _accept(self, events: Iterable[Event]) -> None:
+        for event in events:
+            event.unwritten = len(event.changes)
+            self._unwritten.append(event)
+            for change in event.changes:
+                self._files_of(change).pending.append((change, event))
+                self._dirty[change.incarnation] = None
+
+    def _files_of(self, change: Change) -> TableFiles:
+        files = self._by_incarnation.get(change.incarnation)
+        if files is None:
+            store = self._open_store(change.location)
+            files = TableFiles(
+                change.table,
+                change.incarnation,
+                change.location,
+                change.policy,
+                store,
+                empty_state(),
+            )
+            if change.kind is not ChangeKind.CREATED:
+                files.naming_scheme = naming_scheme(store)
+            with self._lock:
+                self._by_incarnation[change.incarnation] = files
+        return files
+
+    def _write_all(self) -> None:
+        now = time.monotonic()
+        for incarnation in list(self._dirty):
+            files = self._by_incarnation[incarnation]
+            if files.retry_at > now and not self._stopped.is_set():
+                continue
+            try:
+                self._write_table(files)
+                del self._dirty[incarnation]
+            except (OSError, CommitLogError) as error:
+                self._failed(files, error)
+        # A table that cannot be written holds back its own answers only.
+        readable = [e for e in self._unwritten if e.unwritten == 0 and not e.readable]
+        for event in readable:
+            event.readable = True
+        while self._unwritten and self._unwritten[0].readable:
+            self.written_sequence = self._unwritten.popleft().outcome.sequence
+        if readable:
+            self._on_readable(readable)
+
+    def _failed(self, files: TableFiles, error: Exception) -> None:
+        seconds = RETRY_SECONDS[min(files.failures, len(RETRY_SECONDS) - 1)]
+        files.failures += 1
+        files.retry_at = time.monotonic() + seconds
+        self._failing.add(files.incarnation)
+        logger.warning(
+            "table %s: version %d is committed but its manifest cannot be written (%s); "
+            "trying again in %.2f s",
+            format_table_id(files.table),
+            files.pending[0][0].version,
+            error,
+            seconds,
+        )
+
+    def _write_table(self, files: TableFiles) -> None:
+        if files.policy is Policy.EVERY:
+            while files.pending:
+                self._write_next(files, 1)
+        else:
+            self._write_next(files, len(files.pending))
+        files.failures = 0
+        self._failing.discard(files.incarnation)
+
+    def _write_next(self, files: TableFiles, count: int) -> None:
+        """Apply the next `count` pending changes and write the version that they end at."""
+        last: Change | None = None
+        for position in range(count):
+            change, _ = files.pending[position]
+            if change.delta is not None:
+                last = change
+            if position >= files.applied:
+                self._apply(files, change)
+                files.applied = position + 1
+        if last is not None and not files.dropped:
+            self._write_manifest(files, last)
+        for _ in range(count):
+            change, event = files.pending.popleft()
+            if event is not None:
+                event.unwritten -= 1
+            if change.staged_path:
+                files.store.delete(change.staged_path)
+        files.applied = 0
+        self._wake(files)
+
+    def _apply(self, files: TableFiles, change: Change) -> None:
+        files.table, files.policy = change.table, change.policy
+        if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
+            files.dropped = True
+        elif change.delta is not None:
+            apply_delta(files.state, change.delta)
+
+    def _write_manifest(self, files: TableFiles, change: Change) -> None:
+        if change.kind is not ChangeKind.REGISTERED:
+            name = f"{VERSIONS}/{manifest_name(change.version, files.naming_scheme)}"
+            data = encode_manifest(files.state, change.message or None)
+            if files.policy is Policy.LATEST:
+                files.store.write(HINT, json.dumps({"version": change.version}).encode())
+            if not files.store.create(name, data):
+                self._resolve_existing(files, name, data, change)
+            self.manifests_written += 1
+            self.bytes_written += len(data)
+        files.written_version = change.version
+
+    def _resolve_existing(self, files: TableFiles, name: str, data: bytes, change: Change) -> None:
+        """Somebody wrote under the canonical name: ourselves before a crash, or a stranger."""
+        existing = files.store.read(name)
+        if existing == data:
+            return
+        digest = hashlib.sha256(existing).hexdigest()[:16]
+        target = f"{QUARANTINE}/{name.rsplit('/', 1)[1]}-{digest}"
+        files.store.move(name, target)
+        logger.error(
+            "table %s: version %d was written around the log; moved to %s/%s",
+            format_table_id(files.table),
+            change.version,
+            files.location,
+            target,
+        )
+        if not files.store.create(name, data):
+            raise Unavailable(f"{name} was written around the log again; the next try moves it")
+
+    def _wake(self, files: TableFiles) -> None:
+        with self._lock:
+            due = [w for w in files.waiters if w[0] <= files.written_version or files.dropped]
+            files.waiters = [w for w in files.waiters if w not in due]
+        for _, future in due:
+            future.set_result(files.written_version)
+
+
+def naming_scheme(store: ObjectStore) -> str:
+    """Return how a location's manifests are named: "V1" or "V2" (also where there are none)."""
+    for name in store.names(VERSIONS):
+        stem, _, ending = name.partition(".")
+        if ending == "manifest" and stem.isdigit():
+            return "V2" if len(stem) == 20 else "V1"
+    return "V2"

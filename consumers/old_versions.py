@@ -1,0 +1,213 @@
+"""Outcomes and versions of long ago, fetched from the log when somebody asks.
+
+Under policy `latest` most versions have no file. Any of them is the nearest older manifest plus
+the changes since, which the log holds; it is written under its canonical name, so the next reader
+finds it. Old outcomes are found by their sequence: an outcome's offset is its sequence plus the
+number of other records before it, of which there are few.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    parse_manifest_name,
+)
+from commitlog.core.decisions import Change
+from commitlog.core.draft import parse
+from commitlog.core.manifest import apply_delta
+from commitlog.core.tables import Table
+from commitlog.core.versions import realize
+from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
+from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.records import Answered, Outcome, Status, Submitted, Transaction
+from commitlog.model.table import format_table_id
+from commitlog.ports import Log, Reader
+from consumers.catalogue import Head
+from consumers.follower import Recordings
+
+SEARCH_SECONDS = 60.0
+
+
+class OldVersions:
+    """Looks back in one partition's log; from any thread, one search at a time."""
+
+    def __init__(self, log: Log, partition: int, recordings: Recordings) -> None:
+        """Search this partition of the log."""
+        self._log = log
+        self._partition = partition
+        self._recordings = recordings
+        self._lock = threading.Lock()
+
+    def outcome(self, sequence: int, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
+        """Return a valid outcome that the machine remembers, with its offset and record."""
+        found: tuple[Outcome, int, bytes] | None = None
+        with self._lock:
+            for answered in self._outcomes_from(sequence):
+                outcome = answered.record
+                if not isinstance(outcome, Outcome) or outcome.sequence < sequence:
+                    continue
+                if outcome.sequence > sequence:
+                    break
+                # A zombie may have written the same sequence; the valid leader's epoch is higher.
+                is_newer = found is None or outcome.epoch > found[0].epoch
+                if outcome.transaction_id == transaction_id and is_newer:
+                    found = (outcome, answered.offset, answered.raw)
+        return found
+
+    def transaction(self, offset: int) -> Submitted:
+        """Return the transaction at an offset of the transactions topic."""
+        with self._lock:
+            transactions = _Transactions(self._log, self._partition)
+            try:
+                return transactions.at(offset)
+            finally:
+                transactions.close()
+
+    def materialize(self, head: Head, version: int, since_offset: int = 0) -> str:
+        """Write a version's manifest if it has none; return its path below the location.
+
+        `since_offset` is an offset of the outcomes topic before which the version surely wasn't
+        made. Raises NoSuchVersion.
+        """
+        store = store_for(head.location)
+        with self._lock:
+            states = dict(_manifests(store))
+            if version in states:
+                return states[version]
+            older = [known for known in states if known < version]
+            if not 1 <= version <= head.version or not older:
+                raise NoSuchVersion(
+                    f"table {format_table_id(head.table)} has no version {version}; it has "
+                    f"{min(states, default=1)} to {head.version}"
+                )
+            return self._rebuild(head, version, store, max(older), states, since_offset)
+
+    def _rebuild(
+        self,
+        head: Head,
+        version: int,
+        store: ObjectStore,
+        base: int,
+        states: dict[int, str],
+        since_offset: int,
+    ) -> str:
+        scheme = parse_manifest_name(states[base].rsplit("/", 1)[1])
+        assert scheme is not None
+        state, _ = decode_manifest(store.read(states[base]))
+        table = Table(head.table, head.incarnation, head.location, head.policy, state)
+        change: Change | None = None
+        for outcome, submitted in self._decided(head, base, version, since_offset):
+            change = self._next(table, outcome, submitted) or change
+            if state.version == version:
+                break
+        if change is None or state.version != version:
+            raise CorruptLog(
+                f"the log holds version {state.version} of {format_table_id(head.table)} and not "
+                f"{version}; run `commitlog verify`"
+            )
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme.scheme)}"
+        store.create(path, encode_manifest(state, change.message or None))
+        return path
+
+    def _next(self, table: Table, outcome: Outcome, submitted: Submitted) -> Change | None:
+        """Apply what one outcome did to the table."""
+        transaction = submitted.record
+        assert isinstance(transaction, Transaction)
+        change = None
+        for operation, result in zip(transaction.operations, outcome.results, strict=True):
+            if result.incarnation != table.incarnation or result.version <= table.version:
+                continue
+            if not isinstance(operation, LanceCommit | CreateTableVersion):
+                continue
+            recordings = self._recordings.of(outcome)
+            change = realize(
+                table, operation, parse(operation), result, outcome.time_ms, recordings
+            )
+            assert change.delta is not None
+            assert table.manifest is not None
+            apply_delta(table.manifest, change.delta)
+        return change
+
+    def _decided(
+        self, head: Head, base: int, version: int, since_offset: int
+    ) -> Iterator[tuple[Outcome, Submitted]]:
+        """Yield the outcomes that made versions after `base`, with their transactions."""
+        transactions = _Transactions(self._log, self._partition)
+        expected = base + 1
+        try:
+            for answered in self._outcomes_from(since_offset):
+                outcome = answered.record
+                if not isinstance(outcome, Outcome) or outcome.status is not Status.COMMITTED:
+                    continue
+                if outcome.answers is not None:
+                    continue
+                made = [r.version for r in outcome.results if r.incarnation == head.incarnation]
+                # What a zombie wrote repeats a version or leaves one out.
+                if expected in made:
+                    yield outcome, transactions.at(outcome.transaction_offset)
+                    expected = max(made) + 1
+                if expected > version:
+                    return
+        finally:
+            transactions.close()
+
+    def _outcomes_from(self, offset: int) -> Iterator[Answered]:
+        reader = self._log.read_outcomes(self._partition, offset)
+        deadline = time.monotonic() + SEARCH_SECONDS
+        try:
+            end = reader.end_offset()
+            while reader.position() < end:
+                yield from reader.poll(timeout_seconds=1.0)
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"searching the outcomes from offset {offset} took over "
+                        f"{SEARCH_SECONDS:.0f} s; ask again, or read a newer version"
+                    )
+        finally:
+            reader.close()
+
+
+class _Transactions:
+    """Transactions by offset, read forward where that is possible."""
+
+    def __init__(self, log: Log, partition: int) -> None:
+        self._log, self._partition = log, partition
+        self._read: dict[int, Submitted] = {}
+        self._reader: Reader[Submitted] | None = None
+
+    def at(self, offset: int) -> Submitted:
+        found = self._read.pop(offset, None)
+        if found is not None:
+            return found
+        if self._reader is None or self._reader.position() > offset:
+            self.close()
+            self._reader = self._log.read_transactions(self._partition, offset)
+        deadline = time.monotonic() + SEARCH_SECONDS
+        while offset not in self._read:
+            for submitted in self._reader.poll(timeout_seconds=1.0):
+                self._read[submitted.offset] = submitted
+            if time.monotonic() > deadline or self._reader.position() > offset + 10_000:
+                break
+        if offset not in self._read:
+            raise CorruptLog(f"the transaction at offset {offset} cannot be read")
+        return self._read.pop(offset)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def _manifests(store: ObjectStore) -> Iterator[tuple[int, str]]:
+    for name in store.names(VERSIONS_DIRECTORY):
+        parsed = parse_manifest_name(name)
+        if parsed is not None and not parsed.staged_by and not parsed.is_detached:
+            yield parsed.version, f"{VERSIONS_DIRECTORY}/{name}"

@@ -1,0 +1,314 @@
+"""One committer and its writers, whole, on a log in memory and real files."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.adapters.storage import LocalStore
+from commitlog.codecs.avro import seal_outcome
+from commitlog.errors import (
+    CorruptLog,
+    IncompatibleConflict,
+    NoSuchTable,
+    OutcomeUnknown,
+    RetryableConflict,
+    TableAlreadyExists,
+    TransactionRejected,
+    WrongLog,
+)
+from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVersionIs
+from consumers.checkpoint import Checkpoints
+from tests.service import SCHEMA, Service, ids_of, rows, service
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path) as made:
+        yield made
+
+
+def table(running: Service, name: str = "ns$t", policy: str = "every") -> str:
+    running.client.create_table(name, SCHEMA, policy=policy)
+    return name
+
+
+def test_under_every_each_version_opens_in_plain_pylance_by_path(running: Service) -> None:
+    t = table(running)
+    for number in range(1, 6):
+        outcome = running.client.append(t, rows(number))
+        assert outcome.version == number + 1
+        assert ids_of(lance.dataset(str(running.location(t)))) == list(range(1, number + 1))
+    for version in range(1, 7):
+        dataset = lance.dataset(str(running.location(t)), version=version)
+        assert ids_of(dataset) == list(range(1, version))
+
+
+def test_under_latest_the_newest_opens_by_path_and_any_through_the_log(running: Service) -> None:
+    t = table(running, policy="latest")
+    [fragment] = lance.fragment.write_fragments(rows(1, 2), str(running.location(t)))
+    operation = lance.LanceOperation.Append([fragment])
+    tickets = [running.client.submit(t, operation, read_version=1) for _ in range(40)]
+    assert sorted(ticket.result().version for ticket in tickets) == list(range(2, 42))
+    location = running.location(t)
+    assert lance.dataset(str(location)).count_rows() == 80
+    assert len(list((location / "_versions").glob("*.manifest"))) < 42
+    for version in (1, 2, 17, 41):
+        assert running.client.open(t, version).count_rows() == 2 * (version - 1)
+
+
+def test_one_record_commits_two_tables_or_none(running: Service) -> None:
+    client = running.client
+    a, b = table(running, "ns$a"), table(running, "ns$b")
+    with client.transact() as both:
+        both.append(a, rows(1))
+        both.append(b, rows(2))
+    assert (client.table(a).version, client.table(b).version) == (2, 2)
+    stale = client.open(b).get_fragments()[0].delete("id = 2")
+    assert stale is None or stale.id == 0
+    with pytest.raises((RetryableConflict, TransactionRejected)):  # noqa: PT012
+        with client.transact(expects=[TableVersionIs(("ns", "b"), 1)]) as both:
+            both.append(a, rows(3))
+            both.append(b, rows(4))
+    assert (client.table(a).version, client.table(b).version) == (2, 2)
+
+
+def test_the_same_id_answers_the_first_commit_and_other_content_is_refused(
+    running: Service,
+) -> None:
+    t = table(running)
+    location = str(running.location(t))
+    [first] = lance.fragment.write_fragments(rows(1), location)
+    [other] = lance.fragment.write_fragments(rows(2), location)
+    transaction_id = str(uuid.uuid4())
+
+    def submit(fragment: Any) -> Outcome:
+        operation = lance.LanceOperation.Append([fragment])
+        ticket = running.client.submit(
+            t, operation, read_version=1, transaction_id=transaction_id
+        )
+        return ticket.result()
+
+    assert submit(first).version == 2
+    assert submit(first).version == 2
+    refused = submit(other)
+    assert (refused.status, refused.code) == (Status.REJECTED, Code.ID_REUSED)
+    assert ids_of(lance.dataset(location)) == [1]
+    found = running.client.outcome(transaction_id)
+    assert found is not None
+    assert found.version == 2
+
+
+def test_deletes_of_other_rows_in_one_fragment_are_rebased(running: Service) -> None:
+    t = table(running)
+    running.client.append(t, rows(*range(10)))
+    clients = [CommitLog(lambda: MemoryLog(running.cluster)) for _ in range(4)]
+    done: list[Outcome] = []
+    threads = [
+        threading.Thread(target=lambda c=c, n=n: done.append(c.delete(t, f"id = {n}")))  # type: ignore[misc]
+        for n, c in enumerate(clients)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert ids_of(lance.dataset(str(running.location(t)))) == list(range(4, 10))
+    assert [outcome.status for outcome in done] == [Status.COMMITTED] * 4
+
+
+def test_a_conflict_names_the_winner_and_what_to_do(running: Service) -> None:
+    t = table(running)
+    running.client.append(t, rows(1, 2, 3))
+    dataset = lance.dataset(str(running.location(t)))
+    image = dataset.get_fragments()[0].delete("id = 1")
+    operation = lance.LanceOperation.Delete([image], [], "id = 1")
+    winner = running.client.delete(t, "id = 1")
+    outcome = running.client.submit(t, operation, read_version=2).result()
+    assert outcome.status is Status.RETRYABLE
+    assert outcome.conflict is not None
+    assert outcome.conflict.transaction_id == winner.transaction_id
+    assert (outcome.conflict.version, outcome.conflict.operation) == (3, "Delete")
+    assert outcome.conflict.advice
+    with pytest.raises(RetryableConflict, match="retryable"):
+        outcome.raise_for_conflict()
+    running.client.submit(
+        t, lance.LanceOperation.Overwrite(dataset.schema, []), read_version=3
+    ).result().raise_for_conflict()
+    late = running.client.submit(t, operation, read_version=2).result()
+    with pytest.raises((RetryableConflict, IncompatibleConflict)):
+        late.raise_for_conflict()
+
+
+def test_expectations_are_checked_where_the_order_is_made(running: Service) -> None:
+    t = table(running)
+    refused = running.client.append(t, rows(1), expects=[TableAbsent(("ns", "t"))])
+    assert refused.code is Code.EXPECTATION_FAILED
+    assert "ns$t" in refused.message
+    done = running.client.append(t, rows(1), expects=[TableVersionIs(("ns", "t"), 1)])
+    assert done.version == 2
+
+
+def test_names_and_locations_are_taken_once(running: Service, tmp_path: Path) -> None:
+    t = table(running)
+    with pytest.raises(TableAlreadyExists):
+        running.client.create_table(t, SCHEMA)
+    assert running.client.create_table(t, SCHEMA, exist_ok=True) is not None
+    inside = running.location(t) / "inside"
+    for location in (str(running.location(t)), str(inside), str(running.location(t).parent)):
+        with pytest.raises(TableAlreadyExists, match="location"):
+            running.client.create_table("ns$other", SCHEMA, location=location)
+    with pytest.raises(NoSuchTable, match=r"ns\$t"):
+        running.client.append("ns$tt", rows(1))
+
+
+def test_an_existing_dataset_is_taken_over_and_dropped(running: Service, tmp_path: Path) -> None:
+    location = tmp_path / "tables" / "mine"
+    lance.write_dataset(rows(1), str(location))
+    lance.write_dataset(rows(2), str(location), mode="append")
+    running.client.register_table("ns$mine", str(location))
+    assert running.client.table("ns$mine").version == 2
+    running.client.append("ns$mine", rows(3))
+    assert ids_of(lance.dataset(str(location))) == [1, 2, 3]
+    running.client.drop_table("ns$mine")
+    with pytest.raises(NoSuchTable):
+        running.client.table("ns$mine")
+
+
+def test_after_a_restart_everything_goes_on(running: Service) -> None:
+    t = table(running)
+    running.client.append(t, rows(1))
+    running.running[0].stop()
+    running.start().await_leading()
+    assert running.client.append(t, rows(2)).version == 3
+    assert ids_of(lance.dataset(str(running.location(t)))) == [1, 2]
+
+
+def test_without_its_checkpoint_the_committer_reads_the_log_to_the_same_state(
+    running: Service,
+) -> None:
+    t = table(running)
+    for number in range(5):
+        running.client.append(t, rows(number))
+    running.client.delete(t, "id = 3")
+    first = running.running[0]
+    first.stop()
+    follower = first.committer._follower
+    assert follower is not None
+    digest = follower.machine.digest()
+    shutil.rmtree(running.root / "checkpoints")
+    second = running.start().await_leading()
+    rebuilt = second.committer._follower
+    assert rebuilt is not None
+    assert rebuilt.machine.digest() == digest
+
+
+def test_a_standby_takes_over_and_nothing_is_lost(running: Service, tmp_path: Path) -> None:
+    t = table(running)
+    standby = running.start(tmp_path / "standby")
+    for number in range(5):
+        running.client.append(t, rows(number))
+    assert not standby.leads.is_set()
+    running.running[0].stop()
+    standby.await_leading()
+    for number in range(5, 10):
+        running.client.append(t, rows(number))
+    assert ids_of(lance.dataset(str(running.location(t)))) == list(range(10))
+    assert running.client.table(t).version == 11
+
+
+def test_a_manifest_written_around_the_log_is_moved_away(running: Service) -> None:
+    t = table(running)
+    running.client.append(t, rows(1))
+    location = running.location(t)
+    lance.write_dataset(rows(666), str(location), mode="append")
+    running.client.append(t, rows(2))
+    assert ids_of(lance.dataset(str(location))) == [1, 2]
+    assert len(list((location / "_quarantine").iterdir())) == 1
+
+
+def test_a_table_whose_files_cannot_be_written_waits_alone(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad, good = table(running, "ns$bad"), table(running, "ns$good")
+    location = str(running.location(bad))
+    full = threading.Event()
+    full.set()
+    create = LocalStore.create
+
+    def failing(self: LocalStore, path: str, data: bytes) -> bool:
+        if full.is_set() and self._root == location:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return create(self, path, data)
+
+    [fragment] = lance.fragment.write_fragments(rows(1), location)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "create", failing)
+        operation = lance.LanceOperation.Append([fragment])
+        ticket = running.client.submit(bad, operation, read_version=1)
+        assert ticket.result(timeout=10, wait="committed").version == 2
+        with pytest.raises(OutcomeUnknown):
+            ticket.result(timeout=0.3)
+        assert running.client.append(good, rows(1)).version == 2
+        full.clear()
+        assert ticket.result(timeout=20).version == 2
+    assert ids_of(lance.dataset(location)) == [1]
+
+
+def test_a_zombie_s_outcome_is_ignored_by_everybody(running: Service) -> None:
+    t = table(running)
+    running.client.append(t, rows(1))
+    forged, record = seal_outcome(
+        Outcome(99, str(uuid.uuid4()), 0, Status.COMMITTED),
+        previous_hash=bytes(32),
+        epoch=1,
+        node="127.0.0.1:1",
+    )
+    # The true leader finds a foreign record in its topic, ends its term, and begins another one.
+    running.cluster.append("commitlog.outcomes", 0, b"1/99", record)
+    deadline = time.monotonic() + 30
+    while running.client.append(t, rows(2)).epoch == 1 and time.monotonic() < deadline:
+        time.sleep(0.2)
+    versions = running.client.table(t).version
+    assert lance.dataset(str(running.location(t))).version == versions
+    follower = running.running[0].committer._follower
+    assert follower is not None
+    assert follower.replica.chain.sequence != forged.sequence
+
+
+def test_a_checkpoint_of_another_log_is_refused_by_name(running: Service) -> None:
+    table(running)
+    running.running[0].stop()
+    other = MemoryLog(MemoryCluster())
+    genesis = other.create(tables_root=str(running.root / "tables"))
+    with pytest.raises(WrongLog, match="cluster_id"):
+        Checkpoints(running.root, other.identity(), genesis).load()
+
+
+def test_a_damaged_checkpoint_is_refused_with_advice(running: Service) -> None:
+    table(running)
+    running.running[0].stop()
+    folder = running.root / "checkpoints" / "0"
+    head = json.loads((folder / "head.json").read_text())
+    part = next(folder.glob("*.part"))
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    checkpoints = Checkpoints(running.root, running.log.identity(), running.log.genesis())
+    with pytest.raises(CorruptLog, match="is damaged. Delete this folder"):
+        checkpoints.load()
+    head["format"] = 99
+    (folder / "head.json").write_text(json.dumps(head))
+    with pytest.raises(CorruptLog, match="unknown format"):
+        checkpoints.load()

@@ -1,0 +1,104 @@
+"""A whole service in one process: a log in memory, committers on threads, a client.
+
+Everything but Kafka is real: sockets, files, pylance.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from consumers.committer import Committer, CommitterOptions
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+READY_SECONDS = 30.0
+
+
+def rows(*ids: int, name: str = "a") -> pa.Table:
+    """Return rows of `SCHEMA` with these ids."""
+    return pa.table({"id": list(ids), "name": [name] * len(ids)}, schema=SCHEMA)
+
+
+def ids_of(dataset: lance.LanceDataset) -> list[int]:
+    """Return a table's ids, sorted."""
+    return sorted(dataset.to_table(columns=["id"]).column("id").to_pylist())
+
+
+class Running:
+    """One committer on a thread."""
+
+    def __init__(self, cluster: MemoryCluster, root: Path) -> None:
+        """Start it; it stands by while another one leads."""
+        self._stop = threading.Event()
+        self.leads = threading.Event()
+        self.failure: BaseException | None = None
+        log = MemoryLog(cluster)
+        options = CommitterOptions(root, checkpoint_seconds=0.5)
+        self.committer = Committer(log, options, on_ready=lambda node: self.leads.set())
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.committer.run(self._stop)
+        except BaseException as error:
+            self.failure = error
+
+    def await_leading(self) -> Running:
+        """Wait until it leads."""
+        assert self.leads.wait(READY_SECONDS), self.failure
+        return self
+
+    def stop(self) -> None:
+        """End it cleanly."""
+        self._stop.set()
+        self._thread.join(READY_SECONDS)
+        assert not self._thread.is_alive()
+
+
+class Service:
+    """A cluster in memory, folders, and whoever runs on them."""
+
+    def __init__(self, root: Path) -> None:
+        """Make the log."""
+        self.root = root
+        self.cluster = MemoryCluster()
+        self.log = MemoryLog(self.cluster)
+        self.log.create(tables_root=str(root / "tables"))
+        self.running: list[Running] = []
+        self.client = CommitLog(lambda: MemoryLog(self.cluster))
+
+    def start(self, root: Path | None = None) -> Running:
+        """Start a committer with its checkpoints below `root`."""
+        running = Running(self.cluster, root or self.root)
+        self.running.append(running)
+        return running
+
+    def location(self, table: str) -> Path:
+        """Return where a table lies."""
+        return Path(self.client.table(table).location)
+
+    def close(self) -> None:
+        """End all."""
+        self.client.close()
+        for running in self.running:
+            running.stop()
+
+
+@contextmanager
+def service(root: Path) -> Iterator[Service]:
+    """Run a service with one leading committer."""
+    made = Service(root)
+    try:
+        made.start().await_leading()
+        yield made
+    finally:
+        made.close()
