@@ -1,0 +1,230 @@
+"""Manifests that only pylance knows how to build: staged, read back, never published.
+
+Pylance commits with `StagingNamespace` for its manifest store: it checks, builds and writes
+`_versions/<name>.manifest-<uuid>`, and nobody else sees it. What it built counts only if the
+transaction in it equals the submitted one in every field, for pylance drops what its Python
+objects cannot hold. What is refused leaves nothing behind.
+
+A build runs in a daemon thread of its own, so that the caller has a deadline and a pylance that
+hangs holds up one table and not the program. A build that ends after its deadline removes what it
+staged.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+from google.protobuf.message import DecodeError, Message
+
+from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.codecs.lance_operations import NotConstructible, to_lance_operation
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    decode_manifest,
+    manifest_name,
+)
+from commitlog.core.manifest import ManifestState
+from commitlog.errors import CommitLogError, CorruptLog
+from commitlog.lancepb.transaction_pb2 import Transaction
+
+BUILD_TIMEOUT_SECONDS = 60.0
+
+SchemaMetadata = tuple[tuple[str, bytes], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """What is to be built: `message` is rebased, its read version is `head`."""
+
+    location: str
+    head: int
+    message: bytes
+    schema_metadata: SchemaMetadata | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A staged manifest of version `head + 1`."""
+
+    data: bytes
+    state: ManifestState
+    staged_path: str
+    """Relative to the table's location."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRefused:
+    """Pylance cannot build it; `reason` holds its own message, or names the field it dropped."""
+
+    reason: str
+    is_temporary: bool = False
+    """True: the machine and not the transaction is to blame (a deadline, a full disk)."""
+
+
+def build(task: Build, *, timeout_seconds: float = BUILD_TIMEOUT_SECONDS) -> Built | BuildRefused:
+    """Have pylance build and stage a manifest; wait at most `timeout_seconds`."""
+    running = start_build(task, timeout_seconds=timeout_seconds)
+    try:
+        return running.result(timeout_seconds)
+    except TimeoutError:
+        return _too_late(timeout_seconds)
+
+
+def start_build(
+    task: Build, *, timeout_seconds: float = BUILD_TIMEOUT_SECONDS
+) -> Future[Built | BuildRefused]:
+    """Begin a build and return at once; what ends after the deadline is removed again."""
+    future: Future[Built | BuildRefused] = Future()
+    future.set_running_or_notify_cancel()
+    deadline = time.monotonic() + timeout_seconds
+
+    def work() -> None:
+        try:
+            built = _build(task)
+            if time.monotonic() > deadline and isinstance(built, Built):
+                discard(task, built.staged_path)
+                built = _too_late(timeout_seconds)
+            future.set_result(built)
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, name="commitlog-build", daemon=True).start()
+    return future
+
+
+def discard(task: Build, staged_path: str) -> None:
+    """Remove what a build left: the staged manifest and its transaction file."""
+    store = store_for(task.location)
+    if staged_path:
+        store.delete(staged_path)
+    message = Transaction.FromString(task.message)
+    store.delete(f"_transactions/{message.read_version}-{message.uuid}.txn")
+
+
+def _too_late(timeout_seconds: float) -> BuildRefused:
+    return BuildRefused(
+        f"pylance did not build the manifest within {timeout_seconds:g} s", is_temporary=True
+    )
+
+
+def _build(task: Build) -> Built | BuildRefused:
+    try:
+        message = Transaction.FromString(task.message)
+        operation = to_lance_operation(message, task.schema_metadata)
+    except (NotConstructible, DecodeError) as error:
+        return BuildRefused(str(error))
+    store = store_for(task.location)
+    namespace = StagingNamespace(task.location, task.head, _scheme(store, task.head))
+    transaction = lance.Transaction(
+        read_version=message.read_version,
+        operation=operation,
+        uuid=message.uuid,
+        transaction_properties=dict(message.transaction_properties),
+    )
+    failure = _stage(task.location, transaction, namespace)
+    staged = namespace.staged[-1] if namespace.staged else None
+    for earlier in namespace.staged[:-1]:
+        store.delete(earlier.path)
+    refused = failure or _what_is_wrong(task, staged)
+    if refused is None and staged is not None:
+        data = store.read(staged.path)
+        checked = _check(task, message, staged, data)
+        if isinstance(checked, Built):
+            return checked
+        refused = checked
+    discard(task, staged.path if staged else "")
+    return refused or BuildRefused("pylance committed without staging a manifest")
+
+
+def _scheme(store: ObjectStore, head: int) -> NamingScheme:
+    for scheme in (NamingScheme.V2, NamingScheme.V1):
+        if store.size(f"{VERSIONS_DIRECTORY}/{manifest_name(head, scheme)}") >= 0:
+            return scheme
+    raise CorruptLog(f"version {head} has no manifest file; it must be written before the next one")
+
+
+def _stage(location: str, transaction: Any, namespace: StagingNamespace) -> BuildRefused | None:
+    """Run pylance's commit; return why it failed."""
+    try:
+        lance.LanceDataset.commit(
+            location,
+            transaction,
+            read_version=transaction.read_version,
+            max_retries=1,
+            namespace_client=namespace,
+            table_id=["table"],
+            namespace_client_managed_versioning=True,
+        )
+    except (OSError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+        text = str(error)
+        full = "No space left" in text or "disk" in text.lower()
+        return BuildRefused(f"pylance: {text}", is_temporary=full)
+    except BaseException as error:
+        # A panic in Rust arrives as a class that derives from BaseException alone.
+        if type(error).__name__ != "PanicException":
+            raise
+        return BuildRefused(f"pylance panicked: {error}")
+    return None
+
+
+def _what_is_wrong(task: Build, staged: StagedManifest | None) -> BuildRefused | None:
+    if staged is None:
+        return BuildRefused("pylance committed without staging a manifest")
+    if staged.version != task.head + 1:
+        return BuildRefused(
+            f"pylance staged version {staged.version} instead of {task.head + 1}: a manifest that"
+            " the log doesn't know stands at the table's location",
+            is_temporary=True,
+        )
+    return None
+
+
+def _check(
+    task: Build, message: Transaction, staged: StagedManifest, data: bytes
+) -> Built | BuildRefused:
+    try:
+        state, inline = decode_manifest(data)
+    except CommitLogError as error:
+        return BuildRefused(f"pylance's manifest cannot be read: {error}")
+    if inline is None:
+        path = f"_transactions/{state.transaction_file}"
+        inline = store_for(task.location).read(path)
+    difference = next(differences(message, Transaction.FromString(inline)), "")
+    if difference:
+        return BuildRefused(f"pylance changed the transaction's field {difference}")
+    return Built(data, state, staged.path)
+
+
+def differences(submitted: Message, built: Message, path: str = "") -> Iterator[str]:
+    """Yield the fields in which two messages of one type differ, outermost name first."""
+    for field in submitted.DESCRIPTOR.fields:
+        name = f"{path}{field.name}"
+        ours, theirs = getattr(submitted, field.name), getattr(built, field.name)
+        if field.has_presence and submitted.HasField(field.name) != built.HasField(field.name):
+            yield name
+        elif ours == theirs:
+            continue
+        elif isinstance(ours, Message):
+            yield from differences(ours, theirs, f"{name}.")
+        elif field.is_repeated and field.message_type and not _is_map(field):
+            if len(ours) != len(theirs):
+                yield f"{name} ({len(ours)} entries, pylance has {len(theirs)})"
+            for index, (mine, other) in enumerate(zip(ours, theirs, strict=False)):
+                yield from differences(mine, other, f"{name}[{index}].")
+        else:
+            yield name
+    mine = submitted.SerializeToString(deterministic=True)
+    if not path and mine != built.SerializeToString(deterministic=True) and submitted != built:
+        yield "of a newer Lance"
+
+
+def _is_map(field: Any) -> bool:
+    return bool(field.message_type and field.message_type.GetOptions().map_entry)

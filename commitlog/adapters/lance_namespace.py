@@ -1,0 +1,251 @@
+"""Pylance's hook for an external manifest store, answered by us.
+
+`describe_table_version` and `list_table_versions` name canonical manifests that can be read, never
+a staged one: pylance would publish it. `ConcurrentModificationError` is raised only when the
+winner can be described, for pylance then compares, checks and rebases by itself; any other error
+ends as "Commit result unknown", whatever its status says.
+
+`StagingNamespace` keeps what pylance staged, so that pylance builds a manifest that nobody can
+see. `LogNamespace` sends it to the log, so that the native writes of an opened dataset are
+transactions like all others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lance_namespace import (
+    ConcurrentModificationError,
+    DescribeTableResponse,
+    LanceNamespace,
+    TableVersionNotFoundError,
+    UnsupportedOperationError,
+)
+
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    manifest_name,
+    parse_manifest_name,
+)
+from commitlog.errors import CommitConflict, InvalidTransaction, NoSuchTable
+from commitlog.model.table import TableId
+
+_log = logging.getLogger("commitlog")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedManifest:
+    """A manifest that pylance wrote under a name that nobody reads."""
+
+    version: int
+    path: str
+    """Relative to the table's location."""
+    size: int
+    e_tag: str
+    naming_scheme: str
+    branch: str = ""
+    base_version: int = 0
+    """What the writer had read, as far as is known."""
+
+
+def object_path(location: str, path: str) -> str:
+    """Return a path as pylance's object store names it: absolute, without the leading slash."""
+    return f"{_store_root(location)}/{path}"
+
+
+def relative_path(location: str, path: str) -> str:
+    """Return a path of pylance's relative to the location, where it must lie under `_versions`."""
+    prefix = _store_root(location) + "/"
+    relative = path.lstrip("/").removeprefix(prefix)
+    folder, _, name = relative.rpartition("/")
+    is_branch = folder.startswith("tree/") and folder.endswith(f"/{VERSIONS_DIRECTORY}")
+    parsed = parse_manifest_name(name)
+    if (
+        ".." in folder.split("/")
+        or not (folder == VERSIONS_DIRECTORY or is_branch)
+        or parsed is None
+        or not parsed.staged_by
+    ):
+        raise InvalidTransaction(
+            f"{path!r} is no staged manifest of the table at {location!r}",
+            field="manifest_path",
+            value=path,
+            advice=f"Stage it as {VERSIONS_DIRECTORY}/<name>.manifest-<uuid>",
+        )
+    return relative
+
+
+def _store_root(location: str) -> str:
+    scheme, separator, rest = location.partition("://")
+    if not separator:
+        return location.strip("/")
+    if scheme in {"file", "file-object-store"}:
+        return rest.strip("/")
+    return rest.partition("/")[2].strip("/")
+
+
+class GivenNamespace(LanceNamespace):
+    """Answers about one table from what it was given: location, head, naming scheme."""
+
+    def __init__(self, location: str, head: int, scheme: str = NamingScheme.V2) -> None:
+        """Describe the version `head`, whose canonical manifest must be readable."""
+        self.location = location
+        self.head = head
+        self.scheme = scheme
+
+    def namespace_id(self) -> str:
+        """Name this namespace in pylance's messages and caches."""
+        return f"commitlog:{self.location}"
+
+    def describe_table(self, request: Any) -> Any:
+        """Say where the table lies and that versions are managed."""
+        return DescribeTableResponse(
+            location=self.location, managed_versioning=True, storage_options={}
+        )
+
+    def list_table_versions(self, request: Any) -> Any:
+        """List the head alone: what pylance asks for is the newest version."""
+        _no_branch(request)
+        return {"versions": [self.version_entry(self.head)]}
+
+    def describe_table_version(self, request: Any) -> Any:
+        """Name the manifest of a version up to the head."""
+        _no_branch(request)
+        version = request["version"]
+        if version is None:
+            version = self.head
+        if not 1 <= version <= self.head:
+            raise TableVersionNotFoundError(f"no version {version}; the head is {self.head}")
+        return {"version": self.version_entry(version)}
+
+    def version_entry(self, version: int) -> dict[str, Any]:
+        """Return a version as the protocol spells it, with its canonical path."""
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, self.scheme)}"
+        return {"version": version, "manifest_path": object_path(self.location, path)}
+
+    def staged_in(self, request: Any) -> StagedManifest:
+        """Read a `create_table_version` request."""
+        return StagedManifest(
+            version=request["version"],
+            path=relative_path(self.location, request["manifest_path"]),
+            size=request.get("manifest_size") or 0,
+            e_tag=request.get("e_tag") or "",
+            naming_scheme=request.get("naming_scheme") or NamingScheme.V2,
+            branch=request.get("branch") or "",
+            base_version=self.head,
+        )
+
+
+class StagingNamespace(GivenNamespace):
+    """Keeps what pylance staged and publishes nothing."""
+
+    def __init__(self, location: str, head: int, scheme: str = NamingScheme.V2) -> None:
+        """Expect a manifest for `head + 1`."""
+        super().__init__(location, head, scheme)
+        self.staged: list[StagedManifest] = []
+
+    def create_table_version(self, request: Any) -> Any:
+        """Keep the staged manifest, and answer as if it stood."""
+        staged = self.staged_in(request)
+        self.staged.append(staged)
+        return {
+            "version": {
+                "version": staged.version,
+                "manifest_path": request["manifest_path"],
+                "manifest_size": staged.size,
+            }
+        }
+
+
+class VersionStore:
+    """What `LogNamespace` needs from the log; all calls wait, with deadlines."""
+
+    table: TableId
+    location: str
+
+    def head(self) -> int:
+        """Return the newest committed version."""
+        raise NotImplementedError
+
+    def materialize(self, version: int) -> str:
+        """Return the canonical path, relative to the location, of a version that can be read.
+
+        Raises NoSuchVersion.
+        """
+        raise NotImplementedError
+
+    def commit(self, staged: StagedManifest) -> bool:
+        """Commit a staged manifest; return False if another one has its version.
+
+        Raises CommitConflict if it was refused for another reason.
+        """
+        raise NotImplementedError
+
+
+class LogNamespace(GivenNamespace):
+    """Sends staged manifests through the log, for the native writes of an opened dataset."""
+
+    def __init__(
+        self, store: VersionStore, version: int, storage_options: Mapping[str, str] | None = None
+    ) -> None:
+        """Take the opened version, from which pylance has read."""
+        super().__init__(store.location, version)
+        self._store = store
+        self._storage_options = dict(storage_options or {})
+        self.refused: CommitConflict | None = None
+        """Why the log refused the last native write: pylance itself only says "unknown"."""
+
+    def describe_table(self, request: Any) -> Any:
+        """Say where the table lies and that versions are managed."""
+        return DescribeTableResponse(
+            location=self.location,
+            managed_versioning=True,
+            storage_options=dict(self._storage_options),
+        )
+
+    def list_table_versions(self, request: Any) -> Any:
+        """List the head, once its manifest can be read."""
+        _no_branch(request)
+        return {"versions": [self._readable(self._store.head())]}
+
+    def describe_table_version(self, request: Any) -> Any:
+        """Name the manifest of a version, once it can be read."""
+        _no_branch(request)
+        return {"version": self._readable(request["version"] or self._store.head())}
+
+    def create_table_version(self, request: Any) -> Any:
+        """Commit what pylance staged."""
+        staged = self.staged_in(request)
+        self.refused = None
+        try:
+            committed = self._store.commit(staged)
+        except CommitConflict as error:
+            self.refused = error
+            _log.warning("a native write of %s was refused: %s", "$".join(self._store.table), error)
+            raise
+        if not committed:
+            for version in range(max(self.head + 1, staged.version - 256), staged.version + 1):
+                self._readable(version)
+            raise ConcurrentModificationError(f"version {staged.version} is taken")
+        self.head = staged.version
+        return {"version": self._readable(staged.version) | {"manifest_size": staged.size}}
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """Travel as a read-only description: another process has no connection to the log."""
+        return GivenNamespace, (self.location, self.head)
+
+    def _readable(self, version: int) -> dict[str, Any]:
+        try:
+            path = self._store.materialize(version)
+        except NoSuchTable as error:
+            raise TableVersionNotFoundError(str(error)) from error
+        return {"version": version, "manifest_path": object_path(self.location, path)}
+
+
+def _no_branch(request: Any) -> None:
+    if request.get("branch"):
+        raise UnsupportedOperationError("branches of managed tables are not supported yet")

@@ -1,0 +1,1 @@
+"""What a writer's program uses: `CommitLog`, tickets, and operations on rows."""

@@ -1,0 +1,211 @@
+"""Tables made, registered and dropped; and the few checks that need a table's description."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+
+from commitlog.adapters.storage import local_path
+from commitlog.client.opening import is_there
+from commitlog.client.runtime import Runtime
+from commitlog.client.tickets import Ticket
+from commitlog.codecs.avro import decode_outcome_record, encode_transaction
+from commitlog.codecs.lance_objects import schema_fields
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
+from commitlog.errors import (
+    CorruptLog,
+    InvalidTransaction,
+    NoSuchTable,
+    NoSuchVersion,
+    TableAlreadyExists,
+)
+from commitlog.model.operations import CreateTable, DropTable, Properties, RegisterTable
+from commitlog.model.records import Code, Genesis, Outcome, Transaction
+from commitlog.model.table import Policy, TableId
+
+if TYPE_CHECKING:
+    from commitlog.client.log import CommitLog
+
+DATA_STORAGE_VERSION = "2.2"
+"""What pylance 14 writes by default."""
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
+
+
+def create_table(
+    genesis: Genesis,
+    table: TableId,
+    schema: pa.Schema,
+    *,
+    location: str | None,
+    primary_key: str | Sequence[str] | None,
+    policy: str,
+    stable_row_ids: bool,
+    properties: Mapping[str, str] | None,
+    storage_options: Mapping[str, str] | None,
+    exist_ok: bool,
+) -> CreateTable:
+    """Make the operation that creates a table."""
+    if storage_options:
+        raise InvalidTransaction(
+            "this version keeps tables on local paths, which have no storage options",
+            field="storage_options",
+            advice="Leave storage_options out",
+        )
+    if not isinstance(schema, pa.Schema) or not len(schema):
+        raise InvalidTransaction(
+            "a table needs a pyarrow.Schema with at least one column",
+            field="schema",
+            value=schema,
+            advice="Pass pa.schema([...])",
+        )
+    key = _key(primary_key, schema)
+    fields, metadata = schema_fields(schema)
+    incarnation = str(uuid4())
+    return CreateTable(
+        table=table,
+        incarnation=incarnation,
+        location=_location(location) or default_location(genesis, table, incarnation),
+        fields=tuple(field.SerializeToString(deterministic=True) for field in fields),
+        schema_metadata=metadata,
+        primary_key=key,
+        policy=_policy(policy),
+        stable_row_ids=stable_row_ids,
+        data_storage_version=DATA_STORAGE_VERSION,
+        properties=_properties(properties),
+        exist_ok=exist_ok,
+    )
+
+
+def default_location(genesis: Genesis, table: TableId, incarnation: str) -> str:
+    """Return where a table goes by itself: under the log's root, its uuid in the path."""
+    if not genesis.tables_root:
+        raise InvalidTransaction(
+            f"the log {genesis.log} has no root for tables",
+            field="location",
+            advice="Pass location=, an absolute path of a folder that doesn't exist",
+        )
+    *folders, name = (_UNSAFE.sub("_", part) for part in table)
+    path = "/".join([*(f"{folder}.ns" for folder in folders), f"{name}-{incarnation}.lance"])
+    return f"{genesis.tables_root.rstrip('/')}/{path}"
+
+
+def register_table(
+    table: TableId,
+    location: str,
+    *,
+    policy: str,
+    primary_key: str | Sequence[str] | None,
+    properties: Mapping[str, str] | None,
+) -> RegisterTable:
+    """Make the operation that takes over a dataset, at the newest version it has now."""
+    path = _location(location) or ""
+    try:
+        dataset = lance.dataset(path)
+    except (ValueError, OSError) as error:
+        raise InvalidTransaction(
+            f"there is no Lance dataset at {location!r}: {error}",
+            field="location",
+            value=location,
+            advice="Pass the path of an existing dataset, or create_table() for a new one",
+        ) from error
+    version = dataset.version
+    name = manifest_name(version, NamingScheme.V2)
+    if not is_there(path, version):
+        raise NoSuchVersion(f"version {version} of {location} has no manifest")
+    root = local_path(path)
+    if root is not None and not (root / VERSIONS_DIRECTORY / name).exists():
+        name = manifest_name(version, NamingScheme.V1)
+    return RegisterTable(
+        table=table,
+        incarnation=str(uuid4()),
+        location=path,
+        version=version,
+        manifest_path=f"{VERSIONS_DIRECTORY}/{name}",
+        policy=_policy(policy),
+        primary_key=_key(primary_key, dataset.schema),
+        properties=_properties(properties),
+    )
+
+
+def drop_table(log: CommitLog, table: TableId, missing_ok: bool) -> DropTable | None:
+    """Make the operation that drops the table as it stands now."""
+    try:
+        info = log.describe(table, fresh=True)
+    except NoSuchTable:
+        if missing_ok:
+            return None
+        raise
+    return DropTable(table, info.incarnation)
+
+
+def raise_for_table(outcome: Outcome) -> Outcome:
+    """Return a committed outcome; raise what a refusal means for a caller of the catalogue."""
+    if outcome.code in (Code.TABLE_EXISTS, Code.LOCATION_TAKEN):
+        raise TableAlreadyExists(f"{outcome.message}. Open it, or choose another name or location")
+    if outcome.code is Code.NO_SUCH_TABLE:
+        raise NoSuchTable(outcome.message)
+    return outcome.raise_for_conflict()
+
+
+def dry_run(runtime: Runtime, transaction: Transaction) -> Ticket:
+    """Have the leader decide a transaction without committing it."""
+    encoded = base64.b64encode(encode_transaction(transaction)).decode()
+    partition = runtime.partition_of(transaction)
+    answer = runtime.request(partition, "dry_run", transaction=encoded)
+    outcome = decode_outcome_record(base64.b64decode(answer["outcome"]))
+    if not isinstance(outcome, Outcome):
+        raise CorruptLog("the leader answers a dry run with a record that is no outcome")
+    ticket = Ticket(transaction, lambda *_: None)
+    ticket.deliver(outcome, True)
+    return ticket
+
+
+def now_ms() -> int:
+    """Return the writer's clock, which a record carries for its readers only."""
+    return time.time_ns() // 1_000_000
+
+
+def _location(location: str | None) -> str | None:
+    if location is None:
+        return None
+    path = local_path(os.fspath(location))
+    return location if path is None else os.path.abspath(path)
+
+
+def _policy(policy: str) -> Policy:
+    try:
+        return Policy(policy)
+    except ValueError:
+        raise InvalidTransaction(
+            f"policy {policy!r} is unknown",
+            field="policy",
+            value=policy,
+            advice=f"Use one of {[str(known) for known in Policy]}",
+        ) from None
+
+
+def _key(primary_key: str | Sequence[str] | None, schema: pa.Schema) -> tuple[str, ...]:
+    key = (primary_key,) if isinstance(primary_key, str) else tuple(primary_key or ())
+    unknown = [name for name in key if schema.get_field_index(name) < 0]
+    if unknown or len(set(key)) != len(key):
+        raise InvalidTransaction(
+            f"the primary key {key} names a column twice or one that the schema lacks",
+            field="primary_key",
+            value=key,
+            advice=f"Use some of {', '.join(schema.names)}",
+        )
+    return key
+
+
+def _properties(properties: Mapping[str, str] | None) -> Properties:
+    return tuple(sorted((str(key), str(value)) for key, value in (properties or {}).items()))
+
+

@@ -1,0 +1,224 @@
+"""Operations on rows, executed again for as long as others win in between.
+
+A retryable conflict means that the rows must be read again; that is done here, under the same
+transaction id with the next attempt, and each new attempt's properties tell why the ones before
+failed. An incompatible conflict is never executed again: it may mean something else by then. The
+last outcome is returned as it is, committed or not.
+
+An id given by the caller is one transaction however often the call is made: if it is committed
+already, that commit's outcome is the answer.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from commitlog.client.data import rows_reader, rows_table
+from commitlog.client.rows import (
+    MergeOptions,
+    Prepared,
+    check_merge,
+    prepare_append,
+    prepare_delete,
+    prepare_merge,
+    prepare_update,
+    remove_files,
+)
+from commitlog.client.submission import LanceRequest, lance_commit, new_transaction_id
+from commitlog.client.tables import TableInfo
+from commitlog.client.tickets import Wait, check_wait
+from commitlog.errors import NoSuchVersion, OutcomeUnknown
+from commitlog.model.records import Application, Code, Expect, Outcome, Status
+from commitlog.model.table import TableId
+
+if TYPE_CHECKING:
+    from commitlog.client.log import CommitLog
+
+ATTEMPTS_MAX = 50
+BACKOFF_SECONDS = (0.002, 0.25)
+ATTEMPT_PROPERTY = "commitlog.attempt."
+_READ_AGAIN_MAX = 3
+_READ_AGAIN = (Code.WRONG_SCHEMA, Code.TABLE_REPLACED, Code.MISSING_FILE, Code.UNKNOWN_FRAGMENT)
+
+
+class Execution:
+    """One operation on rows of one table."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        table: TableId,
+        *,
+        transaction_id: str | None = None,
+        application: Application | None = None,
+        properties: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        expects: Sequence[Expect] = (),
+        attempts_max: int = ATTEMPTS_MAX,
+        timeout: float = 60.0,
+        wait: Wait = "readable",
+    ) -> None:
+        """Take the options: at most `attempts_max` attempts within `timeout` seconds."""
+        check_wait(wait)
+        self._log = log
+        self._table = table
+        self._transaction_id = transaction_id or new_transaction_id()
+        self._id_is_new = transaction_id is None
+        self._application = application
+        self._properties = properties.items() if isinstance(properties, Mapping) else properties
+        self._expects = tuple(expects)
+        self._attempts_max = attempts_max
+        self._deadline = time.monotonic() + timeout
+        self._timeout = timeout
+        self._wait: Wait = wait
+        self._is_append = False
+
+    def append(self, data: Any) -> Outcome:
+        """Append rows. Files are written once; only another schema has them written again."""
+        self._is_append = True
+        written: list[tuple[Any, Prepared]] = []
+        # A stream is read once; other rows can be cast again if the schema changed, and are cast
+        # before a file is begun.
+        info = self._log.describe(self._table, fresh=False)
+        is_stream = isinstance(data, pa.RecordBatchReader)
+        rows = rows_reader(data, info.schema, info.name)
+        if not is_stream:
+            rows = rows.read_all().to_reader()
+
+        def prepare(info: TableInfo) -> Prepared:
+            if written and (is_stream or written[0][0] == (info.location, info.fields)):
+                kept = written[0][1]
+                version = info.version if info.primary_key else 0
+                return Prepared(kept.operation, version, keys=kept.keys, counts=kept.counts)
+            dataset = self._log.opened.for_writing(info)
+            source = rows if not written else rows_reader(data, info.schema, info.name)
+            prepared = prepare_append(info, dataset, source)
+            written[:] = [((info.location, info.fields), prepared)]
+            return prepared
+
+        return self._run(prepare, keeps_files=True, first=None if info.primary_key else info)
+
+    def delete(self, predicate: str) -> Outcome:
+        """Delete the rows of a predicate."""
+        return self._run(
+            lambda info: prepare_delete(
+                info, self._log.opened.plain(info, info.version), predicate
+            )
+        )
+
+    def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
+        """Set columns of the rows of a predicate."""
+        return self._run(
+            lambda info: prepare_update(
+                info, self._log.opened.plain(info, info.version), values, where
+            )
+        )
+
+    def merge_insert(self, data: Any, on: Sequence[str], options: MergeOptions) -> Outcome:
+        """Join rows with the table by key."""
+        info = self._log.describe(self._table, fresh=False)
+        source = rows_table(data, info.schema, info.name)
+        check_merge(info, source, on)
+
+        def prepare(info: TableInfo) -> Prepared:
+            rows = source
+            if not rows.schema.equals(info.schema):
+                rows = rows_table(source, info.schema, info.name)
+            dataset = self._log.opened.plain(info, info.version)
+            return prepare_merge(info, dataset, rows, on, options)
+
+        return self._run(prepare)
+
+    def _run(
+        self,
+        prepare: Callable[[TableInfo], Prepared],
+        *,
+        keeps_files: bool = False,
+        first: TableInfo | None = None,
+    ) -> Outcome:
+        reasons: list[str] = []
+        attempt = 0
+        info = first
+        while True:
+            described = info or self._log.describe(self._table, fresh=True)
+            info = None
+            try:
+                prepared = prepare(described)
+            except NoSuchVersion:
+                # The table was replaced while its rows were read.
+                if len(reasons) + 1 >= self._attempts_max:
+                    raise
+                reasons.append("the table was replaced while it was read")
+                continue
+            outcome = self._submit(described, prepared, attempt, reasons)
+            if outcome.status is Status.COMMITTED:
+                return outcome
+            again = self._is_worth_it(outcome) and len(reasons) + 1 < self._attempts_max
+            remove_files(described, prepared, keep_data=keeps_files and again)
+            if not again or time.monotonic() > self._deadline:
+                return outcome
+            reasons.append(_reason(outcome))
+            attempt = max(attempt, outcome.attempt) + 1
+            self._back_off(len(reasons))
+
+    def _submit(
+        self, info: TableInfo, prepared: Prepared, attempt: int, reasons: Sequence[str]
+    ) -> Outcome:
+        request = LanceRequest(
+            prepared.operation, self._transaction_id, self._id_is_new, prepared.read_version
+        )
+        commit = lance_commit(
+            info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+        )
+        tried = [(f"{ATTEMPT_PROPERTY}{number}", reason) for number, reason in enumerate(reasons)]
+        transaction = self._log.transaction(
+            (commit,),
+            transaction_id=self._transaction_id,
+            attempt=attempt,
+            application=self._application,
+            properties=[*self._properties, *tried],
+            expects=self._expects,
+        )
+        left = self._deadline - time.monotonic()
+        if left <= 0 and not reasons:
+            raise OutcomeUnknown(
+                f"{self._timeout:g} s passed before transaction {self._transaction_id} was"
+                " appended; nothing was committed by this call",
+                self._transaction_id,
+            )
+        # Files differ each time a caller repeats an id: whatever content was committed counts.
+        ticket = self._log.runtime().submit(
+            transaction, id_is_new=self._id_is_new, any_content=True
+        )
+        return ticket.result(max(left, 1.0), self._wait)
+
+    def _is_worth_it(self, outcome: Outcome) -> bool:
+        if outcome.status is Status.RETRYABLE:
+            # A key that somebody inserted would be there twice after another append.
+            return not (self._is_append and outcome.conflict and outcome.conflict.keys)
+        if outcome.status is Status.SUPERSEDED:
+            return True
+        if outcome.code is Code.ID_REUSED:
+            # Somebody's refused attempt under this id; a higher attempt may follow it.
+            return not self._id_is_new
+        return outcome.code in _READ_AGAIN and outcome.attempt < _READ_AGAIN_MAX
+
+    def _back_off(self, failures: int) -> None:
+        low, high = BACKOFF_SECONDS
+        limit = min(high, low * 2 ** min(failures, 10))
+        left = self._deadline - time.monotonic()
+        time.sleep(max(0.0, min(random.uniform(low, limit), left)))
+
+
+def _reason(outcome: Outcome) -> str:
+    conflict = outcome.conflict
+    if conflict is None:
+        return f"{outcome.status} {outcome.code}: {outcome.message}"
+    return (
+        f"{outcome.status} {outcome.code}: {conflict.rule} against {conflict.operation}"
+        f" {conflict.transaction_id} at version {conflict.version}"
+    )

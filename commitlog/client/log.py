@@ -1,0 +1,396 @@
+"""`CommitLog`: a writer's and reader's connection to a log.
+
+Thread-safe, and usable from asyncio: submitting does not wait for answers, and tickets can be
+awaited. Nothing needs to be closed for a program to end. After a fork the child connects anew by
+itself.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from commitlog.client import catalogue
+from commitlog.client.execution import Execution
+from commitlog.client.forks import keep_for_ever, on_fork
+from commitlog.client.opening import Opened, is_readable
+from commitlog.client.rows import MergeOptions
+from commitlog.client.runtime import Runtime, RuntimeSettings
+from commitlog.client.session import TransactionBuilder
+from commitlog.client.submission import AffectedRowsLike, as_operation, new_transaction_id
+from commitlog.client.tables import TableInfo, Tables
+from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
+from commitlog.codecs.lance_objects import SchemaMetadata
+from commitlog.model.operations import KeyHashes, Operation, target
+from commitlog.model.records import Application, Expect, Outcome, Transaction
+from commitlog.model.table import TableId, parse_table_id
+from commitlog.ports import Log
+from commitlog.protocol import LOG_NAME_DEFAULT
+
+CONNECT_TIMEOUT_SECONDS = 30.0
+
+TableName = str | Sequence[str]
+Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+class CommitLog:
+    """A log, and the tables whose commits it orders."""
+
+    def __init__(
+        self,
+        open_log: Callable[[], Log],
+        *,
+        principal: str = "",
+        settings: RuntimeSettings | None = None,
+    ) -> None:
+        """Use `connect`; this takes how to open a log, which happens once in each process."""
+        self._open_log = open_log
+        self._principal = principal
+        self._settings = settings or RuntimeSettings()
+        self._tables = Tables()
+        self._runtime: Runtime | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self.opened = Opened(self.runtime, self._tables)
+        reference = weakref.ref(self)
+        on_fork(lambda: _new_lock(reference()))
+
+    @classmethod
+    def connect(
+        cls,
+        bootstrap_servers: str,
+        log: str = LOG_NAME_DEFAULT,
+        *,
+        principal: str = "",
+        token: str = "",
+        timeout: float = CONNECT_TIMEOUT_SECONDS,
+        **kafka_settings: Any,
+    ) -> CommitLog:
+        """Connect to the log of this name on a Kafka cluster.
+
+        Kafka's client settings are keywords, with `_` or `.` between words:
+        `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`.
+
+        Raises Unavailable if the cluster can't be reached, WrongLog if it has no such log.
+        """
+        from commitlog.adapters.kafka import KafkaLog
+
+        names = {name: name.removeprefix("kafka.").replace("_", ".") for name in kafka_settings}
+        settings = {names[name]: str(value) for name, value in kafka_settings.items()}
+
+        def open_log() -> Log:
+            return KafkaLog.connect(
+                bootstrap_servers, log=log, settings=settings, timeout_seconds=timeout
+            )
+
+        connected = cls(
+            open_log,
+            principal=principal,
+            settings=RuntimeSettings(token=token, request_timeout_seconds=timeout),
+        )
+        connected.runtime().connection(0)
+        return connected
+
+    def runtime(self) -> Runtime:
+        """Return this process's part, made on first use."""
+        runtime = self._runtime
+        if runtime is not None and self._pid == os.getpid():
+            return runtime
+        with self._lock:
+            if self._pid != os.getpid():
+                self._after_fork()
+            if self._runtime is None:
+                self._runtime = Runtime(self._open_log(), self._settings, self._readable_by_path)
+            return self._runtime
+
+    def create_table(
+        self,
+        table_id: TableName,
+        schema: pa.Schema,
+        *,
+        location: str | None = None,
+        primary_key: str | Sequence[str] | None = None,
+        policy: str = "every",
+        stable_row_ids: bool = False,
+        properties: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        exist_ok: bool = False,
+        timeout: float = RESULT_TIMEOUT_SECONDS,
+    ) -> Outcome:
+        """Make an empty table at version 1; TableAlreadyExists unless `exist_ok`.
+
+        The policy `every` gives each version a manifest file; `latest` keeps up with the newest.
+        """
+        operation = catalogue.create_table(
+            self.runtime().genesis,
+            parse_table_id(table_id),
+            schema,
+            location=location,
+            primary_key=primary_key,
+            policy=policy,
+            stable_row_ids=stable_row_ids,
+            properties=properties,
+            storage_options=storage_options,
+            exist_ok=exist_ok,
+        )
+        return self._change_catalogue(operation, timeout)
+
+    def register_table(
+        self,
+        table_id: TableName,
+        location: str,
+        *,
+        policy: str = "every",
+        primary_key: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        timeout: float = RESULT_TIMEOUT_SECONDS,
+    ) -> Outcome:
+        """Take over an existing Lance dataset at its newest version."""
+        operation = catalogue.register_table(
+            parse_table_id(table_id),
+            location,
+            policy=policy,
+            primary_key=primary_key,
+            properties=properties,
+        )
+        return self._change_catalogue(operation, timeout)
+
+    def drop_table(
+        self,
+        table_id: TableName,
+        *,
+        missing_ok: bool = False,
+        timeout: float = RESULT_TIMEOUT_SECONDS,
+    ) -> Outcome | None:
+        """Forget a table; its files may be removed. NoSuchTable unless `missing_ok`."""
+        operation = catalogue.drop_table(self, parse_table_id(table_id), missing_ok)
+        return None if operation is None else self._change_catalogue(operation, timeout)
+
+    def tables(self) -> list[TableInfo]:
+        """Return all tables, by name, without their schemas."""
+        return self._tables.ask_all(self.runtime())
+
+    def table(self, table_id: TableName) -> TableInfo:
+        """Return a table's description at its head; NoSuchTable names tables called alike."""
+        return self._tables.ask(self.runtime(), parse_table_id(table_id))
+
+    def submit(
+        self,
+        table_id: TableName | None,
+        operation: Any,
+        *,
+        read_version: int | None = None,
+        transaction_id: str | None = None,
+        attempt: int = 0,
+        affected_rows: AffectedRowsLike | None = None,
+        inserted_keys: KeyHashes | None = None,
+        schema_metadata: SchemaMetadata | None = None,
+        application: Application | None = None,
+        properties: Pairs = (),
+        expects: Sequence[Expect] = (),
+        dry_run: bool = False,
+    ) -> Ticket:
+        """Append one operation as a transaction and return at once.
+
+        The operation is one of `lance.LanceOperation`, a `lance.Transaction` (whose uuid becomes
+        the transaction's id), a serialized `lance.table.Transaction`, or one of this package's
+        own. What is surely wrong with it raises here, and nothing is appended.
+        """
+        built, chosen = as_operation(
+            self,
+            table_id,
+            operation,
+            read_version=read_version,
+            transaction_id=transaction_id,
+            affected_rows=affected_rows,
+            inserted_keys=inserted_keys,
+            schema_metadata=schema_metadata,
+        )
+        transaction = self.transaction(
+            (built,),
+            transaction_id=chosen,
+            attempt=attempt,
+            application=application,
+            properties=properties,
+            expects=expects,
+        )
+        if dry_run:
+            return catalogue.dry_run(self.runtime(), transaction)
+        return self.runtime().submit(transaction, id_is_new=chosen is None)
+
+    def transact(
+        self,
+        *,
+        transaction_id: str | None = None,
+        application: Application | None = None,
+        properties: Pairs = (),
+        expects: Sequence[Expect] = (),
+        timeout: float = RESULT_TIMEOUT_SECONDS,
+        wait: Wait = "readable",
+    ) -> TransactionBuilder:
+        """Collect operations on any tables and commit them as one record at the block's end.
+
+        Leaving the block waits for the outcome and raises if it isn't committed; leaving it by an
+        exception submits nothing.
+        """
+        return TransactionBuilder(
+            self,
+            transaction_id=transaction_id,
+            application=application,
+            properties=_pairs(properties),
+            expects=tuple(expects),
+            timeout=timeout,
+            wait=wait,
+        )
+
+    def append(self, table_id: TableName, data: Any, **options: Any) -> Outcome:
+        """Append rows; see `Execution` for the options."""
+        return Execution(self, parse_table_id(table_id), **options).append(data)
+
+    def delete(self, table_id: TableName, predicate: str, **options: Any) -> Outcome:
+        """Delete the rows for which a SQL predicate holds; see `Execution` for the options."""
+        return Execution(self, parse_table_id(table_id), **options).delete(predicate)
+
+    def update(
+        self,
+        table_id: TableName,
+        values: Mapping[str, Any],
+        where: str | None = None,
+        **options: Any,
+    ) -> Outcome:
+        """Set columns where a SQL predicate holds, everywhere if there is none.
+
+        A value that is a string is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
+        anything else is the value itself.
+        """
+        return Execution(self, parse_table_id(table_id), **options).update(values, where)
+
+    def merge_insert(
+        self,
+        table_id: TableName,
+        data: Any,
+        on: str | Sequence[str],
+        *,
+        when_matched_update_all: bool = True,
+        when_matched_update_all_filt: str | None = None,
+        when_not_matched_insert_all: bool = True,
+        when_not_matched_by_source_delete: bool = False,
+        when_not_matched_by_source_delete_filt: str | None = None,
+        **options: Any,
+    ) -> Outcome:
+        """Update the rows whose keys `data` has and insert the others; see `MergeOptions`."""
+        merge = MergeOptions(
+            when_matched_update_all,
+            when_matched_update_all_filt,
+            when_not_matched_insert_all,
+            when_not_matched_by_source_delete,
+            when_not_matched_by_source_delete_filt,
+        )
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        execution = Execution(self, parse_table_id(table_id), **options)
+        return execution.merge_insert(data, keys, merge)
+
+    def open(self, table_id: TableName, version: int | None = None) -> lance.LanceDataset:
+        """Open a table at a version, else at its head; native writes go through the log."""
+        return self.opened.managed(self.table(table_id), version)
+
+    def outcome(
+        self,
+        transaction_id: str,
+        timeout: float = RESULT_TIMEOUT_SECONDS,
+        wait: Wait = "committed",
+    ) -> Outcome:
+        """Ask for the outcome of any transaction; OutcomeUnknown if none comes in time."""
+        ticket = self.runtime().watch(transaction_id)
+        try:
+            return ticket.result(timeout, wait)
+        finally:
+            self.runtime().forget(ticket)
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Let what was submitted reach Kafka, and end threads and connections."""
+        with self._lock:
+            runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            runtime.close(timeout)
+
+    def __enter__(self) -> CommitLog:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def describe(self, table: TableId, *, fresh: bool) -> TableInfo:
+        """Return a table's description, asked for now or known already."""
+        known = None if fresh else self._tables.known(table)
+        return known or self._tables.ask(self.runtime(), table)
+
+    def transaction(
+        self,
+        operations: tuple[Operation, ...],
+        *,
+        transaction_id: str | None = None,
+        attempt: int = 0,
+        application: Application | None = None,
+        properties: Pairs = (),
+        expects: Sequence[Expect] = (),
+    ) -> Transaction:
+        """Make a transaction of operations, under a new id if none is given."""
+        return Transaction(
+            transaction_id or new_transaction_id(),
+            operations,
+            attempt=attempt,
+            principal=self._principal,
+            submitted_at_ms=catalogue.now_ms(),
+            application=application,
+            properties=_pairs(properties),
+            expects=tuple(expects),
+        )
+
+    def _change_catalogue(self, operation: Operation, timeout: float) -> Outcome:
+        transaction = self.transaction((operation,))
+        outcome = self.runtime().submit(transaction, id_is_new=True).result(timeout)
+        self._tables.forget(target(operation))
+        return catalogue.raise_for_table(outcome)
+
+    def _readable_by_path(self, outcome: Outcome) -> bool:
+        for result in outcome.results:
+            info = self._tables.at_location(result.table)
+            if info is None or info.incarnation != result.incarnation:
+                return False
+            if result.version and not is_readable(info, result.version):
+                return False
+        return True
+
+    def _after_fork(self) -> None:
+        """Let go of the parent's threads and sockets without touching them."""
+        abandoned, self._runtime = self._runtime, None
+        if abandoned is not None:
+            keep_for_ever(abandoned)
+        self._tables = Tables()
+        self.opened = Opened(self.runtime, self._tables)
+        self._pid = os.getpid()
+
+
+def _pairs(properties: Pairs) -> tuple[tuple[str, str], ...]:
+    items = properties.items() if isinstance(properties, Mapping) else properties
+    return tuple((str(key), str(value)) for key, value in items)
+
+
+def _new_lock(log: CommitLog | None) -> None:
+    if log is not None:
+        log._lock = threading.Lock()

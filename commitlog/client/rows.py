@@ -1,0 +1,377 @@
+"""Operations on rows, made into Lance's operations with their affected rows.
+
+Each function reads one version, writes what the operation adds and the deletion files of what it
+takes away, and returns Lance's operation beside the rows that it touched. The rows travel in the
+record, so that the leader can carry the operation over newer deletion vectors; the keys that an
+upsert inserts travel too, exactly, so that no key is inserted twice.
+
+Changed rows move to new fragments (Lance's `rewrite_rows`) and keep their stable row ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.fragment import FragmentMetadata, RowIdSequence, write_fragments
+from pyroaring import BitMap
+
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.client.data import rows_table
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.deletion_file import decode_deletion_file
+from commitlog.codecs.keys import key_hashes, packed
+from commitlog.core.deletion_vectors import deletion_file_path
+from commitlog.errors import InvalidTransaction
+from commitlog.lancepb.table_pb2 import DeletionFile
+from commitlog.model.operations import KeyHashes
+
+APPENDED_KEYS_MAX = 200_000
+"""An append of more rows than this names no keys: 16 bytes each would fill the record."""
+ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
+_OFFSET_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Lance's operation, ready to be submitted."""
+
+    operation: Any
+    read_version: int
+    affected: Mapping[int, BitMap] = field(default_factory=dict)
+    keys: KeyHashes | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Rows inserted, updated and deleted."""
+
+
+def prepare_append(
+    info: TableInfo, dataset: lance.LanceDataset, rows: pa.RecordBatchReader
+) -> Prepared:
+    """Write rows as new fragments."""
+    keys = _KeyCollector(info)
+    try:
+        fragments = write_fragments(keys.passing(rows), dataset)
+    except Exception:
+        # pylance wraps what went wrong in the caller's stream beyond recognition.
+        if keys.error is not None:
+            raise keys.error from None
+        raise
+    count = sum(fragment.physical_rows for fragment in fragments)
+    return Prepared(
+        lance.LanceOperation.Append(fragments),
+        info.version if info.primary_key else 0,
+        keys=keys.result(),
+        counts={"inserted": count},
+    )
+
+
+def prepare_delete(info: TableInfo, dataset: lance.LanceDataset, predicate: str) -> Prepared:
+    """Find the rows of a predicate and delete them from their fragments."""
+    found = _scan(dataset, [], predicate, info)
+    updated, removed, rows = delete_rows(dataset, found[ROW_ADDRESS])
+    operation = lance.LanceOperation.Delete(updated, removed, predicate)
+    return Prepared(operation, dataset.version, rows, counts={"deleted": found.num_rows})
+
+
+def prepare_update(
+    info: TableInfo, dataset: lance.LanceDataset, values: Mapping[str, Any], where: str | None
+) -> Prepared:
+    """Compute rows anew: a value is a SQL expression if it is a string, else the value itself."""
+    schema = info.schema
+    unknown = [name for name in values if name not in schema.names]
+    if unknown or not values:
+        raise InvalidTransaction(
+            f"{info.name} has no column {unknown}" if unknown else "no column is given",
+            field="values",
+            value=unknown,
+            advice=f"Its columns are {', '.join(schema.names)}",
+        )
+    literals = {n: v for n, v in values.items() if not isinstance(v, str)}
+    projection = {
+        name: values[name] if isinstance(values.get(name), str) else _quoted(name)
+        for name in schema.names
+    }
+    found = _scan(dataset, projection, where, info)
+    for name, value in literals.items():
+        column = _repeat(value, schema.field(name), found.num_rows)
+        found = found.set_column(found.schema.get_field_index(name), name, column)
+    new_rows = _conform(found, schema, info.name)
+    updated, removed, rows = delete_rows(dataset, found[ROW_ADDRESS])
+    operation = lance.LanceOperation.Update(
+        removed_fragment_ids=removed,
+        updated_fragments=updated,
+        new_fragments=_write_moved(info, dataset, new_rows, found[ROW_ID]),
+        fields_modified=[],
+        fields_for_preserving_frag_bitmap=_with_children(info, values),
+        update_mode="rewrite_rows",
+    )
+    keys = None
+    if info.primary_key:
+        changed = set(values) & set(info.primary_key)
+        hashes = _hashes(info, info.primary_key, new_rows) if changed else []
+        keys = KeyHashes(_key_ids(info, info.primary_key), packed(hashes))
+    return Prepared(operation, dataset.version, rows, keys, {"updated": found.num_rows})
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """What a merge does with rows that match, don't match, or have no match in the source."""
+
+    when_matched_update_all: bool = True
+    when_matched_update_all_filt: str | None = None
+    """Updates only where this holds; columns of the table are `target.x`, of the data `source.x`.
+    """
+    when_not_matched_insert_all: bool = True
+    when_not_matched_by_source_delete: bool = False
+    when_not_matched_by_source_delete_filt: str | None = None
+
+
+def prepare_merge(
+    info: TableInfo,
+    dataset: lance.LanceDataset,
+    source: pa.Table,
+    on: Sequence[str],
+    options: MergeOptions,
+) -> Prepared:
+    """Have pylance join the source with the table; add what it leaves out of the transaction.
+
+    pylance's uncommitted merge says neither which rows it touched nor which keys it inserts. The
+    rows are read off its deletion files; the keys are the source's, if it inserted any.
+    """
+    hashes = check_merge(info, source, on)
+    builder = dataset.merge_insert(list(on))
+    if options.when_matched_update_all:
+        builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
+    if options.when_not_matched_insert_all:
+        builder = builder.when_not_matched_insert_all()
+    if options.when_not_matched_by_source_delete:
+        builder = builder.when_not_matched_by_source_delete(
+            options.when_not_matched_by_source_delete_filt
+        )
+    try:
+        transaction, counts = builder.execute_uncommitted(source)
+    except (ValueError, OSError) as error:
+        raise InvalidTransaction(
+            f"the merge into {info.name} cannot be executed: {error}", field="merge_insert"
+        ) from error
+    inserts = counts["num_inserted_rows"] > 0
+    return Prepared(
+        transaction.operation,
+        dataset.version,
+        _rows_taken(info, dataset, transaction.operation),
+        KeyHashes(_key_ids(info, on), packed(hashes) if inserts else b""),
+        {name.split("_")[1]: count for name, count in counts.items()},
+    )
+
+
+def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[bytes]:
+    """Return the hashes of the source's keys; refuse unknown columns and keys that come twice."""
+    unknown = [name for name in on if name not in info.schema.names]
+    if unknown or not on:
+        raise InvalidTransaction(
+            f"{info.name} has no column {unknown}" if unknown else "no key column is given",
+            field="on",
+            value=unknown,
+            advice=f"Its columns are {', '.join(info.schema.names)}",
+        )
+    hashes = _hashes(info, on, source)
+    if len(set(hashes)) != len(hashes):
+        groups = source.select(list(on)).group_by(list(on)).aggregate([([], "count_all")])
+        twice = groups.filter(pc.greater(groups["count_all"], 1)).slice(0, 3)
+        raise InvalidTransaction(
+            f"the data has {len(hashes) - len(set(hashes))} keys more than once, such as"
+            f" {twice.select(list(on)).to_pylist()}",
+            field="on",
+            value=twice.to_pylist(),
+            advice="Leave one row for each key",
+        )
+    return hashes
+
+
+def _rows_taken(
+    info: TableInfo, dataset: lance.LanceDataset, operation: Any
+) -> dict[int, BitMap]:
+    """Return the rows that post-images lack against the version that was read."""
+    store = store_for(info.location)
+    taken: dict[int, BitMap] = {}
+    for image in operation.updated_fragments:
+        before = _fragment(dataset, image.id).metadata
+        taken[image.id] = _deleted(store, image) - _deleted(store, before)
+    for fragment_id in operation.removed_fragment_ids:
+        before = _fragment(dataset, fragment_id).metadata
+        taken[fragment_id] = BitMap(range(before.physical_rows)) - _deleted(store, before)
+    return taken
+
+
+def _fragment(dataset: lance.LanceDataset, fragment_id: int) -> lance.LanceFragment:
+    fragment = dataset.get_fragment(fragment_id)
+    assert fragment is not None, f"pylance named fragment {fragment_id}, which it doesn't have"
+    return fragment
+
+
+def _deleted(store: ObjectStore, fragment: FragmentMetadata) -> BitMap:
+    if fragment.deletion_file is None:
+        return BitMap()
+    described = _deletion_file(fragment.deletion_file)
+    data = store.read(deletion_file_path(fragment.id, described))
+    return decode_deletion_file(data, described.file_type)
+
+
+def _deletion_file(source: Any) -> DeletionFile:
+    is_bitmap = source.file_type == "bitmap"
+    return DeletionFile(
+        file_type=DeletionFile.BITMAP if is_bitmap else DeletionFile.ARROW_ARRAY,
+        read_version=source.read_version,
+        id=source.id,
+    )
+
+
+def delete_rows(
+    dataset: lance.LanceDataset, addresses: pa.ChunkedArray
+) -> tuple[list[FragmentMetadata], list[int], dict[int, BitMap]]:
+    """Delete rows by address; return post-images, ids of emptied fragments, and the offsets."""
+    ordered = sorted(addresses.to_pylist())
+    rows = {
+        fragment_id: BitMap(address & (1 << _OFFSET_BITS) - 1 for address in group)
+        for fragment_id, group in groupby(ordered, lambda address: address >> _OFFSET_BITS)
+    }
+    updated: list[FragmentMetadata] = []
+    removed: list[int] = []
+    for fragment_id, offsets in rows.items():
+        image = _fragment(dataset, fragment_id).delete_rows(list(offsets))
+        if image is None:
+            removed.append(fragment_id)
+        else:
+            updated.append(image)
+    return updated, removed, rows
+
+
+def remove_files(info: TableInfo, prepared: Prepared, *, keep_data: bool = False) -> None:
+    """Remove what was written for an operation that surely was not committed."""
+    store = store_for(info.location)
+    operation = prepared.operation
+    if not keep_data:
+        added: Any = getattr(operation, "new_fragments", getattr(operation, "fragments", ()))
+        for fragment in added:
+            for file in fragment.files:
+                store.delete(f"data/{file.path}")
+    for image in getattr(operation, "updated_fragments", ()):
+        deletions = image.deletion_file
+        if deletions is not None and deletions.read_version == prepared.read_version:
+            store.delete(deletion_file_path(image.id, _deletion_file(deletions)))
+
+
+def _scan(
+    dataset: lance.LanceDataset,
+    columns: list[str] | dict[str, str],
+    predicate: str | None,
+    info: TableInfo,
+) -> pa.Table:
+    try:
+        return dataset.scanner(
+            columns=columns, filter=predicate, with_row_address=True, with_row_id=True
+        ).to_table()
+    except (ValueError, OSError, RuntimeError) as error:
+        raise InvalidTransaction(
+            f"{info.name} cannot be read by {predicate!r}: {error}",
+            field="predicate",
+            value=predicate,
+            advice=f"Use SQL over the columns {', '.join(info.schema.names)}",
+        ) from error
+
+
+def _write_moved(
+    info: TableInfo, dataset: lance.LanceDataset, rows: pa.Table, row_ids: pa.ChunkedArray
+) -> list[FragmentMetadata]:
+    """Write rows, the first of which are moved ones with their row ids, as new fragments."""
+    if rows.num_rows == 0:
+        return []
+    fragments = write_fragments(rows, dataset)
+    if info.stable_row_ids:
+        ids = row_ids.to_pylist()
+        start = 0
+        for fragment in fragments:
+            carried = ids[start : start + fragment.physical_rows]
+            start += fragment.physical_rows
+            if carried:
+                fragment.row_id_meta = RowIdSequence(carried).to_inline_metadata()
+    return fragments
+
+
+def _conform(found: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
+    return rows_table(found.select(schema.names), schema, table)
+
+
+def _repeat(value: Any, target: pa.Field, count: int) -> pa.Array:
+    try:
+        scalar = value.cast(target.type) if isinstance(value, pa.Scalar) else value
+        return pa.repeat(pa.scalar(scalar, target.type), count)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidTransaction(
+            f"column {target.name!r} is {target.type} and cannot hold {value!r}: {error}",
+            field=target.name,
+            value=value,
+        ) from error
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+def _with_children(info: TableInfo, names: Iterable[str]) -> list[int]:
+    """Return the ids of columns and of everything in them."""
+    wanted = set(info.top_level_ids([name for name in names if name in info.schema.names]))
+    for field_id, described in sorted(info.field_ids.items()):
+        if described.parent_id in wanted:
+            wanted.add(field_id)
+    return sorted(wanted)
+
+
+def _key_ids(info: TableInfo, names: Sequence[str]) -> tuple[int, ...]:
+    return tuple(sorted(info.top_level_ids(list(names))))
+
+
+def _hashes(info: TableInfo, names: Sequence[str], rows: pa.Table | pa.RecordBatch) -> list[bytes]:
+    """Return the hashes of the rows' keys; a key with a null in it equals no other."""
+    ordered = sorted(names, key=lambda name: info.top_level_ids([name]))
+    columns = [rows.column(name) for name in ordered]
+    valid = [pc.is_valid(column) for column in columns]
+    mask = valid[0]
+    for each in valid[1:]:
+        mask = pc.and_(mask, each)
+    return key_hashes([column.filter(mask) for column in columns])
+
+
+class _KeyCollector:
+    """Hashes the keys of rows on their way into files, where the table declares its key."""
+
+    def __init__(self, info: TableInfo) -> None:
+        self._info = info
+        self._hashes: set[bytes] = set()
+        self._count = 0
+        self.error: Exception | None = None
+
+    def passing(self, rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(rows.schema, self._batches(rows))
+
+    def _batches(self, rows: pa.RecordBatchReader) -> Iterable[pa.RecordBatch]:
+        key = self._info.primary_key
+        try:
+            for batch in rows:
+                self._count += batch.num_rows
+                if key and self._count <= APPENDED_KEYS_MAX:
+                    self._hashes.update(_hashes(self._info, key, batch))
+                yield batch
+        except Exception as error:
+            self.error = error
+            raise
+
+    def result(self) -> KeyHashes | None:
+        if not self._info.primary_key or self._count > APPENDED_KEYS_MAX:
+            return None
+        return KeyHashes(_key_ids(self._info, self._info.primary_key), packed(self._hashes))

@@ -1,0 +1,306 @@
+"""What a client holds in one process: the writer, its connections to the leaders, its threads.
+
+Nothing here survives a fork; `CommitLog` makes a new runtime in a child. All threads are daemons:
+a program ends without closing anything, and what was submitted gets a moment to reach Kafka.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import heapq
+import itertools
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from commitlog.client.connection import Connection
+from commitlog.client.fallback import Fallback
+from commitlog.client.tickets import Ticket
+from commitlog.codecs.avro import payload_hash
+from commitlog.errors import InvalidTransaction, Overloaded, Unavailable
+from commitlog.model.operations import target
+from commitlog.model.records import Genesis, Outcome, Transaction
+from commitlog.model.table import DomainMap, TableId, format_table_id
+from commitlog.ports import DeliveryFailed, Log, TransactionsWriter
+from commitlog.wire import Watch
+
+POLL_SECONDS = 0.1
+EXIT_FLUSH_SECONDS = 5.0
+OVERLOAD_PATIENCE_SECONDS = 10.0
+RESEND_FOR_SECONDS = 300.0
+"""How long a transaction whose delivery failed is sent again under its id."""
+_RESEND_DELAYS = (0.1, 2.0)
+
+_log = logging.getLogger("commitlog")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """How a client behaves, apart from Kafka's own settings."""
+
+    token: str = ""
+    fallback_after_seconds: float = 3.0
+    request_timeout_seconds: float = 30.0
+
+
+@dataclass(order=True, slots=True)
+class _Resend:
+    due: float
+    number: int
+    ticket: Ticket = field(compare=False)
+    delay: float = field(compare=False)
+    until: float = field(compare=False)
+    may_be_appended: bool = field(compare=False)
+
+
+class Runtime:
+    """One process's part of a client. Thread-safe."""
+
+    def __init__(
+        self, log: Log, settings: RuntimeSettings, is_readable: Callable[[Outcome], bool]
+    ) -> None:
+        """Take a log that exists; raises WrongLog if it doesn't."""
+        self.log = log
+        self.genesis: Genesis = log.genesis(0)
+        self.partitions = log.partitions()
+        self.domains = DomainMap(self.genesis.domains)
+        self._settings = settings
+        self._is_readable = is_readable
+        self._lock = threading.Lock()
+        self._connections: dict[int, Connection] = {}
+        self._fallbacks: list[Fallback] = []
+        self._writer: TransactionsWriter | None = None
+        self._resends: list[_Resend] = []
+        self._numbers = itertools.count()
+        self._closed = threading.Event()
+        self._pump: threading.Thread | None = None
+        self.readable_hint = True
+        """What the last wait was for: the leader is asked for that as soon as one submits."""
+
+    def connection(self, partition: int) -> Connection:
+        """Return the connection to a partition's leader, beginning to connect on first use."""
+        with self._lock:
+            found = self._connections.get(partition)
+            if found is None:
+                found = Connection(
+                    self.log,
+                    name=self.log.name,
+                    log_id=self.genesis.log_id,
+                    partition=partition,
+                    token=self._settings.token,
+                )
+                self._connections[partition] = found
+                after = self._settings.fallback_after_seconds
+                self._fallbacks.append(
+                    Fallback(
+                        self.log, found, is_readable=self._is_readable, after_seconds=after
+                    )
+                )
+                found.open_early()
+        return found
+
+    def partition_of(self, transaction: Transaction) -> int:
+        """Return the partition that decides a transaction; refuse one that would need two."""
+        first: dict[int, TableId] = {}
+        for operation in transaction.operations:
+            table = target(operation)
+            first.setdefault(self.domains.partition(table), table)
+        if len(first) > 1:
+            (one, a), (two, b), *_ = sorted(first.items())
+            raise InvalidTransaction(
+                f"{format_table_id(a)} is decided by partition {one} and {format_table_id(b)} by"
+                f" partition {two}: one transaction cannot name both",
+                field="operations",
+                value=(format_table_id(a), format_table_id(b)),
+                advice="Split it, or keep tables that commit together under one first name",
+            )
+        return next(iter(first), 0)
+
+    def request(self, partition: int, method: str, **params: Any) -> Any:
+        """Ask a partition's leader."""
+        timeout = self._settings.request_timeout_seconds
+        return self.connection(partition).request(method, params, timeout)
+
+    def submit(
+        self, transaction: Transaction, *, id_is_new: bool, any_content: bool = False
+    ) -> Ticket:
+        """Append a transaction; what is wrong with it raises before anything is sent.
+
+        With `any_content` a commit under this id counts, whatever its content.
+        """
+        partition = self.partition_of(transaction)
+        connection = self.connection(partition)
+        ticket = Ticket(
+            transaction,
+            self._asker(connection, id_is_new),
+            payload_hash=b"" if id_is_new or any_content else payload_hash(transaction),
+        )
+        # The leader knows who waits before it decides: no further round trip.
+        ticket.ask_ahead(readable=self.readable_hint)
+        try:
+            self._append_patiently(ticket, partition)
+        except BaseException:
+            for awaited in connection.outstanding():
+                if awaited.deliver == ticket.deliver:
+                    connection.forget(awaited)
+            raise
+        return ticket
+
+    def watch(self, transaction_id: str) -> Ticket:
+        """Return a ticket for a transaction that somebody submitted before."""
+        def ask(ticket: Ticket, readable: bool) -> None:
+            for partition in range(self.partitions):
+                watch = Watch(transaction_id, 0, readable)
+                self.connection(partition).watch(watch, ticket.deliver, is_new=False)
+
+        return Ticket(Transaction(transaction_id, ()), ask)
+
+    def forget(self, ticket: Ticket) -> None:
+        """Stop waiting for a ticket."""
+        with self._lock:
+            connections = list(self._connections.values())
+        for connection in connections:
+            for awaited in connection.outstanding():
+                if awaited.deliver == ticket.deliver:
+                    connection.forget(awaited)
+
+    def close(self, timeout_seconds: float) -> None:
+        """Let what is on its way reach Kafka, and end the threads."""
+        self.flush(timeout_seconds)
+        self._closed.set()
+        with self._lock:
+            connections, self._connections = list(self._connections.values()), {}
+            writer, self._writer = self._writer, None
+        for fallback in self._fallbacks:
+            fallback.close()
+        for connection in connections:
+            connection.close()
+        if writer is not None:
+            writer.close()
+
+    def flush(self, timeout_seconds: float) -> None:
+        """Wait until Kafka has what was submitted."""
+        writer = self._writer
+        if writer is not None:
+            writer.flush(timeout_seconds)
+
+    def _asker(self, connection: Connection, id_is_new: bool) -> Callable[[Ticket, bool], None]:
+        first = [id_is_new]
+
+        def ask(ticket: Ticket, readable: bool) -> None:
+            transaction = ticket.transaction
+            watch = Watch(
+                transaction.transaction_id, transaction.attempt, readable, ticket.payload_hash
+            )
+            connection.watch(watch, ticket.deliver, is_new=first[0])
+            first[0] = False
+            self.readable_hint = readable
+
+        return ask
+
+    def _open_writer(self) -> TransactionsWriter:
+        writer = self._writer
+        if writer is None:
+            with self._lock:
+                if self._closed.is_set():
+                    raise Unavailable("the client was closed; connect again")
+                if self._writer is None:
+                    self._writer = self.log.transactions_writer()
+                    self._pump = threading.Thread(
+                        target=self._run_pump, name="commitlog-deliveries", daemon=True
+                    )
+                    self._pump.start()
+                    flush_at_exit(self)
+                writer = self._writer
+        return writer
+
+    def _append_patiently(self, ticket: Ticket, partition: int) -> None:
+        deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
+        while True:
+            try:
+                return self._append(ticket, partition, _RESEND_DELAYS[0], None, False)
+            except Overloaded as error:
+                if time.monotonic() + error.retry_after_seconds > deadline:
+                    raise
+                self._closed.wait(error.retry_after_seconds)
+
+    def _append(
+        self, ticket: Ticket, partition: int, delay: float, until: float | None, unsure: bool
+    ) -> None:
+        limit = time.monotonic() + RESEND_FOR_SECONDS if until is None else until
+
+        def delivered(offset: int, error: Exception | None) -> None:
+            if error is None:
+                ticket.offset, ticket.delivery_error = offset, ""
+                return
+            ticket.delivery_error = str(error)
+            sure = isinstance(error, DeliveryFailed) and error.appended is False
+            resend = _Resend(
+                time.monotonic() + delay,
+                next(self._numbers),
+                ticket,
+                min(2 * delay, _RESEND_DELAYS[1]),
+                limit,
+                unsure or not sure,
+            )
+            with self._lock:
+                heapq.heappush(self._resends, resend)
+
+        self._open_writer().append(
+            ticket.transaction, partition=partition, on_delivery=delivered
+        )
+
+    def _run_pump(self) -> None:
+        while not self._closed.is_set():
+            writer = self._writer
+            if writer is None:
+                return
+            try:
+                writer.poll(POLL_SECONDS)
+                self._resend_due()
+            except Exception:
+                _log.exception("running Kafka's delivery callbacks failed")
+                self._closed.wait(POLL_SECONDS)
+
+    def _resend_due(self) -> None:
+        """Append again, under the same id, what Kafka didn't acknowledge."""
+        while self._resends and self._resends[0].due <= time.monotonic():
+            with self._lock:
+                resend = heapq.heappop(self._resends)
+            ticket = resend.ticket
+            if ticket.done():
+                continue
+            if resend.due > resend.until:
+                if not resend.may_be_appended:
+                    ticket.fail(
+                        Unavailable(f"Kafka did not take the record: {ticket.delivery_error}")
+                    )
+                    self.forget(ticket)
+                continue
+            partition = self.partition_of(ticket.transaction)
+            try:
+                self._append(
+                    ticket, partition, resend.delay, resend.until, resend.may_be_appended
+                )
+            except Overloaded as error:
+                resend.due = time.monotonic() + error.retry_after_seconds
+                with self._lock:
+                    heapq.heappush(self._resends, resend)
+
+
+def flush_at_exit(runtime: Runtime) -> None:
+    """Give what was submitted a moment to leave, when the program ends without a close."""
+    reference = weakref.ref(runtime)
+
+    def flush() -> None:
+        living = reference()
+        if living is not None:
+            with contextlib.suppress(Exception):
+                living.flush(EXIT_FLUSH_SECONDS)
+
+    atexit.register(flush)

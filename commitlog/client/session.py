@@ -1,0 +1,169 @@
+"""Operations on many tables, collected into one transaction.
+
+Rows are read and files written as the operations are added, on the head of that moment; nothing
+is appended before the block's end. The transaction is not executed again by itself: what was read
+in one table may have decided what was written to another, and only the caller knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from commitlog.client.data import rows_reader, rows_table
+from commitlog.client.rows import (
+    MergeOptions,
+    Prepared,
+    prepare_append,
+    prepare_delete,
+    prepare_merge,
+    prepare_update,
+    remove_files,
+)
+from commitlog.client.submission import (
+    AffectedRowsLike,
+    LanceRequest,
+    as_operation,
+    lance_commit,
+    new_transaction_id,
+)
+from commitlog.client.tables import TableInfo
+from commitlog.client.tickets import Ticket, Wait
+from commitlog.model.operations import KeyHashes, Operation
+from commitlog.model.records import Application, Expect, Outcome, Status
+from commitlog.model.table import parse_table_id
+
+if TYPE_CHECKING:
+    from commitlog.client.log import CommitLog, TableName
+
+
+class TransactionBuilder:
+    """What `CommitLog.transact()` gives: add operations, then leave the block."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        *,
+        transaction_id: str | None,
+        application: Application | None,
+        properties: tuple[tuple[str, str], ...],
+        expects: tuple[Expect, ...],
+        timeout: float,
+        wait: Wait,
+    ) -> None:
+        """Start empty."""
+        self._log = log
+        self.transaction_id = transaction_id or new_transaction_id()
+        self._id_is_new = transaction_id is None
+        self._application = application
+        self._properties = properties
+        self._expects = list(expects)
+        self._timeout = timeout
+        self._wait: Wait = wait
+        self._operations: list[Operation] = []
+        self._written: list[tuple[TableInfo, Prepared]] = []
+        self.ticket: Ticket | None = None
+        self.outcome: Outcome | None = None
+
+    def expect(self, expectation: Expect) -> None:
+        """Add a precondition of the whole transaction."""
+        self._expects.append(expectation)
+
+    def submit(
+        self,
+        table_id: TableName | None,
+        operation: Any,
+        *,
+        read_version: int | None = None,
+        affected_rows: AffectedRowsLike | None = None,
+        inserted_keys: KeyHashes | None = None,
+    ) -> None:
+        """Add one operation, as in `CommitLog.submit`."""
+        built, _ = as_operation(
+            self._log,
+            table_id,
+            operation,
+            read_version=read_version,
+            transaction_id=self.transaction_id,
+            affected_rows=affected_rows,
+            inserted_keys=inserted_keys,
+        )
+        self._operations.append(built)
+
+    def append(self, table_id: TableName, data: Any) -> None:
+        """Add rows to a table."""
+        info = self._head(table_id)
+        rows = rows_reader(data, info.schema, info.name)
+        self._add(info, prepare_append(info, self._log.opened.for_writing(info), rows))
+
+    def delete(self, table_id: TableName, predicate: str) -> None:
+        """Delete rows of a table."""
+        info = self._head(table_id)
+        dataset = self._log.opened.plain(info, info.version)
+        self._add(info, prepare_delete(info, dataset, predicate))
+
+    def update(
+        self, table_id: TableName, values: Mapping[str, Any], where: str | None = None
+    ) -> None:
+        """Set columns of rows of a table."""
+        info = self._head(table_id)
+        dataset = self._log.opened.plain(info, info.version)
+        self._add(info, prepare_update(info, dataset, values, where))
+
+    def merge_insert(
+        self, table_id: TableName, data: Any, on: str | Sequence[str], **options: Any
+    ) -> None:
+        """Join rows with a table by key; the options are those of `MergeOptions`."""
+        info = self._head(table_id)
+        source = rows_table(data, info.schema, info.name)
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        dataset = self._log.opened.plain(info, info.version)
+        self._add(info, prepare_merge(info, dataset, source, keys, MergeOptions(**options)))
+
+    def __enter__(self) -> TransactionBuilder:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Submit and wait, unless the block failed; raise unless committed."""
+        if kind is not None:
+            self._remove_files()
+            return
+        if not self._operations:
+            return
+        transaction = self._log.transaction(
+            tuple(self._operations),
+            transaction_id=self.transaction_id,
+            application=self._application,
+            properties=self._properties,
+            expects=self._expects,
+        )
+        self.ticket = self._log.runtime().submit(transaction, id_is_new=self._id_is_new)
+        self.outcome = self.ticket.result(self._timeout, self._wait)
+        if self.outcome.status is not Status.COMMITTED:
+            self._remove_files()
+        self.outcome.raise_for_conflict()
+
+    def _head(self, table_id: TableName) -> TableInfo:
+        return self._log.describe(parse_table_id(table_id), fresh=True)
+
+    def _add(self, info: TableInfo, prepared: Prepared) -> None:
+        request = LanceRequest(
+            prepared.operation, self.transaction_id, self._id_is_new, prepared.read_version
+        )
+        self._operations.append(
+            lance_commit(
+                info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+            )
+        )
+        self._written.append((info, prepared))
+
+    def _remove_files(self) -> None:
+        for info, prepared in self._written:
+            remove_files(info, prepared)

@@ -1,0 +1,362 @@
+"""What callers hand over, as operations of the log; what is surely wrong is refused here.
+
+The leader checks everything again, and it alone decides. A check here costs no round trip, and
+leaves the log as it was: it compares the operation with itself, with the table's description, and
+with the files at the table's location.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+import lance
+from google.protobuf.message import DecodeError
+from pyroaring import BitMap
+from uuid_utils import uuid7
+
+from commitlog.adapters.storage import local_path
+from commitlog.client.contents import new_fragments, summary, touched
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.lance_objects import SchemaMetadata, to_transaction_bytes
+from commitlog.core.deletion_vectors import portable
+from commitlog.errors import InvalidTransaction, MissingDataFile
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
+from commitlog.model.operations import (
+    AffectedRows,
+    KeyHashes,
+    LanceCommit,
+    Operation,
+    target,
+)
+from commitlog.model.table import format_table_id, parse_table_id
+
+if TYPE_CHECKING:
+    from commitlog.client.log import CommitLog, TableName
+
+AffectedRowsLike = Mapping[int, BitMap | Iterable[int] | bytes] | Sequence[AffectedRows]
+_DATA_DIRECTORY = "data"
+_HEAD = -1
+
+
+def new_transaction_id() -> str:
+    """Return a fresh id, which sorts by time."""
+    return str(uuid7())
+
+
+@dataclass(frozen=True, slots=True)
+class LanceRequest:
+    """One of Lance's operations as it was handed over, before the head is known."""
+
+    operation: Any
+    """A `lance.LanceOperation`, a `lance.Transaction`, or a serialized message."""
+    transaction_id: str
+    id_is_new: bool
+    read_version: int
+    """`_HEAD`: as of the head when it is submitted."""
+
+    @property
+    def needs_head(self) -> bool:
+        """Whether the head must be asked for first."""
+        return self.read_version == _HEAD
+
+    @property
+    def uuid(self) -> str:
+        """The id as Lance's message has it: itself if it is a UUID, else one made of it."""
+        try:
+            UUID(self.transaction_id)
+        except ValueError:
+            return str(uuid5(NAMESPACE_OID, self.transaction_id))
+        return self.transaction_id
+
+
+def read_request(
+    operation: Any, *, read_version: int | None, transaction_id: str | None
+) -> LanceRequest:
+    """Find out an operation's id and read version."""
+    own_id, own_version = "", None
+    is_append = isinstance(operation, lance.LanceOperation.Append)
+    if isinstance(operation, lance.Transaction):
+        own_id, own_version = operation.uuid, operation.read_version
+        is_append = isinstance(operation.operation, lance.LanceOperation.Append)
+    elif isinstance(operation, bytes | bytearray | memoryview):
+        message = parse_message(bytes(operation))
+        own_id, own_version = message.uuid, message.read_version
+        is_append = message.WhichOneof("operation") == "append"
+    version = own_version if read_version is None else read_version
+    if version is not None and version < 0:
+        raise InvalidTransaction(
+            f"read version {version} is negative",
+            field="read_version",
+            value=version,
+            advice="Pass the version that was read, or leave it out for the head",
+        )
+    if not version:
+        # An append reads nothing, so it is as of the head whenever it is decided.
+        version = 0 if is_append else _HEAD
+    chosen = transaction_id or own_id
+    return LanceRequest(operation, chosen or new_transaction_id(), not chosen, version)
+
+
+def parse_message(data: bytes) -> LanceMessage:
+    """Decode a serialized `lance.table.Transaction`."""
+    try:
+        return LanceMessage.FromString(data)
+    except DecodeError as error:
+        raise InvalidTransaction(
+            "the bytes are no Lance transaction",
+            field="operation",
+            advice="Pass a serialized lance.table.Transaction",
+        ) from error
+
+
+def as_operation(
+    log: CommitLog,
+    table_id: TableName | None,
+    operation: Any,
+    *,
+    read_version: int | None,
+    transaction_id: str | None,
+    affected_rows: AffectedRowsLike | None,
+    inserted_keys: KeyHashes | None,
+    schema_metadata: SchemaMetadata | None = None,
+) -> tuple[Operation, str | None]:
+    """Return what was handed over as the log's operation, and the id it asks for, if any."""
+    table = None if table_id is None else parse_table_id(table_id)
+    if isinstance(operation, Operation):
+        if table is not None and target(operation) != table:
+            raise InvalidTransaction(
+                f"the operation is about {format_table_id(target(operation))}",
+                field="table",
+                value=table_id,
+                advice="Name that table, or none",
+            )
+        return operation, transaction_id
+    if table is None:
+        raise InvalidTransaction("no table is given", field="table", advice="Name it")
+    request = read_request(operation, read_version=read_version, transaction_id=transaction_id)
+    info = log.describe(table, fresh=request.needs_head)
+    if request.read_version > info.version:
+        info = log.describe(table, fresh=True)
+    check_read_version(info, request.read_version)
+    built = lance_commit(
+        info,
+        request,
+        affected_rows=affected_rows,
+        inserted_keys=inserted_keys,
+        schema_metadata=schema_metadata,
+    )
+    return built, None if request.id_is_new else request.transaction_id
+
+
+def check_read_version(info: TableInfo, read_version: int) -> None:
+    """Refuse a read version that doesn't exist yet."""
+    if read_version > info.version:
+        raise InvalidTransaction(
+            f"read version {read_version} of {info.name} is in the future: the head is"
+            f" {info.version}",
+            field="read_version",
+            value=read_version,
+            advice="Pass the version that was read, or leave it out for the head",
+        )
+
+
+def lance_commit(
+    info: TableInfo,
+    request: LanceRequest,
+    *,
+    affected_rows: AffectedRowsLike | None = None,
+    inserted_keys: KeyHashes | None = None,
+    schema_metadata: SchemaMetadata | None = None,
+) -> LanceCommit:
+    """Encode and check one of Lance's operations on a table."""
+    read_version = info.version if request.needs_head else request.read_version
+    encoded, metadata = _encode(request, read_version)
+    message = parse_message(encoded)
+    name = _operation_name(message)
+    rows = affected(affected_rows)
+    check(info, message, read_version)
+    return LanceCommit(
+        table=info.table_id,
+        operation=name,
+        read_version=read_version,
+        message=encoded,
+        incarnation=info.incarnation,
+        schema_metadata=metadata if schema_metadata is None else schema_metadata,
+        affected_rows=rows,
+        inserted_keys=inserted_keys,
+        summary=summary(message, rows),
+    )
+
+
+def _encode(request: LanceRequest, read_version: int) -> tuple[bytes, SchemaMetadata | None]:
+    operation, uuid = request.operation, request.uuid
+    if isinstance(operation, bytes | bytearray | memoryview):
+        message = parse_message(bytes(operation))
+        if message.uuid == uuid and message.read_version == read_version:
+            return bytes(operation), None
+        message.uuid, message.read_version = uuid, read_version
+        return message.SerializeToString(deterministic=True), None
+    try:
+        return to_transaction_bytes(operation, read_version=read_version, uuid=uuid)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidTransaction(
+            f"the {type(operation).__name__} holds a value that Lance has no place for: {error}",
+            field="operation",
+            value=operation,
+            advice="Ids and versions are whole numbers from 0 on",
+        ) from error
+
+
+def affected(rows: AffectedRowsLike | None) -> tuple[AffectedRows, ...]:
+    """Return affected rows as the log carries them, by fragment."""
+    if not rows:
+        return ()
+    if not isinstance(rows, Mapping):
+        return tuple(sorted(rows, key=lambda entry: entry.fragment_id))
+    result = []
+    for fragment_id in sorted(rows):
+        offsets = rows[fragment_id]
+        if fragment_id < 0:
+            raise InvalidTransaction(
+                f"fragment id {fragment_id} is negative", field="affected_rows", value=fragment_id
+            )
+        data = offsets if isinstance(offsets, bytes) else portable(BitMap(offsets))
+        result.append(AffectedRows(fragment_id, data))
+    return tuple(result)
+
+
+def _operation_name(message: LanceMessage) -> str:
+    which = message.WhichOneof("operation")
+    if which is None:
+        return "Unknown"
+    return "".join(part.capitalize() for part in which.split("_"))
+
+
+def check(info: TableInfo, message: LanceMessage, read_version: int) -> None:
+    """Refuse what the leader would surely refuse."""
+    added = new_fragments(message)
+    updated, removed = touched(message)
+    _check_ids(message, added, updated, removed)
+    _check_fields(info, message, added)
+    root = _local_root(info.location)
+    if root:
+        for fragment in (*added, *updated):
+            _check_files(info, root, fragment)
+    ids = [fragment.id for fragment in updated] + removed
+    if ids and read_version:
+        _check_exist(info, ids, read_version)
+
+
+@lru_cache(maxsize=1024)
+def _local_root(location: str) -> str:
+    path = local_path(location)
+    return "" if path is None else os.fspath(path)
+
+
+def _check_ids(
+    message: LanceMessage,
+    added: Sequence[DataFragment],
+    updated: Sequence[DataFragment],
+    removed: Sequence[int],
+) -> None:
+    named = [f.id for f in updated] + list(removed)
+    if message.WhichOneof("operation") == "append":
+        named += [f.id for f in added if f.id]
+    seen: set[int] = set()
+    for fragment_id in named:
+        if fragment_id in seen:
+            raise InvalidTransaction(
+                f"fragment {fragment_id} is named twice",
+                field="fragment_id",
+                value=fragment_id,
+                advice="Name each fragment once, either as updated or as removed",
+            )
+        seen.add(fragment_id)
+
+
+def _check_fields(
+    info: TableInfo, message: LanceMessage, added: Sequence[DataFragment]
+) -> None:
+    if message.WhichOneof("operation") not in ("append", "update") or not info.fields:
+        return
+    known = info.field_ids
+    for fragment in added:
+        for file in fragment.files:
+            foreign = [field for field in file.fields if field >= 0 and field not in known]
+            if foreign:
+                raise InvalidTransaction(
+                    f"data file {file.path} has the field ids {foreign}, which the schema of"
+                    f" {info.name} at version {info.version} doesn't have",
+                    field="fields",
+                    value=foreign,
+                    advice="Write the fragments with the table's schema"
+                    " (lance.fragment.write_fragments(data, log.open(table)))",
+                )
+
+
+def _check_files(info: TableInfo, root: str, fragment: DataFragment) -> None:
+    for file in fragment.files:
+        if file.HasField("base_id"):
+            continue
+        path = os.path.join(root, _DATA_DIRECTORY, file.path)
+        try:
+            size = os.stat(path).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise MissingDataFile(
+                f"data file {file.path} isn't in {root}/{_DATA_DIRECTORY}",
+                field="files",
+                value=file.path,
+                advice=f"Write it to the location of {info.name} first",
+            ) from None
+        if file.file_size_bytes and size != file.file_size_bytes:
+            raise MissingDataFile(
+                f"data file {file.path} has {size} bytes instead of {file.file_size_bytes}",
+                field="files",
+                value=file.path,
+                advice="Write it again: it is cut off, or another file",
+            )
+
+
+def _check_exist(info: TableInfo, ids: Iterable[int], read_version: int) -> None:
+    known = _fragment_ids(info.location, info.incarnation, read_version)
+    missing = sorted(set(ids) - known) if known is not None else []
+    if missing:
+        raise InvalidTransaction(
+            f"{info.name} has no fragment {missing[0]} at version {read_version}",
+            field="fragment_id",
+            value=missing,
+            advice="Read the version again, and name the fragments that it has",
+        )
+
+
+_known_fragments: dict[tuple[str, str, int], frozenset[int]] = {}
+
+
+def _fragment_ids(location: str, incarnation: str, version: int) -> frozenset[int] | None:
+    """Return the fragments of a version whose manifest is there; None if it isn't."""
+    key = (location, incarnation, version)
+    found = _known_fragments.get(key)
+    if found is None:
+        try:
+            dataset = lance.dataset(location, version=version)
+        except (ValueError, OSError):
+            return None
+        found = remember_fragments(dataset, incarnation, location)
+    return found
+
+
+def remember_fragments(
+    dataset: lance.LanceDataset, incarnation: str, location: str
+) -> frozenset[int]:
+    """Keep which fragments an opened version has."""
+    found = frozenset(fragment.fragment_id for fragment in dataset.get_fragments())
+    while len(_known_fragments) >= 16:
+        _known_fragments.pop(next(iter(_known_fragments)), None)
+    _known_fragments[location, incarnation, dataset.version] = found
+    return found

@@ -1,0 +1,149 @@
+"""What a client knows of tables: asked of the leader, kept until it turns out to be old."""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import json
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from lance.schema import LanceSchema
+
+from commitlog.client.runtime import Runtime
+from commitlog.codecs.lance_objects import SchemaMetadata
+from commitlog.errors import NoSuchTable
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.model.table import Policy, TableId, format_table_id
+
+MAX_AGE_SECONDS = 60.0
+"""How long a description is used for what the leader checks again anyway."""
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """A table as the leader described it at some moment."""
+
+    table_id: TableId
+    incarnation: str
+    location: str
+    version: int
+    """The head: the newest committed version."""
+    readable_version: int
+    """The newest version that opens by path."""
+    policy: Policy
+    primary_key: tuple[str, ...]
+    properties: Mapping[str, str]
+    stable_row_ids: bool
+    fields: tuple[bytes, ...] = ()
+    """One serialized `lance.file.Field` per field, parents before children."""
+    schema_metadata: SchemaMetadata = ()
+    data_storage_version: str = ""
+
+    @property
+    def name(self) -> str:
+        """The table's name as people write it."""
+        return format_table_id(self.table_id)
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The table's Arrow schema."""
+        return self.lance_schema.to_pyarrow()
+
+    @cached_property
+    def lance_schema(self) -> LanceSchema:
+        """The table's schema with field ids."""
+        metadata = {key: list(value) for key, value in self.schema_metadata}
+        return LanceSchema._from_protos(json.dumps(metadata), *self.fields)
+
+    @cached_property
+    def field_ids(self) -> Mapping[int, Field]:
+        """All fields by id."""
+        return {field.id: field for field in map(Field.FromString, self.fields)}
+
+    def top_level_ids(self, names: tuple[str, ...] | list[str]) -> tuple[int, ...]:
+        """Return the ids of top-level columns."""
+        by_name = {f.name: f.id for f in self.field_ids.values() if f.parent_id == -1}
+        return tuple(by_name[name] for name in names)
+
+
+def table_info(body: Mapping[str, Any]) -> TableInfo:
+    """Read a leader's description of a table."""
+    return TableInfo(
+        table_id=tuple(body["table"]),
+        incarnation=body["incarnation"],
+        location=body["location"],
+        version=body["version"],
+        readable_version=body["readable_version"],
+        policy=Policy(body["policy"]),
+        primary_key=tuple(body["primary_key"]),
+        properties=dict(body["properties"]),
+        stable_row_ids=body["stable_row_ids"],
+        fields=tuple(base64.b64decode(field) for field in body.get("fields", ())),
+        schema_metadata=tuple(
+            sorted(
+                (key, base64.b64decode(value))
+                for key, value in body.get("schema_metadata", {}).items()
+            )
+        ),
+        data_storage_version=body.get("data_storage_version", ""),
+    )
+
+
+class Tables:
+    """Descriptions by name. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._lock = threading.Lock()
+        self._known: dict[TableId, tuple[float, TableInfo]] = {}
+
+    def known(self, table: TableId) -> TableInfo | None:
+        """Return what was learnt lately, without asking."""
+        found = self._known.get(table)
+        if found is None or time.monotonic() - found[0] > MAX_AGE_SECONDS:
+            return None
+        return found[1]
+
+    def at_location(self, table: TableId) -> TableInfo | None:
+        """Return what was ever learnt of a table."""
+        found = self._known.get(table)
+        return found[1] if found else None
+
+    def forget(self, table: TableId) -> None:
+        """Ask again next time."""
+        with self._lock:
+            self._known.pop(table, None)
+
+    def ask(self, runtime: Runtime, table: TableId) -> TableInfo:
+        """Ask the leader; raise NoSuchTable naming tables that are called alike."""
+        partition = runtime.domains.partition(table)
+        try:
+            info = table_info(runtime.request(partition, "table", table=list(table)))
+        except NoSuchTable as error:
+            self.forget(table)
+            if "Did you mean" in str(error):
+                raise
+            names = [info.name for info in self.ask_all(runtime)]
+            near = difflib.get_close_matches(format_table_id(table), names, n=3)
+            hint = f"Did you mean {', '.join(near)}?" if near else "Create it first."
+            raise NoSuchTable(
+                f"the log {runtime.log.name} knows no table {format_table_id(table)}. {hint}"
+            ) from None
+        with self._lock:
+            self._known[table] = (time.monotonic(), info)
+        return info
+
+    def ask_all(self, runtime: Runtime) -> list[TableInfo]:
+        """Ask every leader for its tables."""
+        found = [
+            table_info(body)
+            for partition in range(runtime.partitions)
+            for body in runtime.request(partition, "tables")
+        ]
+        return sorted(found, key=lambda info: info.table_id)

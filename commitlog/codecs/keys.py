@@ -1,0 +1,166 @@
+"""Exact hashes of keys: which rows a transaction inserts, so that no key is inserted twice.
+
+A key's hash is the 16-byte BLAKE2b of its columns' encodings, in the order of their field ids.
+One value has one encoding, whatever type holds it:
+
+    null        00
+    boolean     01, one byte
+    integer     02, 16 bytes, big endian, two's complement (all widths, signed or not)
+    float       03, 8 bytes, IEEE 754 double, big endian; -0.0 as 0.0, one NaN (all widths)
+    text        04, length, UTF-8
+    bytes       05, length, bytes
+    date        06, days since 1970 as an integer's 16 bytes
+    timestamp   07, nanoseconds since 1970 as 16 bytes (UTC if it has a zone)
+    time        08, nanoseconds since midnight as 16 bytes
+    duration    09, nanoseconds as 16 bytes
+    decimal     0a, unscaled value without trailing zeros as 32 bytes, scale as 4 bytes, signed
+    list        0b, length, items
+    struct      0c, count of fields, values in their order
+
+Lengths and counts are 8 bytes, big endian.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from commitlog.errors import InvalidTransaction
+
+HASH_BYTES = 16
+_NULL = b"\x00"
+_NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_DOUBLE = struct.Struct(">d")
+_LENGTH = struct.Struct(">Q")
+_NAN = b"\x7f\xf8\0\0\0\0\0\0"
+
+Encoder = Callable[[Any], bytes]
+
+
+def key_hashes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> list[bytes]:
+    """Return each row's hash; `columns` are the key's, in the order of their field ids."""
+    hashes: list[bytes] = []
+    for values in zip(*(_encoded(column) for column in columns), strict=True):
+        hashes.append(hashlib.blake2b(b"".join(values), digest_size=HASH_BYTES).digest())
+    return hashes
+
+
+def packed(hashes: Iterable[bytes]) -> bytes:
+    """Return hashes as a transaction carries them: sorted, each once, concatenated."""
+    return b"".join(sorted(set(hashes)))
+
+
+def _encoded(column: pa.ChunkedArray | pa.Array) -> Iterator[bytes]:
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    for chunk in chunks:
+        yield from _values(chunk)
+
+
+def _values(array: pa.Array) -> Iterator[bytes]:
+    """Encode an array's values; nested ones by their own arrays, so that nothing is rounded."""
+    kind, types = array.type, pa.types
+    if isinstance(array, pa.ExtensionArray):
+        return _values(array.storage)
+    if types.is_dictionary(kind):
+        return _values(array.dictionary_decode())
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return _lists(array)
+    if types.is_struct(kind):
+        return _structs(array)
+    if types.is_null(kind):
+        return iter([_NULL] * len(array))
+    encode = _encoder(kind)
+    if types.is_temporal(kind):
+        # Python's own dates and times lose nanoseconds: Arrow's integers are taken instead.
+        is_narrow = kind.bit_width == 32
+        array = array.cast(pa.int32()).cast(pa.int64()) if is_narrow else array.cast(pa.int64())
+    return (_NULL if value is None else encode(value) for value in array.to_pylist())
+
+
+def _lists(array: pa.Array) -> Iterator[bytes]:
+    items = _values(array.flatten())
+    for length in pc.list_value_length(array).to_pylist():
+        if length is None:
+            yield _NULL
+        else:
+            yield b"\x0b" + _LENGTH.pack(length) + b"".join(islice(items, length))
+
+
+def _structs(array: pa.Array) -> Iterator[bytes]:
+    count = _LENGTH.pack(array.type.num_fields)
+    rows = zip(*map(_values, array.flatten()), strict=True)
+    for is_valid, values in zip(array.is_valid().to_pylist(), rows, strict=True):
+        yield b"\x0c" + count + b"".join(values) if is_valid else _NULL
+
+
+def _encoder(kind: pa.DataType) -> Encoder:
+    types = pa.types
+    if types.is_boolean(kind):
+        return lambda value: b"\x01\x01" if value else b"\x01\x00"
+    if types.is_integer(kind):
+        return lambda value: _integer(b"\x02", value)
+    if types.is_floating(kind):
+        return _float
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return lambda value: _sized(b"\x04", value.encode())
+    if (
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+    ):
+        return lambda value: _sized(b"\x05", value)
+    if types.is_decimal(kind):
+        return _decimal
+    if types.is_temporal(kind) and not types.is_interval(kind):
+        return _temporal(kind)
+    raise InvalidTransaction(
+        f"a column of type {kind} cannot be part of a key",
+        field="on",
+        value=str(kind),
+        advice="Choose columns of numbers, text, bytes, dates, times, lists or structs",
+    )
+
+
+def _integer(tag: bytes, value: int) -> bytes:
+    return tag + value.to_bytes(16, "big", signed=True)
+
+
+def _sized(tag: bytes, data: bytes) -> bytes:
+    return tag + _LENGTH.pack(len(data)) + data
+
+
+def _float(value: float) -> bytes:
+    if math.isnan(value):
+        return b"\x03" + _NAN
+    return b"\x03" + _DOUBLE.pack(value + 0.0)
+
+
+def _decimal(value: Decimal) -> bytes:
+    sign, digits, exponent = value.as_tuple()
+    unscaled = int("".join(map(str, digits)))
+    scale = -int(exponent)
+    while unscaled and unscaled % 10 == 0:
+        unscaled, scale = unscaled // 10, scale - 1
+    scale = scale if unscaled else 0
+    signed = -unscaled if sign else unscaled
+    return b"\x0a" + signed.to_bytes(32, "big", signed=True) + scale.to_bytes(4, "big", signed=True)
+
+
+def _temporal(kind: pa.DataType) -> Encoder:
+    """Encode the integer that Arrow stores."""
+    if pa.types.is_date32(kind):
+        return lambda value: _integer(b"\x06", value)
+    if pa.types.is_date64(kind):
+        return lambda value: _integer(b"\x06", value // 86_400_000)
+    tag = b"\x07" if pa.types.is_timestamp(kind) else b"\x08" if pa.types.is_time(kind) else b"\x09"
+    factor = _NANOSECONDS[kind.unit]
+    return lambda value: _integer(tag, value * factor)
