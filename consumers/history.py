@@ -1,0 +1,236 @@
+"""What readers ask the version index: rows for the command line, the page and scripts.
+
+`connect` opens the published file read-only; it may be opened at any time, by any number of
+programs, while commits run. Each connection sees the snapshot that was published when it was
+opened. The functions open one, ask, and close it; their rows are dicts with stable keys and
+JSON-able values (times as ISO 8601 in UTC, hashes in hex), in the order in which people read them.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+
+from commitlog.errors import NoSuchTable, NoSuchVersion, Unavailable
+
+Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
+Row = dict[str, Value]
+Ask = Callable[[str, Sequence[object]], list[Row]]
+
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+NEAR_NAMES_MAX = 3
+ATTEMPTS = 2
+"""A segment may be merged away between opening a snapshot and reading it, after its grace."""
+
+
+def connect(root: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
+    """Open the published index under `root`, read-only, with its macros ready to be called.
+
+    Raises Unavailable if there is none.
+    """
+    public = Path(root).absolute() / "index.duckdb"
+    if not public.is_file():
+        raise Unavailable(
+            f"there is no version index at {public}; start it with `commitlog up --root {root}` or"
+            f" `commitlog index --root {root}`"
+        )
+    # Attached to a database of its own: two connections to one path in a process would share the
+    # snapshot of the first.
+    connection = duckdb.connect(":memory:", config=SETTINGS)
+    try:
+        path = str(public).replace("'", "''")
+        connection.execute(f"ATTACH '{path}' AS commitlog (READ_ONLY)")
+        connection.execute("USE commitlog")
+        return connection
+    except duckdb.Error as error:
+        connection.close()
+        raise Unavailable(f"the version index at {public} cannot be opened: {error}") from error
+
+
+def query(
+    root: str | os.PathLike[str], sql: str, parameters: Sequence[object] | None = None
+) -> list[Row]:
+    """Run one query on the newest snapshot and return its rows."""
+    return _read(root, lambda run: run(sql, parameters or ()))
+
+
+def _read(root: str | os.PathLike[str], work: Callable[[Ask], list[Row]]) -> list[Row]:
+    # All that `work` asks is answered from one snapshot.
+    for attempt in range(ATTEMPTS):
+        with connect(root) as connection:
+            try:
+                return work(functools.partial(ask, connection))
+            except duckdb.IOException as error:
+                if attempt == ATTEMPTS - 1:
+                    raise Unavailable(f"the version index cannot be read: {error}") from error
+    raise AssertionError("unreachable")
+
+
+def ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[object]) -> list[Row]:
+    """Run one query on an open connection and return its rows."""
+    result = connection.execute(sql, list(parameters))
+    names = [str(column[0]) for column in result.description or ()]
+    return [
+        {name: _jsonable(value) for name, value in zip(names, row, strict=True)}
+        for row in result.fetchall()
+    ]
+
+
+def history(
+    root: str | os.PathLike[str], table: str, *, limit: int = 50, refused: bool = True
+) -> list[Row]:
+    """Return what happened to a table, newest first: versions and refused attempts.
+
+    Raises NoSuchTable, naming tables with a similar name.
+    """
+    rows = query(root, "FROM history(?, n := ?, refused := ?)", [table, _positive(limit), refused])
+    if not rows:
+        _check_table(root, table)
+    return rows
+
+
+def timeline(
+    root: str | os.PathLike[str], *, limit: int = 50, after: tuple[int, int] | None = None
+) -> list[Row]:
+    """Return what happened to all tables, newest first: one row per transaction.
+
+    With `after` = (partition, sequence): what came after it in that partition, oldest first.
+    """
+    if after is None:
+        return query(root, "FROM timeline LIMIT ?", [_positive(limit)])
+    return query(
+        root,
+        "FROM timeline WHERE partition = ? AND sequence > ? ORDER BY sequence LIMIT ?",
+        [*after, _positive(limit)],
+    )
+
+
+def conflicts(
+    root: str | os.PathLike[str], table: str | None = None, *, limit: int = 50
+) -> list[Row]:
+    """Return who lost to whom, newest first, on one table or on all.
+
+    Raises NoSuchTable, naming tables with a similar name.
+    """
+    if table is None:
+        return query(root, "FROM latest_conflicts(n := ?)", [_positive(limit)])
+    rows = query(root, "FROM conflicts_of(?, n := ?)", [table, _positive(limit)])
+    if not rows:
+        _check_table(root, table)
+    return rows
+
+
+def transaction(root: str | os.PathLike[str], transaction_id: str) -> list[Row]:
+    """Return what became of an id, one row per attempt or repetition, oldest first.
+
+    Each row has `details`: its operations' rows, and `conflict`: its row in `conflicts` or None.
+    Empty if the index knows nothing of the id.
+    """
+
+    def work(run: Ask) -> list[Row]:
+        rows = run("FROM transaction_of(?)", [transaction_id])
+        details = run("FROM operations_of(?)", [transaction_id]) if rows else []
+        losses = run("FROM conflicts WHERE transaction_id = ?", [transaction_id]) if rows else []
+        for row in rows:
+            if isinstance(row["properties"], str):
+                row["properties"] = json.loads(row["properties"])
+            row["details"] = [one for one in details if _place(one) == _place(row)]
+            row["conflict"] = next((one for one in losses if _place(one) == _place(row)), None)
+        return rows
+
+    return _read(root, work)
+
+
+def _place(row: Row) -> tuple[Value, Value]:
+    return row["partition"], row["sequence"]
+
+
+def heads_at(
+    root: str | os.PathLike[str], sequence: int | None = None, *, partition: int = 0
+) -> list[Row]:
+    """Return every table with its version right after a position; None: the newest, everywhere."""
+    if sequence is not None:
+        return query(root, "FROM heads_at(?, of_partition := ?)", [sequence, partition])
+    return query(
+        root,
+        "SELECT table_name, version, incarnation, partition, sequence, changed_at"
+        " FROM tables WHERE ended_by IS NULL ORDER BY table_name",
+    )
+
+
+def table_at(root: str | os.PathLike[str], table: str, version: int) -> Row:
+    """Return what made one version of a table.
+
+    Raises NoSuchTable or NoSuchVersion, naming what exists nearby.
+    """
+    rows = query(root, "FROM table_at(?, ?)", [table, version])
+    if rows:
+        return rows[0]
+    _check_table(root, table)
+    found = query(
+        root,
+        "SELECT min(version) AS oldest, max(version) AS newest FROM versions WHERE table_name = ?",
+        [table],
+    )[0]
+    raise NoSuchVersion(
+        f"table {table!r} has no version {version} in the log; it has versions "
+        f"{found['oldest']} to {found['newest']}"
+    )
+
+
+def writers(root: str | os.PathLike[str]) -> list[Row]:
+    """Return per writer what it committed, what was rebased and refused; busiest first."""
+    return query(root, "FROM writers")
+
+
+def status(root: str | os.PathLike[str]) -> list[Row]:
+    """Return per partition how far the published index is."""
+    return query(root, "FROM index_status")
+
+
+def _check_table(root: str | os.PathLike[str], table: str) -> None:
+    rows = query(
+        root,
+        "SELECT table_name AS name FROM tables UNION SELECT unnest(former_names) FROM tables",
+    )
+    names = sorted(str(row["name"]) for row in rows)
+    if table in names:
+        return
+    near = difflib.get_close_matches(table, names, NEAR_NAMES_MAX, 0.5)
+    if near:
+        hint = f"Near: {', '.join(near)}"
+    elif names:
+        hint = f"The log has {', '.join(names[:NEAR_NAMES_MAX])}" + (
+            f" and {len(names) - NEAR_NAMES_MAX} more" if len(names) > NEAR_NAMES_MAX else ""
+        )
+    else:
+        hint = "The log has no table yet"
+    raise NoSuchTable(f"the version index knows no table {table!r}. {hint}.")
+
+
+def _positive(limit: int) -> int:
+    if limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    return limit
+
+
+def _jsonable(value: object) -> Value:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds") + "Z"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).hex()
+    if isinstance(value, list | tuple):
+        return [_jsonable(one) for one in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)

@@ -1,0 +1,92 @@
+"""Where the version index lies: `ROOT/index.duckdb` for everybody, `ROOT/index/` for its keeper.
+
+Nobody ever writes to the public file: it is replaced as a whole. The private live file and the
+segments belong to the one process that holds the lock. The lock is our own, since DuckDB's is lost
+as soon as anything in the process closes another descriptor of the live file.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.errors import Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of one version index; `root` is absolute."""
+
+    root: Path
+
+    @classmethod
+    def of(cls, root: str | os.PathLike[str]) -> Layout:
+        """Return the layout under a root folder."""
+        return cls(Path(root).absolute())
+
+    @property
+    def public(self) -> Path:
+        """The published file that anybody may open."""
+        return self.root / "index.duckdb"
+
+    @property
+    def folder(self) -> Path:
+        """The private folder."""
+        return self.root / "index"
+
+    @property
+    def live(self) -> Path:
+        """The private file that rows are written to."""
+        return self.folder / "live.duckdb"
+
+    @property
+    def segments(self) -> Path:
+        """The folder of Parquet segments, which public and live file refer to."""
+        return self.folder / "segments"
+
+    @property
+    def damaged(self) -> Path:
+        """Where a live file goes that cannot be read any more."""
+        return self.folder / "damaged"
+
+    def prepare(self) -> None:
+        """Make the folders and remove what an interrupted publication left."""
+        self.segments.mkdir(parents=True, exist_ok=True)
+        for left in self.folder.glob("*.tmp"):
+            left.unlink()
+
+    def take_lock(self) -> int:
+        """Become the keeper; return the descriptor that holds the lock until it is closed."""
+        descriptor = os.open(self.folder / "LOCK", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 20).decode(errors="replace").strip()
+            os.close(descriptor)
+            raise Unavailable(
+                f"process {holder or 'unknown'} keeps the version index of {self.root} already; "
+                "stop it first, or use another --root"
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        return descriptor
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make a file's bytes durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,63 @@
+"""Publishes the live file: a copy right after a checkpoint, renamed over `index.duckdb`.
+
+Readers open the public file whenever they like: its bytes never change, only the name moves on to
+a newer file. After CHECKPOINT the live file needs no write-ahead log, so its bytes alone are one
+consistent state; they are copied through the one kept descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import duckdb
+
+from consumers.version_index.layout import Layout, sync_folder
+from consumers.version_index.live import Live
+from consumers.version_index.surface import quoted
+
+COPY_BYTES = 1 << 24
+
+
+def publish(live: Live) -> None:
+    """Make what is committed in the live file visible to everybody, atomically."""
+    layout = live.layout
+    live.set_meta("published_at", datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" "))
+    live.connection.execute("CHECKPOINT live")
+    staged = layout.folder / f"{layout.public.name}.tmp"
+    target = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        _copy(live.descriptor, target)
+        os.fsync(target)
+    finally:
+        os.close(target)
+    os.replace(staged, layout.public)
+    sync_folder(layout.root)
+
+
+def _copy(source: int, target: int) -> None:
+    size, done = os.fstat(source).st_size, 0
+    while done < size:
+        data = os.pread(source, min(COPY_BYTES, size - done), done)
+        if not data:
+            raise OSError(f"the live file ended at byte {done} of {size}")
+        view = memoryview(data)
+        while view:
+            view = view[os.write(target, view) :]
+        done += len(data)
+
+
+def published_positions(layout: Layout) -> dict[int, int]:
+    """Return what readers of the public file see now: the sequence per partition; {} if nothing."""
+    if not layout.public.exists():
+        return {}
+    try:
+        with duckdb.connect(":memory:") as connection:
+            connection.execute(f"ATTACH {quoted(str(layout.public))} AS public (READ_ONLY)")
+            found = connection.execute("SELECT path FROM public.segments").fetchall()
+            if not all((layout.folder / path).is_file() for (path,) in found):
+                return {}
+            rows = connection.execute("SELECT partition, sequence FROM public.positions")
+            return dict(rows.fetchall())
+    except duckdb.Error:
+        return {}

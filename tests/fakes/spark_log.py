@@ -1,0 +1,132 @@
+"""A stand-in for `CommitLog` as the Spark sink uses it: a directory of Lance tables and a journal.
+
+The first commit of an (application id, sequence) wins, as in the log. A file `crash` in the
+directory kills the JVM and the committing process at a commit, before or after it is made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from commitlog.model.records import Application, Outcome, Status
+from commitlog.spark import CommitLogDataSource
+from commitlog.spark.options import Connection
+
+
+@dataclass(frozen=True)
+class FakeTable:
+    """What planning asks of a table."""
+
+    location: str
+    schema: pa.Schema
+    data_storage_version: str
+
+
+@dataclass(frozen=True)
+class FakeTicket:
+    """An answer that is already there."""
+
+    outcome: Outcome
+
+    def result(self, timeout: float = 30, wait: str = "readable") -> Outcome:
+        """Return the outcome."""
+        assert timeout > 0
+        assert wait in ("readable", "committed")
+        return self.outcome
+
+
+class FakeLog:
+    """Commits by pylance, one at a time over all processes."""
+
+    def __init__(self, root: Path) -> None:
+        """Use the tables in `root`."""
+        self.root = root
+
+    def create_table(self, table: str, schema: pa.Schema) -> None:
+        """Make an empty table."""
+        lance.write_dataset(schema.empty_table(), self.root / f"{table}.lance")
+
+    def table(self, table: str) -> FakeTable:
+        """Return where a table is and what it holds."""
+        dataset = self.open(table)
+        return FakeTable(str(dataset.uri), dataset.schema, dataset.data_storage_version)
+
+    def open(self, table: str, version: int | None = None) -> lance.LanceDataset:
+        """Open a table."""
+        return lance.dataset(self.root / f"{table}.lance", version=version)
+
+    def submit(
+        self, table: str, operation: Any, *, application: Application | None = None
+    ) -> FakeTicket:
+        """Commit, unless this application and sequence did."""
+        with self._alone():
+            for entry in self.journal():
+                if application and entry["key"] == [table, *_key(application)]:
+                    return FakeTicket(_committed(entry["version"]))
+            made_so_far = len(self.journal())
+            self._crash("before", made_so_far)
+            head = self.open(table)
+            made = lance.LanceDataset.commit(head, operation, read_version=head.version)
+            entry = {
+                "key": [table, *_key(application)] if application else None,
+                "run": application.run if application else None,
+                "operation": type(operation).__name__,
+                "version": made.version,
+                "pid": os.getpid(),
+            }
+            with (self.root / "journal.jsonl").open("a") as journal:
+                journal.write(json.dumps(entry) + "\n")
+            self._crash("after", made_so_far)
+            return FakeTicket(_committed(made.version))
+
+    def journal(self) -> list[dict[str, Any]]:
+        """Return every commit so far."""
+        path = self.root / "journal.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def crash_at(self, when: str, commit: int) -> None:
+        """Kill the JVM and the committing process `before` or `after` a commit, from 0."""
+        (self.root / "crash").write_text(f"{when} {commit}")
+
+    def _crash(self, when: str, commit: int) -> None:
+        order = self.root / "crash"
+        if order.exists() and order.read_text() == f"{when} {commit}":
+            order.unlink()
+            os.kill(int((self.root / "jvm.pid").read_text()), signal.SIGKILL)
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with (self.root / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+class FakeDataSource(CommitLogDataSource):
+    """Format `commitlog` over the stand-in: the bootstrap server is its directory."""
+
+    @staticmethod
+    def connect(connection: Connection) -> FakeLog:
+        """Open the stand-in."""
+        return FakeLog(Path(connection.bootstrap_servers))
+
+
+def _key(application: Application) -> list[str | int]:
+    return [application.application_id, application.sequence]
+
+
+def _committed(version: int) -> Outcome:
+    return Outcome(0, "", 0, Status.COMMITTED, message=str(version))

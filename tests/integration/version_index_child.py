@@ -1,0 +1,100 @@
+"""Keeps an index until it is killed: `ROOT HOW`, where HOW names where it kills itself.
+
+The log is the same in each run and shows its records little by little from the index's position on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from commitlog.ports import Log
+from consumers.version_index import VersionIndex
+from consumers.version_index import publish as publish_module
+from consumers.version_index import segments as segments_module
+from consumers.version_index.live import Live
+from consumers.version_index.process import follow
+from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
+
+TRANSACTIONS = 6000
+HOT_TRANSACTIONS_MAX = 150
+GRACE_SECONDS = 3.0
+RECORDS_PER_STEP = 6
+STEP_SECONDS = 0.004
+
+
+def stream() -> PartitionLog:
+    """Return the log that every run sees."""
+    made = PartitionLog(seed=7)
+    made.grow(TRANSACTIONS)
+    return made
+
+
+def die_at_call(owner: Any, name: str, number: int, *, after: bool) -> None:
+    """Kill this process at the nth call of a function: before or after its body."""
+    original: Callable[..., Any] = getattr(owner, name)
+    calls = 0
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls >= number and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if calls >= number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+
+    setattr(owner, name, wrapped)
+
+
+HOW: dict[str, Callable[[], None]] = {
+    "outside": lambda: None,
+    "in a transaction": lambda: die_at_call(Live, "insert", 12, after=True),
+    "before the rename": lambda: die_at_call(publish_module, "_copy", 3, after=True),
+    "segment written": lambda: die_at_call(segments_module, "_write", 8, after=True),
+    "in a swap": lambda: die_at_call(Live, "show_events", 8, after=True),
+    "in a merge's swap": lambda: die_at_call(segments_module, "_merge", 2, after=True),
+    "while removing": lambda: die_at_call(Path, "unlink", 2, after=True),
+    "to the end": lambda: None,
+}
+
+
+def main() -> None:
+    """Run until killed, or to the end of the log."""
+    root, how = sys.argv[1:]
+    whole = stream()
+    answered = whole.answered
+    HOW[how]()
+    stop = threading.Event()
+    with VersionIndex.open(
+        root, hot_transactions_max=HOT_TRANSACTIONS_MAX, grace_seconds=GRACE_SECONDS
+    ) as index:
+        start = index.position(0).outcomes_offset
+        whole.answered = answered[: max(start, 1)]
+
+        def reveal() -> None:
+            while len(whole.answered) < len(answered):
+                shown = len(whole.answered)
+                count = len(answered) if how == "to the end" else RECORDS_PER_STEP
+                whole.answered.extend(answered[shown : shown + count])
+                time.sleep(STEP_SECONDS)
+            while index.position(0).outcomes_offset < len(answered):
+                time.sleep(STEP_SECONDS)
+            if how == "to the end":
+                stop.set()
+
+        threading.Thread(target=reveal, daemon=True).start()
+        print("started", flush=True)
+        log = cast(Log, ReadOnlyLog([whole]))
+        follow(log, index, stop=stop, publish_interval_seconds=0.02)
+
+
+if __name__ == "__main__":
+    main()
