@@ -13,7 +13,7 @@ STAMP := $(VENV)/set-up
 .PHONY: help setup demo test check lock proto bench clean
 
 help: ## Show this
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Install what the other targets need into .venv (they do it themselves)
 

@@ -48,7 +48,8 @@ bootstrap_uv() {
 }
 
 with_uv() {
-    export VIRTUAL_ENV=$PWD/$venv
+    export VIRTUAL_ENV
+    VIRTUAL_ENV=$(cd "$venv" && pwd)
     local index
     # pip's index is uv's too, unless uv was told one.
     index=$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)
@@ -61,12 +62,14 @@ with_uv() {
 
 with_pip() {
     "$venv/bin/python" -m pip install --disable-pip-version-check --require-hashes --no-deps \
-        -r requirements.lock
-    "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps \
-        --no-build-isolation --editable .
+        -r requirements.lock &&
+        "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps \
+            --no-build-isolation --editable .
 }
 
-[ -x "$venv/bin/python" ] && is_new_enough "$venv/bin/python" || make_venv
+if ! is_new_enough "$venv/bin/python" || ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+    make_venv
+fi
 if ! { bootstrap_uv && with_uv; }; then
     say "set-up: uv couldn't; trying pip"
     with_pip || fail "the packages of requirements.lock couldn't be installed; see above.

@@ -1,0 +1,82 @@
+"""`commitlog`: one command per question or process, with exit codes that scripts can rely on.
+
+Commands import what they need when they run, so that help comes at once. An error of ours is one
+line on standard error; its traceback is shown with --debug. Results go to standard output,
+everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import threading
+from collections.abc import Sequence
+
+NEEDED = ("cyclopts", "rich")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return its exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        from consumers.commands.app import app
+    except ModuleNotFoundError as error:
+        if error.name not in NEEDED:
+            raise
+        print(
+            f"commitlog: the command line needs {error.name}:"
+            " pip install 'lance-commitlog[server]'",
+            file=sys.stderr,
+        )
+        return 2
+    from cyclopts import CycloptsError
+
+    from consumers.exit_codes import ExitCode, exit_code
+
+    try:
+        code = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
+    except CycloptsError:
+        return ExitCode.USAGE
+    except BrokenPipeError:
+        # Whoever read our output has seen enough.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    except BaseException as error:
+        if isinstance(error, SystemExit | GeneratorExit):
+            raise
+        return _report(error, exit_code(error), arguments)
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
+    from consumers.exit_codes import ExitCode
+
+    if code == ExitCode.BUG or "--debug" in arguments or os.environ.get("COMMITLOG_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    if code == ExitCode.BUG:
+        print("commitlog: this is a fault of the program; please report it", file=sys.stderr)
+    elif code != ExitCode.INTERRUPTED:
+        print(f"commitlog: {error}", file=sys.stderr)
+    return int(code)
+
+
+def run() -> None:
+    """Run and exit: the console script."""
+    code = main()
+    if threading.active_count() > 1:
+        # Threads deep in C++ (DuckDB, Arrow, Kafka) abort the process when the interpreter is
+        # taken apart around them; what had to be closed is closed.
+        logging.shutdown()
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    run()

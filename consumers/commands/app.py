@@ -1,0 +1,49 @@
+"""The tree of commands, with what the help says around it."""
+
+from __future__ import annotations
+
+from cyclopts import App, Group
+
+from consumers.commands import ask, care, jobs, run
+from consumers.exit_codes import MEANING, ExitCode
+
+_RUN = Group("Run", sort_key=1)
+_ASK = Group("Ask", sort_key=2)
+_CARE = Group("Look after", sort_key=3)
+_JOBS = Group("Try", sort_key=4)
+_SHELL = Group("Shell", sort_key=5)
+
+
+def _exit_codes() -> str:
+    return "Exit codes: " + "; ".join(f"{int(code)} {MEANING[code]}" for code in ExitCode) + "."
+
+
+app = App(
+    name="commitlog",
+    help="An event-sourced commit log on Kafka for Lance tables.",
+    help_epilogue=_exit_codes(),
+    help_format="plaintext",
+    version_flags=["--version"],
+    version=lambda: _version(),
+    suppress_keyboard_interrupt=False,
+)
+app["--help"].group = _SHELL
+app["--version"].group = _SHELL
+
+for _command in (run.up, run.broker, run.init, run.committer, run.index, run.server):
+    app.command(_command, group=_RUN, help_epilogue="")
+for _question in (ask.history, ask.tables, ask.conflicts, ask.show, ask.log):
+    app.command(_question, group=_ASK, help_epilogue="")
+for _task in (care.doctor, care.verify, care.version):
+    app.command(_task, group=_CARE, help_epilogue="")
+app.command(jobs.demo, group=_JOBS, help_epilogue="")
+bench = App(name="bench", help="Measure speed.", group=_JOBS, help_epilogue="", version_flags=())
+bench.command(jobs.bench_commit, name="commit", help_epilogue="")
+app.command(bench)
+app.register_install_completion_command(add_to_startup=False, group=_SHELL)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("lance-commitlog")

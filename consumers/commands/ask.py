@@ -1,0 +1,301 @@
+"""Commands that ask: what happened, to which table, who lost to whom."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Unreadable
+from commitlog.model.table import format_table_id
+from consumers import output
+from consumers.commands.options import HERE, AsJson, Limit, Where, connect
+from consumers.exit_codes import ExitCode
+from consumers.output import Column, Row, clock, day_and_time
+
+FOLLOW_POLL_SECONDS = 0.5
+TIME = Column(
+    "time", lambda row: clock(row["time"]), leaves=2, brief=lambda row: day_and_time(row["time"])
+)
+TABLES = """
+SELECT table_name, version, changed_at, changed_by, policy, primary_key, commits, rows_added,
+       rows_removed, location, partition, sequence, incarnation
+FROM tables WHERE ended_by IS NULL ORDER BY table_name
+"""
+AT = "SELECT transaction_id FROM transaction_at(?, of_partition := ?)"
+
+
+def history(
+    table: str,
+    /,
+    *,
+    where: Where = HERE,
+    limit: Limit = 50,
+    refused: Annotated[bool, Parameter(help="Show refused attempts too.")] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Show a table's versions and refused attempts, newest first.
+
+    Parameters
+    ----------
+    table
+        The table's name, for example nyc$flights (quote the $).
+    """
+    from consumers import history as index
+
+    rows = index.history(where.load().need_root(), table, limit=limit, refused=refused)
+    columns = (
+        Column("version", lambda row: row["version"], is_number=True),
+        TIME,
+        Column("status", lambda row: row["status"]),
+        Column("operation", lambda row: row["operation"]),
+        Column("rows", _row_change, is_number=True),
+        Column("rebased", _rebased, leaves=4),
+        Column("writer", lambda row: row["principal"], leaves=5),
+        Column("sequence", lambda row: row["sequence"], is_number=True, leaves=3),
+        Column("transaction", lambda row: row["transaction_id"], leaves=6),
+        Column("why", lambda row: row["message"], gives_way=True),
+    )
+    output.print_listing(columns, rows, as_json=as_json, nothing=f"{table} has no version yet")
+
+
+def tables(*, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Show all tables and their newest versions."""
+    from consumers import history as index
+
+    rows = index.query(where.load().need_root(), TABLES)
+    columns = (
+        Column("table", lambda row: row["table_name"]),
+        Column("version", lambda row: row["version"], is_number=True),
+        Column("changed", lambda row: clock(row["changed_at"]), leaves=3),
+        Column("by", lambda row: row["changed_by"], leaves=4),
+        Column("commits", lambda row: row["commits"], is_number=True, leaves=5),
+        Column("policy", lambda row: row["policy"], leaves=6),
+        Column("location", lambda row: row["location"], gives_way=True),
+    )
+    output.print_listing(columns, rows, as_json=as_json, nothing="the log has no table yet")
+
+
+def conflicts(
+    table: str | None = None,
+    /,
+    *,
+    where: Where = HERE,
+    limit: Limit = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show who lost to whom, on what, and what to do next.
+
+    Parameters
+    ----------
+    table
+        Only this table's conflicts.
+    """
+    from consumers import history as index
+
+    rows = index.conflicts(where.load().need_root(), table, limit=limit)
+    columns = (
+        TIME,
+        Column("table", lambda row: row["table_name"]),
+        Column("status", lambda row: row["status"]),
+        Column("writer", lambda row: row["principal"], leaves=4),
+        Column("operation", lambda row: row["operation"]),
+        Column("read", lambda row: row["read_version"], is_number=True, leaves=3),
+        Column("lost to", _winner),
+        Column("rule", lambda row: row["rule"]),
+        Column("what to do", lambda row: row["advice"], gives_way=True),
+    )
+    output.print_listing(columns, rows, as_json=as_json, nothing="no conflicts")
+
+
+def show(
+    transaction: str,
+    /,
+    *,
+    where: Where = HERE,
+    partition: int = 0,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> ExitCode:
+    """Show all that is known of one transaction.
+
+    Parameters
+    ----------
+    transaction
+        Its id, or its sequence.
+    partition
+        Whose sequence it is.
+    as_json
+        Print a JSON array, one object per decided attempt.
+    """
+    from consumers import history as index
+
+    root = where.load().need_root()
+    if transaction.isdigit():
+        found = index.query(root, AT, [int(transaction), partition])
+        transaction = str(found[0]["transaction_id"]) if found else transaction
+    rows = index.transaction(root, transaction)
+    if as_json:
+        output.print_json(rows)
+    if not rows:
+        output.note(
+            f"the version index knows no transaction {transaction}; if it was submitted, it is"
+            " undecided, or older than the index"
+        )
+        return ExitCode.REFUSED
+    if not as_json:
+        for position, row in enumerate(rows):
+            if position:
+                print()
+            _show_attempt(row)
+    return ExitCode.OK
+
+
+def log(
+    *,
+    where: Where = HERE,
+    partition: int = 0,
+    limit: Limit = 20,
+    follow: Annotated[
+        bool, Parameter(name=["--follow", "-f"], negative="", show_default=False)
+    ] = False,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> None:
+    """Show the newest outcomes as they stand in the log, oldest first.
+
+    Parameters
+    ----------
+    partition
+        Which partition to read.
+    follow
+        Go on with what comes, until Ctrl-C.
+    as_json
+        Print a JSON array; with --follow, one JSON object per line.
+    """
+    connected = connect(where.load())
+    try:
+        records = connected.last_outcome_records(partition, limit)
+        rows = [_record_row(record) for record in records]
+        if not follow:
+            output.print_listing(LOG_COLUMNS, rows, as_json=as_json, nothing="the log is empty")
+            return
+        for row in rows:
+            _print_line(row, as_json)
+        position = records[-1].offset + 1 if records else 0
+        reader = connected.read_outcomes(partition, position)
+        try:
+            while True:
+                for record in reader.poll(timeout_seconds=FOLLOW_POLL_SECONDS):
+                    _print_line(_record_row(record), as_json)
+        finally:
+            reader.close()
+    finally:
+        connected.close()
+
+
+LOG_COLUMNS = (
+    Column("sequence", lambda row: row["sequence"], is_number=True),
+    TIME,
+    Column("status", lambda row: row["status"]),
+    Column("what", lambda row: row["what"], gives_way=True),
+    Column("transaction", lambda row: row["transaction_id"], leaves=3),
+    Column("why", lambda row: row["message"], gives_way=True),
+)
+
+
+def _record_row(answered: Answered) -> dict[str, Any]:
+    record = answered.record
+    row: dict[str, Any] = {
+        "offset": answered.offset,
+        "partition": answered.partition,
+        "time": datetime.fromtimestamp(answered.append_time_ms / 1000, UTC)
+        .isoformat(timespec="milliseconds")
+        .replace("+00:00", "Z"),
+        "sequence": None,
+        "transaction_id": "",
+        "message": "",
+    }
+    if isinstance(record, Outcome):
+        return row | _outcome_row(record)
+    if isinstance(record, LeaderStarted):
+        what = f"epoch {record.epoch} at {record.node}"
+        return row | {"kind": "leader", "status": "leader", "what": what, "epoch": record.epoch}
+    if isinstance(record, Genesis):
+        what = f"log {record.log}, {record.tables_root}"
+        return row | {"kind": "genesis", "status": "genesis", "what": what, "epoch": 0}
+    assert isinstance(record, Unreadable)
+    return row | {"kind": "void", "status": "void", "what": "", "message": record.reason}
+
+
+def _outcome_row(outcome: Outcome) -> dict[str, Any]:
+    changes = [
+        f"{result.operation} {format_table_id(result.table)}"
+        + (f"@{result.version}" if result.version else "")
+        for result in outcome.results
+    ]
+    conflict = outcome.conflict
+    if conflict is not None:
+        changes = [
+            f"lost to {conflict.operation} {format_table_id(conflict.table)}@{conflict.version}"
+        ]
+    return {
+        "kind": "outcome",
+        "sequence": outcome.sequence,
+        "epoch": outcome.epoch,
+        "status": str(outcome.status),
+        "code": str(outcome.code),
+        "what": ", ".join(changes),
+        "versions": outcome.versions(),
+        "transaction_id": outcome.transaction_id,
+        "attempt": outcome.attempt,
+        "answers": outcome.answers,
+        "message": outcome.message,
+        "hash": outcome.hash.hex(),
+    }
+
+
+def _print_line(row: Row, as_json: bool) -> None:
+    if as_json:
+        import json
+
+        print(json.dumps(row), flush=True)
+        return
+    words = [output.text(column.show(row)) or "-" for column in LOG_COLUMNS]
+    print(f"{words[0]:>9}  {words[1]}  {words[2]:<12} {'  '.join(words[3:])}".rstrip(), flush=True)
+
+
+def _show_attempt(row: Row) -> None:
+    place = f"{row['sequence']} in partition {row['partition']}"
+    output.print_facts(
+        [
+            ("transaction", row["transaction_id"]),
+            ("attempt", row["attempt"] or ""),
+            ("status", f"{row['status']} {row['code'] or ''}".strip()),
+            ("sequence", place),
+            ("time", clock(row["time"])),
+            ("writer", row["principal"]),
+            ("why", row["message"]),
+        ]
+    )
+    for one in row["details"]:
+        made = f"version {one['version']}" if one["version"] else one["status"]
+        print(f"  {one['operation']} {one['table_name']}: {made}, {_row_change(one) or 'no'} rows")
+    conflict = row["conflict"]
+    if conflict:
+        print(f"  lost to {_winner(conflict)} ({conflict['rule']}). {conflict['advice'] or ''}")
+
+
+def _row_change(row: Row) -> str:
+    added, removed = row.get("rows_added") or 0, row.get("rows_removed") or 0
+    return " ".join(
+        part for part in (f"+{added}" if added else "", f"-{removed}" if removed else "") if part
+    )
+
+
+def _rebased(row: Row) -> str:
+    return f"over {row['rebased_over']}" if row.get("rebased_over") else ""
+
+
+def _winner(row: Row) -> str:
+    who = f" by {row['winner_principal']}" if row.get("winner_principal") else ""
+    return f"{row['winner_operation']} @{row['winner_version']}{who}"

@@ -1,0 +1,82 @@
+"""The options that commands share: where the log is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
+
+from consumers.config import Config, load, parse_kafka_flags
+
+if TYPE_CHECKING:
+    from commitlog.adapters.kafka import KafkaLog
+
+WHERE = Group("Where the log is", sort_key=10)
+
+KAFKA = (
+    "A Kafka client setting, for example sasl.mechanism=PLAIN; may be repeated. Secrets belong in"
+    " a file (--kafka-file) or in the environment (COMMITLOG_KAFKA__SASL_PASSWORD)."
+)
+AsJson = Annotated[
+    bool, Parameter(name="--json", negative="", show_default=False, help="Print a JSON array.")
+]
+Limit = Annotated[int, Parameter(name=["--limit", "-n"], help="How many rows at most.")]
+
+
+@Parameter(name="*", group=WHERE)
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Names a log; each flag is also a setting (environment, `commitlog.toml`)."""
+
+    root: Path | None = None
+    """Folder of the log: broker, tables, index, checkpoints, logs. [COMMITLOG_ROOT]"""
+
+    bootstrap_servers: str | None = None
+    """A Kafka cluster to use, HOST:PORT,... [COMMITLOG_BOOTSTRAP_SERVERS]"""
+
+    log: str | None = None
+    """The log's name (commitlog, if not set). [COMMITLOG_LOG]"""
+
+    kafka: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative="", consume_multiple=False, metavar="KEY=VALUE", show_default=False, help=KAFKA
+        ),
+    ] = ()
+    kafka_file: Path | None = None
+    """A properties file with Kafka client settings. [COMMITLOG_KAFKA_FILE]"""
+
+    config: Path | None = None
+    """The configuration file (./commitlog.toml, if not set). [COMMITLOG_CONFIG]"""
+
+    debug: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    """Show the traceback of an error. [COMMITLOG_DEBUG]"""
+
+    def load(self, **flags: object) -> Config:
+        """Put the settings together."""
+        return load(
+            {
+                "root": self.root,
+                "bootstrap_servers": self.bootstrap_servers,
+                "log": self.log,
+                "kafka_file": self.kafka_file,
+                **flags,
+            },
+            kafka=parse_kafka_flags(self.kafka),
+            file=self.config,
+        )
+
+
+HERE = Where()
+"""No flag was given."""
+
+
+def connect(config: Config, timeout_seconds: float = 30.0) -> KafkaLog:
+    """Reach the log that the settings name."""
+    from commitlog.adapters.kafka import KafkaLog
+
+    return KafkaLog.connect(
+        config.need_bootstrap_servers(), config.log, config.kafka, timeout_seconds
+    )

@@ -1,0 +1,249 @@
+"""Commands that run something: the whole service, one of its parts, or the making of a log."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from commitlog.errors import InvalidTransaction
+from consumers import output
+from consumers.commands.options import HERE, Where, connect
+from consumers.config import ConfigurationError, write_endpoints
+from consumers.process import OnReady, run_part
+
+Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
+
+
+def up(
+    *,
+    where: Where = HERE,
+    host: str | None = None,
+    port: int | None = None,
+    kafka_port: int | None = None,
+    fsync: bool | None = None,
+    tables_root: str | None = None,
+) -> None:
+    """Run everything on one machine: broker, log, leader, files, index and HTTP server.
+
+    Prints one line when all of it answers: `ready http://HOST:PORT kafka HOST:PORT root DIR`.
+    SIGTERM and Ctrl-C stop it within ten seconds; started again on the same root, it goes on.
+
+    Parameters
+    ----------
+    host
+        Address of the HTTP server (127.0.0.1). [COMMITLOG_HOST]
+    port
+        Port of the HTTP server (2333); 0 picks one. [COMMITLOG_PORT]
+    kafka_port
+        Port of the embedded broker; 0 picks one and keeps it. [COMMITLOG_KAFKA_PORT]
+    fsync
+        Embedded broker: write to disk before a commit is acknowledged. [COMMITLOG_FSYNC]
+    tables_root
+        Where new tables lie (ROOT/tables). [COMMITLOG_TABLES_ROOT]
+    """
+    from consumers.up import up as run
+
+    config = where.load(
+        host=host, port=port, kafka_port=kafka_port, fsync=fsync, tables_root=tables_root
+    )
+    config.need_root()
+    run(config, say=output.note)
+
+
+def broker(
+    *, where: Where = HERE, kafka_port: int | None = None, fsync: bool | None = None
+) -> None:
+    """Run a single Kafka node from pinned jars; its data lies in the root.
+
+    Prints `ready kafka HOST:PORT` when it answers.
+
+    Parameters
+    ----------
+    kafka_port
+        Its port; 0 picks one and keeps it. [COMMITLOG_KAFKA_PORT]
+    fsync
+        Write to disk before a record is acknowledged. [COMMITLOG_FSYNC]
+    """
+    from consumers.broker import EmbeddedBroker
+
+    config = where.load(kafka_port=kafka_port, fsync=fsync)
+    root = config.need_root()
+
+    def work(stop: threading.Event, on_ready: OnReady) -> None:
+        with EmbeddedBroker.start(
+            root, port=config.kafka_port, fsync=config.fsync, on_progress=output.note
+        ) as running:
+            write_endpoints(
+                root, {"bootstrap_servers": running.bootstrap_servers, "log": config.log}
+            )
+            on_ready(running.bootstrap_servers)
+            while not stop.wait(0.2):
+                if failure := running.failure():
+                    raise failure
+
+    root.mkdir(parents=True, exist_ok=True)
+    run_part("kafka", root, work)
+
+
+def init(
+    *,
+    where: Where = HERE,
+    tables_root: str | None = None,
+    partitions: int = 1,
+    domain: Annotated[
+        tuple[str, ...], Parameter(negative="", metavar="NAME=PARTITION", show_default=False)
+    ] = (),
+    replication_factor: int | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> None:
+    """Make a log on a Kafka cluster: its topics, and the records that each begins with.
+
+    May be run again: what exists is checked, not changed.
+
+    Parameters
+    ----------
+    tables_root
+        Where new tables lie (ROOT/tables). [COMMITLOG_TABLES_ROOT]
+    partitions
+        How many commit domains may have a leader of their own; fixed once made.
+    domain
+        Gives tables named NAME$... a partition of their own; may be repeated.
+    replication_factor
+        Copies of each record; 3 if the cluster has as many brokers.
+    as_json
+        Print a JSON object.
+    """
+    config = where.load(tables_root=tables_root)
+    log = connect(config)
+    try:
+        genesis = log.create(
+            partitions=partitions,
+            domains=_domains(domain) or None,
+            tables_root=config.need_tables_root(),
+            replication_factor=replication_factor,
+        )
+    finally:
+        log.close()
+    facts = {
+        "log": genesis.log,
+        "log_id": genesis.log_id,
+        "cluster": genesis.cluster_id,
+        "partitions": partitions,
+        "tables_root": genesis.tables_root,
+    }
+    if as_json:
+        output.print_json(facts)
+    else:
+        output.print_facts(list(facts.items()))
+
+
+def committer(
+    *,
+    where: Where = HERE,
+    partition: Partition = 0,
+    socket_host: str | None = None,
+    socket_port: int | None = None,
+) -> None:
+    """Decide for a partition, or stand by while another committer does.
+
+    Parameters
+    ----------
+    socket_host
+        Address at which writers get their answers (127.0.0.1). [COMMITLOG_SOCKET_HOST]
+    socket_port
+        Its port; 0 picks one. With several partitions, partition N gets port + N.
+        [COMMITLOG_SOCKET_PORT]
+    """
+    from consumers.committer import CommitterOptions, run_committer
+
+    config = where.load(socket_host=socket_host, socket_port=socket_port)
+    root = config.need_root()
+    root.mkdir(parents=True, exist_ok=True)
+
+    def work(stop: threading.Event, on_ready: OnReady) -> None:
+        log = connect(config)
+        options = CommitterOptions(
+            root=root,
+            partition=partition,
+            host=config.socket_host,
+            port=config.socket_port + partition if config.socket_port else 0,
+            token=config.token,
+        )
+        try:
+            run_committer(log, options, stop=stop, on_ready=on_ready)
+        finally:
+            log.close()
+
+    run_part("committer" if partition == 0 else f"committer-{partition}", root, work)
+
+
+def index(*, where: Where = HERE) -> None:
+    """Keep ROOT/index.duckdb up with the log."""
+    from consumers.version_index import run_index
+
+    config = where.load()
+    root = config.need_root()
+    root.mkdir(parents=True, exist_ok=True)
+
+    def work(stop: threading.Event, on_ready: OnReady) -> None:
+        log = connect(config)
+        is_ready = threading.Event()
+        try:
+            with output.progress("reading the log") as bar:
+
+                def on_progress(done: int, total: int) -> None:
+                    bar(done, total)
+                    if done >= total and not is_ready.is_set():
+                        is_ready.set()
+                        on_ready("")
+
+                run_index(log, root, stop=stop, on_progress=on_progress)
+        finally:
+            log.close()
+
+    run_part("index", root, work)
+
+
+def server(*, where: Where = HERE, host: str | None = None, port: int | None = None) -> None:
+    """Serve /healthz and /readyz over HTTP.
+
+    Parameters
+    ----------
+    host
+        Its address (127.0.0.1). [COMMITLOG_HOST]
+    port
+        Its port (2333); 0 picks one. [COMMITLOG_PORT]
+    """
+    from consumers import roots
+    from consumers.health import Health
+    from consumers.server import serve
+    from consumers.up import take_http_listener
+
+    config = where.load(host=host, port=port)
+    root = config.root or Path.cwd()
+    inherited = take_http_listener()
+
+    def work(stop: threading.Event, on_ready: OnReady) -> None:
+        listener = inherited or roots.listen(config.host, config.port)
+        log = connect(config)
+        try:
+            serve(Health(log, config.root, config.token), listener, stop=stop, on_ready=on_ready)
+        finally:
+            log.close()
+
+    run_part("server", root, work)
+
+
+def _domains(pairs: tuple[str, ...]) -> dict[str, int]:
+    domains = {}
+    for pair in pairs:
+        name, _, partition = pair.partition("=")
+        if not name or not partition.isdigit():
+            raise ConfigurationError(f"--domain takes NAME=PARTITION, not {pair!r}")
+        if name in domains:
+            raise InvalidTransaction(f"domain {name!r} is named twice", field="domain", value=name)
+        domains[name] = int(partition)
+    return domains

@@ -1,0 +1,312 @@
+"""Settings: a flag wins over the environment, that over `commitlog.toml`, and that over a default.
+
+`SETTINGS` is the one list of them: the file's keys are its names, the environment's are the names
+in capitals after `COMMITLOG_`. A key of the file that is not in the list is refused with the one
+that was probably meant.
+
+Kafka's client settings pass through as they are: `--kafka sasl.mechanism=PLAIN`, a `[kafka]`
+table, a properties file, or `COMMITLOG_KAFKA__SASL_MECHANISM`, where secrets belong. Nothing of
+them is ever printed but their names.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commitlog.errors import CommitLogError
+
+PREFIX = "COMMITLOG_"
+KAFKA_PREFIX = "COMMITLOG_KAFKA__"
+FILE = "commitlog.toml"
+ENDPOINTS = "endpoints.json"
+"""In a root: how to reach the log that `commitlog up` runs there, or ran there last."""
+
+NOT_SETTINGS = frozenset(
+    PREFIX + name
+    for name in ("CACHE", "CONFIG", "DEBUG", "HTTP_FD", "IVY_SETTINGS", "JAVA", "SUPERVISOR_FD")
+)
+"""Variables that others read."""
+
+
+class ConfigurationError(CommitLogError):
+    """A setting that is unknown, missing or no good: correct it where the message says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: `default` gives its type; "" and 0 mean "none" or "choose one"."""
+
+    name: str
+    default: str | int | bool
+    description: str
+    is_secret: bool = False
+
+    @property
+    def variable(self) -> str:
+        """Its name in the environment."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return "--" + self.name.replace("_", "-")
+
+
+SETTINGS = (
+    Setting("root", "", "folder of this log's broker, tables, index, checkpoints and logs"),
+    Setting("bootstrap_servers", "", "a Kafka cluster to use: HOST:PORT,..."),
+    Setting("log", "commitlog", "the log's name; its topics are LOG.transactions, LOG.outcomes"),
+    Setting("tables_root", "", "where new tables lie; ROOT/tables if not set"),
+    Setting("host", "127.0.0.1", "address of the HTTP server"),
+    Setting("port", 2333, "port of the HTTP server; 0 picks one"),
+    Setting("kafka_port", 0, "port of the embedded broker; 0 picks one and keeps it"),
+    Setting("fsync", False, "embedded broker: on disk before it is acknowledged"),
+    Setting("socket_host", "127.0.0.1", "address of the leader's socket"),
+    Setting("socket_port", 0, "port of the leader's socket; 0 picks one"),
+    Setting("token", "", "what writers must show at the leader's socket", is_secret=True),
+    Setting("kafka_file", "", "properties file with Kafka client settings"),
+)
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings, and where each came from."""
+
+    root: Path | None
+    bootstrap_servers: str
+    log: str
+    tables_root: str
+    host: str
+    port: int
+    kafka_port: int
+    fsync: bool
+    socket_host: str
+    socket_port: int
+    token: str = field(repr=False)
+    kafka: Mapping[str, str] = field(repr=False)
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def need_root(self) -> Path:
+        """Return the root, made absolute; ConfigurationError if none is set."""
+        if self.root is None:
+            raise ConfigurationError(
+                f"no root is named: give --root DIR, set {PREFIX}ROOT, or write `root` in {FILE}"
+            )
+        return self.root
+
+    def need_bootstrap_servers(self) -> str:
+        """Return where Kafka is, as named or as `commitlog up` left it in the root."""
+        if self.bootstrap_servers:
+            return self.bootstrap_servers
+        raise ConfigurationError(
+            f"no Kafka cluster is named and {self._what_root_says()}: give --root DIR of a running"
+            f" `commitlog up`, or --bootstrap-servers HOST:PORT (or {PREFIX}ROOT,"
+            f" {PREFIX}BOOTSTRAP_SERVERS, {FILE})"
+        )
+
+    def _what_root_says(self) -> str:
+        return f"no `commitlog up` ran on {self.root} yet" if self.root else "no root either"
+
+    def need_tables_root(self) -> str:
+        """Return where new tables lie."""
+        return self.tables_root or str(self.need_root() / "tables")
+
+
+def load(
+    flags: Mapping[str, object] | None = None,
+    *,
+    kafka: Mapping[str, str] | None = None,
+    file: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Config:
+    """Put the settings together; flags that are None were not given.
+
+    Raises:
+        ConfigurationError: names the setting, where it was found and what to write instead.
+    """
+    environment = os.environ if environment is None else environment
+    file_path, table = _read_file(file, environment)
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for setting in SETTINGS:
+        value, source = _find(setting, flags or {}, environment, table, str(file_path))
+        values[setting.name] = _typed(setting, value, source)
+        sources[setting.name] = source
+    kafka_file = values.pop("kafka_file")
+    settings = _read_properties(Path(kafka_file)) if kafka_file else {}
+    settings |= _kafka_of_file(table, str(file_path))
+    settings |= _kafka_of_environment(environment)
+    settings |= kafka or {}
+    root = Path(values.pop("root")).expanduser().absolute() if values["root"] else None
+    values.pop("root", None)
+    if root is not None and not values["bootstrap_servers"]:
+        left = read_endpoints(root)
+        if left.get("bootstrap_servers"):
+            values["bootstrap_servers"] = left["bootstrap_servers"]
+            sources["bootstrap_servers"] = str(root / ENDPOINTS)
+            if sources["log"] == "default":
+                values["log"] = left.get("log", values["log"])
+    return Config(root=root, kafka=settings, sources=sources, **values)
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return names in the environment that look like settings and are none."""
+    known = {setting.variable for setting in SETTINGS} | NOT_SETTINGS
+    return sorted(
+        name
+        for name in environment
+        if name.startswith(PREFIX)
+        and not name.startswith((KAFKA_PREFIX, PREFIX + "TEST_"))
+        and name not in known
+    )
+
+
+def parse_kafka_flags(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Read `--kafka KEY=VALUE` flags."""
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            # The pair may be a secret: it isn't repeated here.
+            raise ConfigurationError("--kafka takes KEY=VALUE, for example sasl.mechanism=PLAIN")
+        settings[name.strip()] = value
+    return settings
+
+
+def read_endpoints(root: Path) -> dict[str, str]:
+    """Return what `commitlog up` left in a root, empty if nothing."""
+    try:
+        left = json.loads((root / ENDPOINTS).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(value) for name, value in left.items()}
+
+
+def write_endpoints(root: Path, endpoints: Mapping[str, str]) -> None:
+    """Leave in a root how to reach what runs there."""
+    replacement = root / f"{ENDPOINTS}.new"
+    replacement.write_text(json.dumps(dict(endpoints), indent=2) + "\n")
+    replacement.replace(root / ENDPOINTS)
+
+
+def _read_file(file: Path | None, environment: Mapping[str, str]) -> tuple[Path, Mapping[str, Any]]:
+    named = file or (
+        Path(environment[PREFIX + "CONFIG"]) if PREFIX + "CONFIG" in environment else None
+    )
+    path = named or Path(FILE)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        if named is None:
+            return path, {}
+        raise ConfigurationError(f"there is no configuration file {path}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    for name in table:
+        if name not in _BY_NAME and name != "kafka":
+            raise ConfigurationError(
+                f"{path}: unknown setting {name!r}{_meant(name)}; known are "
+                + ", ".join([*_BY_NAME, "[kafka]"])
+            )
+    return path, table
+
+
+def _meant(name: str) -> str:
+    near = difflib.get_close_matches(name.replace("-", "_").lower(), [*_BY_NAME, "kafka"], 1, 0.6)
+    return f", did you mean {near[0]!r}?" if near else ""
+
+
+def _find(
+    setting: Setting,
+    flags: Mapping[str, object],
+    environment: Mapping[str, str],
+    table: Mapping[str, Any],
+    file: str,
+) -> tuple[object, str]:
+    if flags.get(setting.name) is not None:
+        return flags[setting.name], setting.flag
+    if environment.get(setting.variable):
+        return environment[setting.variable], setting.variable
+    if setting.name in table:
+        return table[setting.name], file
+    return setting.default, "default"
+
+
+def _typed(setting: Setting, value: object, source: str) -> str | int | bool:
+    shown = "the value" if setting.is_secret else repr(value)
+    wrong = ConfigurationError(
+        f"{source}: {setting.name} cannot be {shown}; it is {_kind(setting)}: {setting.description}"
+    )
+    if isinstance(setting.default, bool):
+        words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+        chosen = words.get(str(value).lower())
+        if chosen is None:
+            raise wrong
+        return chosen
+    if isinstance(setting.default, int):
+        try:
+            number = int(str(value))
+        except ValueError:
+            raise wrong from None
+        if isinstance(value, bool) or not 0 <= number <= 65535:
+            raise wrong
+        return number
+    if isinstance(value, bool | int | float | list | dict):
+        raise wrong
+    return str(value)
+
+
+def _kind(setting: Setting) -> str:
+    if isinstance(setting.default, bool):
+        return "true or false"
+    return "a port from 0 to 65535" if isinstance(setting.default, int) else "a text"
+
+
+def _kafka_of_file(table: Mapping[str, Any], file: str) -> dict[str, str]:
+    section = table.get("kafka", {})
+    if not isinstance(section, dict):
+        raise ConfigurationError(f"{file}: `kafka` is a table: [kafka]")
+    settings: dict[str, str] = {}
+    _flatten(section, "", settings)
+    return settings
+
+
+def _flatten(table: Mapping[str, Any], prefix: str, into: dict[str, str]) -> None:
+    # Unquoted, `sasl.mechanism = "PLAIN"` is TOML for a table in a table.
+    for name, value in table.items():
+        if isinstance(value, dict):
+            _flatten(value, f"{prefix}{name}.", into)
+        else:
+            into[prefix + name] = str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kafka_of_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(KAFKA_PREFIX).lower().replace("_", "."): value
+        for name, value in environment.items()
+        if name.startswith(KAFKA_PREFIX)
+    }
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"kafka_file {path} cannot be read: {error}") from error
+    settings: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith(("#", "!")):
+            continue
+        name, equals, value = line.partition("=")
+        if not equals:
+            raise ConfigurationError(f"{path}, line {number}: not KEY=VALUE")
+        settings[name.strip()] = value.strip()
+    return settings

@@ -1,0 +1,212 @@
+"""What the command line prints: results on standard output, everything else on standard error.
+
+A listing is a table that fits the terminal; with `--json`, an array; into a pipe, aligned columns
+of whole values, for `grep` and `awk`. Colour appears on a terminal only, and never under NO_COLOR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Row = Mapping[str, Any]
+
+_FOLDED_WIDTH = 24
+_PADDING = 2
+
+STYLES = {
+    "committed": "green",
+    "ok": "green",
+    "retryable": "yellow",
+    "superseded": "yellow",
+    "warn": "yellow",
+    "incompatible": "red",
+    "rejected": "red",
+    "fail": "red",
+    "void": "dim",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a listing: `show` makes its text from a row."""
+
+    title: str
+    show: Callable[[Row], object]
+    is_number: bool = False
+    gives_way: bool = False
+    """Whether it is folded where the terminal is narrow."""
+    leaves: int = 0
+    """Where the terminal is too narrow for all, the column with the highest number leaves first; 0
+    stays."""
+    brief: Callable[[Row], object] | None = None
+    """What a terminal shows instead."""
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document."""
+    print(json.dumps(value, indent=2 if sys.stdout.isatty() else None, default=str), flush=True)
+
+
+def print_listing(
+    columns: Sequence[Column], rows: Sequence[Row], *, as_json: bool, nothing: str
+) -> None:
+    """Print rows as a table, or as a JSON array; `nothing` is said when there are none."""
+    if as_json:
+        print_json([dict(row) for row in rows])
+    elif not rows:
+        note(nothing)
+    elif sys.stdout.isatty():
+        _print_table(columns, rows)
+    else:
+        _print_aligned(columns, rows)
+
+
+def print_facts(facts: Sequence[tuple[str, object]]) -> None:
+    """Print names and values, one pair per line; empty values are left out."""
+    shown = [(name, text(value)) for name, value in facts if text(value)]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
+        print(f"{name:<{width}}  {value}")
+
+
+def note(message: str) -> None:
+    """Say something that isn't a result."""
+    with contextlib.suppress(OSError):
+        print(message, file=sys.stderr, flush=True)
+
+
+def text(value: object) -> str:
+    """Return a value as people read it."""
+    if value is None or value == "":
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(text(one) for one in value)
+    return str(value)
+
+
+def day_and_time(value: object) -> str:
+    """Return an ISO 8601 time without year and fractions: `01-31 12:00:00`."""
+    return clock(value)[5:19]
+
+
+def clock(value: object) -> str:
+    """Return an ISO 8601 time without date separators' noise: `2026-01-31 12:00:00.123`."""
+    return text(value).replace("T", " ").removesuffix("Z")
+
+
+@contextlib.contextmanager
+def progress(title: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a bar on a terminal; the value is called with (done, total)."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn(title), BarColumn(), TextColumn("{task.completed:,.0f}"))
+    console = Console(stderr=True)
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+@contextlib.contextmanager
+def spinner() -> Iterator[Callable[[str], None]]:
+    """Show what is being done on a terminal, else print it line by line."""
+    if not sys.stderr.isatty():
+        yield note
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("starting") as status:
+        yield status.update
+
+
+def _console() -> Console:
+    """Return where results go: colour on a terminal only, and no escapes at all under NO_COLOR."""
+    from rich.console import Console
+
+    if os.environ.get("NO_COLOR"):
+        return Console(highlight=False, color_system=None)
+    return Console(highlight=False)
+
+
+def _print_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    console = _console()
+    cells = {
+        column.title: [text((column.brief or column.show)(row)) for row in rows]
+        for column in columns
+    }
+    fitting = _fitting(columns, cells, console.width)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in fitting:
+        table.add_column(
+            column.title,
+            justify="right" if column.is_number else "left",
+            overflow="fold" if column.gives_way else "ellipsis",
+            no_wrap=not column.gives_way,
+        )
+    for line in zip(*(cells[column.title] for column in fitting), strict=True):
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
+    console.print(table)
+
+
+def _fitting(
+    columns: Sequence[Column], cells: Mapping[str, Sequence[str]], width: int
+) -> list[Column]:
+    """Return the columns that there is room for."""
+    widths = {title: max(len(title), *map(len, values)) for title, values in cells.items()}
+    for column in columns:
+        if column.gives_way:
+            widths[column.title] = min(widths[column.title], _FOLDED_WIDTH)
+    left = list(columns)
+    while sum(widths[column.title] + _PADDING for column in left) > width:
+        leaving = max(left, key=lambda column: column.leaves)
+        if not leaving.leaves:
+            break
+        left.remove(leaving)
+    return left
+
+
+def _print_aligned(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    lines = [[column.title for column in columns]]
+    lines += [[_one_line(text(column.show(row))) or "-" for column in columns] for row in rows]
+    widths = [max(len(line[position]) for line in lines) for position in range(len(columns))]
+    for line in lines:
+        cells = [
+            cell.rjust(width) if column.is_number else cell.ljust(width)
+            for cell, width, column in zip(line, widths, columns, strict=True)
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def _one_line(value: str) -> str:
+    return " ".join(value.split())
+
+
+def print_check(name: str, level: str, message: str, advice: str = "") -> None:
+    """Print one finding, with what to do below it."""
+    from rich.text import Text
+
+    line = Text.assemble((f"{level:<4}", STYLES.get(level, "")), f"  {name:<11}  {message}")
+    console = _console()
+    # In a pipe a finding is one line.
+    soft_wrap = not sys.stdout.isatty()
+    console.print(line, soft_wrap=soft_wrap)
+    if advice and level != "ok":
+        console.print(Text(f"      {'':<11}  -> {advice}"), soft_wrap=soft_wrap)

@@ -1,0 +1,167 @@
+"""A root: the folder that one `commitlog up` owns, with its lock.
+
+Whoever holds the lock owns the root. The children inherit it, so that a new `up` waits until the
+last process of a killed one is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from commitlog.errors import CommitLogError
+
+LOCK_FILE = "up.lock"
+HTTP_PORT_FILE = "http-port"
+LOCK_TIMEOUT_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+_LISTEN_BACKLOG = 128
+
+
+class RootInUse(CommitLogError):
+    """Another `commitlog up` runs on this root: use it, stop it, or choose another root."""
+
+    def __init__(self, message: str, *, root: Path, pid: int | None) -> None:
+        """Keep root and process id beside the message."""
+        super().__init__(message)
+        self.root = root
+        self.pid = pid
+
+
+class RootUnusable(CommitLogError):
+    """The root cannot be written: make room or change its permissions, then start again."""
+
+
+class PortTaken(CommitLogError):
+    """Another process listens on the port: stop it, or choose another port."""
+
+    def __init__(self, message: str, *, port: int) -> None:
+        """Keep the port beside the message."""
+        super().__init__(message)
+        self.port = port
+
+
+class PartFailed(CommitLogError):
+    """A part of `commitlog up` ended for good: what it said, or its log, says why."""
+
+    def __init__(self, message: str, *, code: int = 0) -> None:
+        """Keep the part's exit code, if another start would end with it too."""
+        super().__init__(message)
+        self.code = code
+
+
+@contextlib.contextmanager
+def usable(root: Path) -> Iterator[None]:
+    """Turn the system's refusals to write into the error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise RootUnusable(
+                f"the disk of {root} is full: free some and start again; nothing that was"
+                " acknowledged is lost"
+            ) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise RootUnusable(
+                f"{root} cannot be written ({error.strerror}): change its permissions, or choose"
+                " another root"
+            ) from error
+        raise
+
+
+def take(root: Path) -> int:
+    """Make the root if need be and take its lock; the descriptor returned holds it.
+
+    Raises:
+        RootInUse: another `commitlog up` has it, and lives.
+        RootUnusable: it cannot be written.
+    """
+    with usable(root):
+        root.mkdir(parents=True, exist_ok=True)
+        lock = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            owner = _owner(lock)
+            # A supervisor that was killed leaves children for a moment: their end frees the lock.
+            if _is_alive(owner) or time.monotonic() >= deadline:
+                os.close(lock)
+                raise RootInUse(
+                    f"`commitlog up` already runs on {root} (process {owner}): use it with"
+                    f" --root {root}, stop it, or choose another root",
+                    root=root,
+                    pid=owner,
+                ) from None
+            time.sleep(_POLL_SECONDS)
+    with usable(root):
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
+    return lock
+
+
+def listen(host: str, port: int, *, root: Path | None = None) -> socket.socket:
+    """Listen on a port; 0 is the port that the root had before, if free, or any.
+
+    Raises:
+        PortTaken: somebody else listens there.
+    """
+    if port == 0 and root is not None:
+        kept = _kept_port(root)
+        if kept:
+            with contextlib.suppress(PortTaken):
+                return listen(host, kept)
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        # With the protocol named, asyncio sets TCP_NODELAY: answers don't wait 40 ms.
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            # Connections of an earlier server that only linger don't count.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_LISTEN_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise PortTaken(
+            f"cannot listen on {host}:{port} ({error.strerror or error}): end the process that has"
+            " the port, or choose another one with --port (0 picks a free one)",
+            port=port,
+        ) from error
+    if root is not None:
+        with usable(root):
+            (root / HTTP_PORT_FILE).write_text(f"{listener.getsockname()[1]}\n")
+    return listener
+
+
+def _kept_port(root: Path) -> int:
+    try:
+        return int((root / HTTP_PORT_FILE).read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _owner(lock: int) -> int | None:
+    text = os.pread(lock, 32, 0).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _is_alive(pid: int | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,84 @@
+"""What all tests share: seeds, Hypothesis's profiles, the order, the broker.
+
+COMMITLOG_TEST_PROFILE chooses how much is tried: `dev` (quick, the default), `ci`, `nightly`.
+Every run prints its seed; `--seed N` makes random choices the same again, Hypothesis's too.
+"""
+
+import os
+import random
+from datetime import timedelta
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+pytest_plugins = ["tests.broker_fixture"]
+
+_SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
+settings.register_profile(
+    "dev", max_examples=50, deadline=timedelta(seconds=2), suppress_health_check=_SLOW_MACHINE
+)
+settings.register_profile(
+    "ci", max_examples=100, deadline=None, print_blob=True, suppress_health_check=_SLOW_MACHINE
+)
+settings.register_profile(
+    "nightly",
+    max_examples=5_000,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=_SLOW_MACHINE,
+)
+
+COSTS = {"slow": 1, "broker": 2, "spark": 3}
+"""Tests with these marks run last, in this order: what can fail at once fails first."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--seed", type=int, help="make all random choices as in an earlier run")
+    parser.addoption("--rewrite", action="store_true", help="write the expected help texts anew")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(os.environ.get("COMMITLOG_TEST_PROFILE", "dev"))
+    given = config.getoption("--seed")
+    if given is not None:
+        config.option.hypothesis_seed = str(given)
+    config.stash[_SEED] = random.SystemRandom().randrange(2**32) if given is None else given
+
+
+_SEED = pytest.StashKey[int]()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    profile = os.environ.get("COMMITLOG_TEST_PROFILE", "dev")
+    return f"seed: {config.stash[_SEED]} (again: --seed), profile: {profile}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=_cost)
+
+
+def _cost(item: pytest.Item) -> tuple[int, int]:
+    cost = max((COSTS.get(mark.name, 0) for mark in item.iter_markers()), default=0)
+    return cost, 0 if "test_house" in item.nodeid else 1
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+    """The run's seed."""
+    return request.config.stash[_SEED]
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep a developer's own COMMITLOG_* settings out of the tests."""
+    for name in list(os.environ):
+        if name.startswith("COMMITLOG_") and not name.startswith(
+            ("COMMITLOG_TEST_", "COMMITLOG_CACHE", "COMMITLOG_IVY", "COMMITLOG_JAVA")
+        ):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture(autouse=True)
+def _same_random(seed: int) -> None:
+    random.seed(seed)

@@ -1,0 +1,295 @@
+"""Does `commitlog up` start, serve a second process, stop, go on, and leave nothing behind?"""
+
+import contextlib
+import http.client
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from consumers.exit_codes import ExitCode
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+
+START_SECONDS = 90.0
+STOP_SECONDS = 10.0
+COMMAND = [sys.executable, "-m", "consumers.cli"]
+
+
+class Service:
+    """A `commitlog up` in a process of its own."""
+
+    def __init__(self, root: Path, *arguments: str) -> None:
+        """Start it and wait for its line."""
+        self.root = root
+        self.errors = root.parent / f"{root.name}.stderr"
+        with self.errors.open("ab") as sink:
+            self.process = subprocess.Popen(
+                [*COMMAND, "up", "--root", str(root), "--port", "0", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=sink,
+                text=True,
+            )
+        self.line = ""
+
+    def await_ready(self) -> "Service":
+        assert self.process.stdout is not None
+        ready, _, _ = select.select([self.process.stdout], [], [], START_SECONDS)
+        self.line = self.process.stdout.readline().strip() if ready else ""
+        assert self.line, self.errors.read_text()[-4000:]
+        return self
+
+    @property
+    def port(self) -> int:
+        return int(self.line.split()[1].rpartition(":")[2])
+
+    @property
+    def kafka(self) -> str:
+        return self.line.split()[3]
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> tuple[int, float]:
+        """Return its exit code and how long it took."""
+        began = time.monotonic()
+        self.process.send_signal(how)
+        code = self.process.wait(STOP_SECONDS + 5)
+        return code, time.monotonic() - began
+
+    def get(self, path: str) -> tuple[int, dict[str, object]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def service(root: Path, *arguments: str) -> Iterator[Service]:
+    running = Service(root, *arguments)
+    try:
+        yield running.await_ready()
+    finally:
+        if running.process.poll() is None:
+            running.process.terminate()
+            try:
+                running.process.wait(STOP_SECONDS + 5)
+            except subprocess.TimeoutExpired:
+                running.process.kill()
+        assert running.process.stdout is not None
+        running.process.stdout.close()
+
+
+def run(*arguments: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, check=False
+    )
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def descendants(pid: int) -> set[int]:
+    """Process ids of all children, and theirs."""
+    found: set[int] = set()
+    parents: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                parents.setdefault(parent, []).append(int(entry.name))
+    todo = [pid]
+    while todo:
+        children = parents.get(todo.pop(), [])
+        found.update(children)
+        todo.extend(children)
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+WRITER = """
+import sys
+import pyarrow as pa
+from commitlog import CommitLog
+log = CommitLog.connect(sys.argv[1])
+schema = pa.schema([("id", pa.int64())])
+log.create_table("shop$orders", schema, exist_ok=True)
+outcome = log.append("shop$orders", pa.table({"id": [int(sys.argv[2])]}, schema=schema))
+print(outcome.status, outcome.version, log.open("shop$orders").count_rows())
+"""
+
+
+def write(running: Service, number: int) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", WRITER, running.kafka, str(number)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + running.errors.read_text()[-4000:]
+    return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_a_service_starts_serves_stops_and_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    with service(root) as running:
+        words = running.line.split()
+        assert [words[0], words[2], words[4:]] == ["ready", "kafka", ["root", str(root)]]
+        assert running.get("/healthz")[0] == 200
+        assert running.get("/readyz")[0] == 200
+        assert write(running, 1) == ["committed", "2", "1"]
+
+        refused = run("up", "--root", str(root), "--port", "0")
+        assert refused.returncode == ExitCode.MACHINE
+        assert f"process {running.process.pid}" in refused.stderr
+        assert refused.stdout == ""
+
+        shown = run("history", "shop$orders", "--root", str(root), "--json")
+        assert [row["version"] for row in json.loads(shown.stdout)] == [2, 1]
+        doctor = run("doctor", "--root", str(root), "--json")
+        assert doctor.returncode == ExitCode.OK, doctor.stdout
+        assert run("verify", "--root", str(root)).returncode == ExitCode.OK
+        logged = json.loads(run("log", "--root", str(root), "--json").stdout)
+        assert [row["kind"] for row in logged][-1] == "outcome"
+        assert run("show", logged[-1]["transaction_id"], "--root", str(root)).returncode == 0
+
+        first = running.line
+        code, seconds = running.stop()
+        assert (code, running.process.stdout.read()) == (0, "")  # type: ignore[union-attr]
+        assert seconds < STOP_SECONDS
+    with service(root) as running:
+        assert running.line == first
+        assert write(running, 2) == ["committed", "3", "2"]
+        assert running.stop(signal.SIGINT)[0] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "root"
+    with service(root) as running:
+        pid = running.process.pid
+        committer = next(
+            child for child in descendants(pid) if b"committer" in cmdline(child).split(b"\0")
+        )
+        os.kill(committer, signal.SIGKILL)
+        assert write(running, 1) == ["committed", "2", "1"]
+        assert wait_until(lambda: running.get("/readyz")[0] == 200, 30)
+
+        broker = int((root / "kafka" / "lock").read_text().split()[1])
+        os.kill(broker, signal.SIGKILL)
+        assert write(running, 2) == ["committed", "3", "2"]
+
+        children = descendants(pid)
+        assert len(children) >= 4
+        running.process.kill()
+        running.process.wait(10)
+        assert wait_until(lambda: not any(map(is_alive, children)), STOP_SECONDS)
+    with service(root) as running:
+        assert write(running, 3) == ["committed", "4", "3"]
+
+
+def cmdline(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_a_service_on_a_named_cluster_starts_no_broker(broker: object, tmp_path: Path) -> None:
+    servers = broker.bootstrap_servers  # type: ignore[attr-defined]
+    root = tmp_path / "root"
+    name = f"up-{os.getpid()}-{time.time_ns()}"
+    with service(root, "--bootstrap-servers", servers, "--log", name) as running:
+        assert running.kafka == servers
+        assert not (root / "kafka").exists()
+        shown = run("tables", "--root", str(root), "--json")
+        assert json.loads(shown.stdout) == []
+
+
+def test_a_root_of_another_log_is_refused(broker: object, tmp_path: Path) -> None:
+    servers = broker.bootstrap_servers  # type: ignore[attr-defined]
+    root = tmp_path / "root"
+    names = [f"up-{os.getpid()}-{time.time_ns()}-{number}" for number in range(2)]
+    with service(root, "--bootstrap-servers", servers, "--log", names[0]):
+        pass
+    arguments = ["--root", str(root), "--port", "0", "--bootstrap-servers", servers]
+    refused = run("up", *arguments, "--log", names[1])
+    assert refused.returncode == ExitCode.STOP, refused.stderr
+    assert refused.stdout == ""
+    assert names[0] in refused.stderr
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    if sys.platform != "linux" or os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("a tiny disk can be made by root on Linux only")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def test_a_full_disk_is_named(tiny_disk: Path) -> None:
+    refused = run("up", "--root", str(tiny_disk / "root"), "--port", "0")
+    assert refused.returncode == ExitCode.MACHINE, refused.stderr
+    assert "free some" in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+def test_a_stop_while_starting_is_clean(tmp_path: Path) -> None:
+    running = Service(tmp_path / "root")
+    try:
+        assert wait_until((tmp_path / "root" / "up.log").exists, 20)
+        time.sleep(1)
+        code, seconds = running.stop()
+        assert code == 0
+        assert seconds < STOP_SECONDS
+    finally:
+        running.process.kill()
+        running.process.communicate()
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        refused = run("up", "--root", str(tmp_path / "root"), "--port", port)
+    assert refused.returncode == ExitCode.MACHINE
+    assert f"127.0.0.1:{port}" in refused.stderr
+    assert "--port" in refused.stderr
+    assert not (tmp_path / "root" / "kafka").exists()
+
+
+def test_no_java_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COMMITLOG_JAVA", str(tmp_path / "none"))
+    refused = run("up", "--root", str(tmp_path / "root"), "--port", "0")
+    assert refused.returncode == ExitCode.MACHINE
+    assert "Install a JDK" in refused.stderr

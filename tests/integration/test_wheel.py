@@ -1,0 +1,84 @@
+"""Does the wheel carry all that a writer and a server need, and nothing that gets in the way?"""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+READ = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import commitlog
+assert commitlog.__file__.startswith(sys.argv[1]), commitlog.__file__
+from commitlog.codecs.avro import decode_outcome_record
+record = decode_outcome_record(Path(sys.argv[2]).read_bytes())
+print(type(record).__name__)
+"""
+
+WITHOUT_EXTRAS = """
+import sys
+sys.modules["cyclopts"] = None
+from consumers.cli import main
+sys.exit(main(["--help"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    return next(folder.glob("*.whl"))
+
+
+def test_the_wheel_holds_code_schemas_pins_and_licence(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"commitlog", "consumers"}
+    schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
+    assert {f"commitlog/schemas/{name}" for name in schemas} <= set(names)
+    wanted = ("commitlog/py.typed", "consumers/py.typed", "consumers/broker/kafka-jars.txt")
+    assert set(wanted) <= set(names)
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+
+
+@pytest.mark.parametrize("is_zip", [True, False], ids=["as a zip", "unpacked"])
+def test_a_record_is_read_by_the_wheels_own_schemas(
+    wheel: Path, tmp_path: Path, is_zip: bool
+) -> None:
+    place = wheel
+    if not is_zip:
+        place = tmp_path / "installed"
+        zipfile.ZipFile(wheel).extractall(place)
+    golden = ROOT / "tests" / "golden" / "genesis-v1.bin"
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(place), str(golden)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "Genesis", done.stderr
+
+
+def test_without_its_extra_the_command_line_says_what_to_install() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_EXTRAS],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=dict(os.environ),
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install 'lance-commitlog[server]'" in done.stderr

@@ -1,0 +1,133 @@
+"""What do people see: help, errors, listings, exit codes?"""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from commitlog import errors
+from consumers import cli, output
+from consumers.commands.app import app
+from consumers.exit_codes import ExitCode, exit_code
+
+HELP = Path(__file__).parents[1] / "golden" / "help"
+COMMANDS = sorted([name for name in app if not name.startswith("-")] + ["bench commit"])
+
+
+@pytest.fixture(autouse=True)
+def terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_reads_as_expected(
+    command: str, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    assert cli.main([*command.split(), "--help"]) == ExitCode.OK
+    shown = capsys.readouterr().out
+    expected = HELP / f"{command.replace(' ', '-') or 'commitlog'}.txt"
+    if request.config.getoption("--rewrite"):
+        expected.write_text(shown, encoding="utf-8")
+    assert shown == expected.read_text(encoding="utf-8"), "pytest --rewrite, if it is meant"
+
+
+def test_there_is_no_help_of_a_command_that_is_gone() -> None:
+    assert {path.stem for path in HELP.iterdir()} == {
+        "commitlog",
+        *(command.replace(" ", "-") for command in COMMANDS),
+    }
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["history"], ["up", "--port", "many"], ["log", "--no-such-flag"]]
+)
+def test_wrong_usage_is_told_and_ends_with_two(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(arguments) == ExitCode.USAGE
+    told = capsys.readouterr()
+    assert told.err
+    assert not told.out
+
+
+def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["history", "t"]) == ExitCode.USAGE
+    told = capsys.readouterr()
+    assert told.err.count("\n") == 1
+    assert told.err.startswith("commitlog: no root is named")
+
+
+def test_debug_shows_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["history", "t", "--debug"]) == ExitCode.USAGE
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_table_named_like_no_other_ends_with_unavailable(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["history", "t", "--root", str(tmp_path)]) == ExitCode.UNAVAILABLE
+    assert "commitlog index" in capsys.readouterr().err
+
+
+def test_versions_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["version", "--json"]) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["pylance"] == "14.0.2"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NoSuchTable("x"), ExitCode.REFUSED),
+        (errors.OutcomeUnknown("x", "id"), ExitCode.UNKNOWN),
+        (errors.Overloaded("x", 1.0), ExitCode.UNAVAILABLE),
+        (errors.CorruptLog("x"), ExitCode.STOP),
+        (errors.WrongLog("x"), ExitCode.STOP),
+        (KeyboardInterrupt(), ExitCode.INTERRUPTED),
+        (ZeroDivisionError(), ExitCode.BUG),
+    ],
+)
+def test_errors_have_exit_codes(error: BaseException, code: ExitCode) -> None:
+    assert exit_code(error) is code
+
+
+COLUMNS = (
+    output.Column("name", lambda row: row["name"]),
+    output.Column("size", lambda row: row["size"], is_number=True),
+    output.Column("why", lambda row: row["why"], gives_way=True),
+)
+ROWS = [{"name": "a", "size": 1, "why": ""}, {"name": "bcd", "size": 234, "why": "so\nlong " * 40}]
+
+
+def test_a_listing_in_a_pipe_keeps_whole_values(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_listing(COLUMNS, ROWS, as_json=False, nothing="none")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "name  size  why"
+    assert lines[1] == "a        1  -"
+    assert lines[2].count("so long") == 40
+
+
+def test_a_listing_as_json_is_an_array(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_listing(COLUMNS, ROWS, as_json=True, nothing="none")
+    assert json.loads(capsys.readouterr().out) == ROWS
+    output.print_listing(COLUMNS, [], as_json=True, nothing="none")
+    assert json.loads(capsys.readouterr().out) == []
+
+
+def test_a_listing_on_a_terminal_fits_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    output.print_listing(COLUMNS, ROWS, as_json=False, nothing="none")
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 50
+    assert "\x1b" not in "".join(lines)
+
+
+def test_an_empty_listing_says_so_beside_the_result(capsys: pytest.CaptureFixture[str]) -> None:
+    output.print_listing(COLUMNS, [], as_json=False, nothing="no conflicts")
+    told = capsys.readouterr()
+    assert (told.out, told.err) == ("", "no conflicts\n")

@@ -1,0 +1,300 @@
+"""Tickets and connections, against a small leader over a log in memory."""
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import pytest
+from lance.fragment import write_fragments
+
+from commitlog import CommitLog, NoSuchTable, OutcomeUnknown, Status, Unavailable
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import Fate
+from commitlog.client.runtime import RuntimeSettings
+from commitlog.model.records import Code, Submitted
+from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
+
+QUICK = RuntimeSettings(fallback_after_seconds=0.3, request_timeout_seconds=5)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> MemoryLog:
+    return memory_log(tmp_path / "tables")
+
+
+@pytest.fixture
+def leader(log: MemoryLog) -> Iterator[FakeLeader]:
+    leader = FakeLeader(log)
+    yield leader
+    leader.close()
+
+
+@pytest.fixture
+def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+    with CommitLog(lambda: log, settings=QUICK) as client:
+        client.create_table("a$t", SCHEMA)
+        yield client
+
+
+def _append(client: CommitLog, *ids: int) -> lance.LanceOperation.Append:
+    info = client.table("a$t")
+    rows = SCHEMA.empty_table().from_pylist([{"id": i, "v": "x"} for i in ids], schema=SCHEMA)
+    return lance.LanceOperation.Append(write_fragments(rows, info.location))
+
+
+def test_a_ticket_is_answered(client: CommitLog) -> None:
+    ticket = client.submit("a$t", _append(client, 1))
+    outcome = ticket.result(5)
+    assert (outcome.status, outcome.version) == (Status.COMMITTED, 2)
+    assert outcome.raise_for_conflict() is outcome
+    assert ticket.done()
+    assert ticket.result(5, wait="committed") is outcome
+    assert client.outcome(ticket.transaction_id) == outcome
+
+
+def test_running_out_of_time_is_unknown_and_can_be_asked_again(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    operation = _append(client, 1)
+    leader.paused.set()
+    ticket = client.submit("a$t", operation)
+    with pytest.raises(OutcomeUnknown) as unknown:
+        ticket.result(0.2)
+    assert unknown.value.transaction_id == ticket.transaction_id
+    assert "log.outcome" in str(unknown.value)
+    with pytest.raises(OutcomeUnknown):
+        client.outcome(ticket.transaction_id, timeout=0.1)
+    leader.paused.clear()
+    assert client.outcome(ticket.transaction_id, timeout=5).version == 2
+    assert ticket.result(5).version == 2
+
+
+def test_an_id_that_nobody_submitted_is_unknown(client: CommitLog) -> None:
+    with pytest.raises(OutcomeUnknown):
+        client.outcome("00000000-0000-4000-8000-000000000000", timeout=0.1)
+    assert not client.runtime().connection(0).outstanding()
+
+
+def test_a_broken_socket_is_connected_again_and_open_watches_are_repeated(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    operation = _append(client, 1)
+    leader.paused.set()
+    ticket = client.submit("a$t", operation)
+    leader.stop_socket()
+    leader.start_socket()
+    leader.paused.clear()
+    assert ticket.result(5).version == 2
+    assert client.table("a$t").version == 2
+
+
+def test_the_outcomes_topic_answers_while_the_socket_is_down(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    operation = _append(client, 1)
+    leader.stop_socket()
+    ticket = client.submit("a$t", operation)
+    assert ticket.result(10, wait="committed").version == 2
+    assert ticket.result(10, wait="readable").version == 2, "the manifest is there"
+    assert client.outcome(ticket.transaction_id, timeout=10).version == 2
+    with pytest.raises(Unavailable):
+        client.runtime().connection(0).request("table", {"table": ["a", "t"]}, 0.2)
+    leader.start_socket()
+    assert client.table("a$t").version == 2
+
+
+def test_the_fallback_heeds_no_record_of_a_deposed_leader(
+    client: CommitLog, log: MemoryLog, leader: FakeLeader
+) -> None:
+    operation = _append(client, 1)
+    leader.paused.set()
+    leader.stop_socket()
+    ticket = client.submit("a$t", operation)
+    from commitlog.codecs.avro import seal_outcome
+
+    forged = replace(blank(Status.REJECTED), sequence=2, transaction_id=ticket.transaction_id)
+    _, record = seal_outcome(forged, previous_hash=bytes(32), epoch=1, node=leader.node)
+    leader._append("1/forged", record)
+    with pytest.raises(OutcomeUnknown):
+        ticket.result(1)
+    leader.paused.clear()
+    assert ticket.result(10, wait="committed").status is Status.COMMITTED
+
+
+def test_a_hundred_are_in_flight_at_once(client: CommitLog) -> None:
+    operations = [_append(client, i) for i in range(100)]
+    tickets = [client.submit("a$t", operation) for operation in operations]
+    versions = [ticket.result(30).version for ticket in tickets]
+    assert sorted(versions) == list(range(2, 102))
+    assert not client.runtime().connection(0).outstanding()
+
+
+def test_threads_share_a_client(client: CommitLog) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        outcomes = list(pool.map(lambda i: client.append("a$t", {"id": [i]}), range(24)))
+    assert sorted(o.version for o in outcomes) == list(range(2, 26))
+    assert client.open("a$t").count_rows() == 24
+
+
+def test_a_ticket_can_be_awaited_without_blocking_the_loop(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    operation = _append(client, 1)
+    leader.paused.set()
+
+    async def main() -> int:
+        ticket = client.submit("a$t", operation)
+        waiting = asyncio.ensure_future(ticket.result_async())
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        with pytest.raises(OutcomeUnknown):
+            await ticket.result_async(timeout=0.01)
+        leader.paused.clear()
+        assert (await waiting) == (await ticket)
+        return (await ticket).version
+
+    assert asyncio.run(main()) == 2
+
+
+def test_an_awaiting_task_that_is_cancelled_spoils_nothing(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    operation = _append(client, 1)
+    leader.paused.set()
+
+    async def main() -> int:
+        ticket = client.submit("a$t", operation)
+        task = asyncio.ensure_future(ticket.result_async())
+        await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        leader.paused.clear()
+        return (await ticket).version
+
+    assert asyncio.run(main()) == 2
+
+
+def test_the_same_transaction_twice_is_one(client: CommitLog) -> None:
+    transaction = lance.Transaction(1, _append(client, 1))
+    first = client.submit("a$t", transaction)
+    second = client.submit("a$t", transaction)
+    assert first.transaction_id == second.transaction_id == transaction.uuid
+    assert first.result(5).version == second.result(5).version == 2
+    assert client.open("a$t").count_rows() == 1
+
+
+def test_the_same_id_with_other_content_is_refused(client: CommitLog) -> None:
+    operation = _append(client, 1)
+    other = _append(client, 2)
+    used = "11111111-1111-4111-8111-111111111111"
+    first = client.submit("a$t", lance.Transaction(1, operation, uuid=used))
+    assert first.result(5).version == 2
+
+    # The fake remembers commits only, so a refused repetition has to be asked for at once.
+    second = client.submit("a$t", lance.Transaction(1, other, uuid=used))
+    with pytest.raises(OutcomeUnknown):
+        second.result(0.3)
+    assert client.table("a$t").version == 2
+
+
+def test_an_append_repeated_under_its_id_is_answered_by_the_first(client: CommitLog) -> None:
+    rows = {"id": [1], "v": ["x"]}
+    first = client.append("a$t", rows, transaction_id="my-id")
+    again = client.append("a$t", rows, transaction_id="my-id")
+    assert first.version == again.version == 2
+    assert client.open("a$t").count_rows() == 1
+
+
+def test_a_delivery_that_fails_is_repeated_under_the_same_id(
+    client: CommitLog, log: MemoryLog
+) -> None:
+    operation = _append(client, 1)
+    fates = iter([Fate.LOSE, Fate.REFUSE, Fate.APPEND_UNTOLD])
+    log.cluster.on_append = lambda append: (
+        next(fates, Fate.DELIVER) if "transactions" in append.topic else Fate.DELIVER
+    )
+    ticket = client.submit("a$t", operation)
+    assert ticket.result(10).version == 2
+    assert client.table("a$t").version == 2
+    assert next(fates, None) is None
+
+
+def test_a_client_without_a_leader_says_so(log: MemoryLog) -> None:
+    with CommitLog(lambda: log, settings=RuntimeSettings(request_timeout_seconds=0.3)) as client:
+        with pytest.raises(Unavailable, match="leader"):
+            client.table("a$t")
+        with pytest.raises(Unavailable, match="leader"):
+            client.tables()
+
+
+def test_a_closed_client_begins_anew(client: CommitLog) -> None:
+    client.close()
+    assert client.append("a$t", {"id": [1]}).version == 2
+
+
+def test_a_wrong_name_is_answered_with_the_near_ones(client: CommitLog) -> None:
+    with pytest.raises(NoSuchTable, match=r"a\$t"):
+        client.table("a$tt")
+    with pytest.raises(NoSuchTable):
+        client.submit("a$tt", lance.LanceOperation.Restore(1))
+
+
+def test_a_muted_leader_does_not_hold_a_caller_beyond_its_deadline(
+    log: MemoryLog, leader: FakeLeader
+) -> None:
+    leader.muted.set()
+    settings = RuntimeSettings(request_timeout_seconds=0.3)
+    started = time.monotonic()
+    with (
+        CommitLog(lambda: log, settings=settings) as client,
+        pytest.raises(Unavailable, match="did not answer"),
+    ):
+        client.table("a$t")
+    assert time.monotonic() - started < 3
+
+
+def test_a_refusal_is_a_value_until_it_is_raised(log: MemoryLog, tmp_path: Path) -> None:
+    def refuse(submitted: Submitted) -> object:
+        return blank(Status.REJECTED, Code.UNSUPPORTED_OPERATION)
+
+    leader = FakeLeader(log, decide=refuse)  # type: ignore[arg-type]
+    from commitlog import TransactionRejected
+    from commitlog.model.operations import DeregisterTable
+
+    with CommitLog(lambda: log) as client:
+        outcome = client.submit(None, DeregisterTable(("a", "t"))).result(5)
+        assert outcome.status is Status.REJECTED
+        with pytest.raises(TransactionRejected, match="UNSUPPORTED_OPERATION"):
+            outcome.raise_for_conflict()
+    leader.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_forked_child_connects_anew(client: CommitLog) -> None:
+    assert client.append("a$t", {"id": [1]}).version == 2
+    held = client._lock
+    held.acquire()  # another thread may hold it at the moment of the fork
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            # The fake's threads live in the parent: only the client's own state is looked at.
+            runtime = client.runtime()
+            fresh = runtime is not None and client._pid == os.getpid()
+            code = 0 if fresh and not runtime._connections and client._lock is not held else 2
+        finally:
+            os._exit(code)
+    held.release()
+    deadline = threading.Timer(10, os.kill, (child, 9))
+    deadline.start()
+    _, status = os.waitpid(child, 0)
+    deadline.cancel()
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert client.append("a$t", {"id": [2]}).version == 3

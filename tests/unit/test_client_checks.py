@@ -1,0 +1,277 @@
+"""What is surely wrong is refused before anything is appended."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.fragment import FragmentMetadata, write_fragments
+
+from commitlog import (
+    CommitLog,
+    InvalidTransaction,
+    MissingDataFile,
+    NoSuchTable,
+    NoSuchVersion,
+    RecordTooLarge,
+    TableAlreadyExists,
+    TableVersionIs,
+    WrongLog,
+)
+from commitlog.adapters.memory import MemoryLog
+from commitlog.codecs.lance_objects import to_transaction_bytes
+from commitlog.model.operations import DropTable, LanceCommit
+from tests.fakes.leader import SCHEMA, FakeLeader, memory_log
+
+L = lance.LanceOperation
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> MemoryLog:
+    return memory_log(tmp_path / "tables")
+
+
+@pytest.fixture
+def leader(log: MemoryLog) -> Iterator[FakeLeader]:
+    leader = FakeLeader(log)
+    yield leader
+    leader.close()
+
+
+@pytest.fixture
+def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+    with CommitLog(lambda: log) as client:
+        client.create_table("a$t", SCHEMA)
+        client.append("a$t", {"id": [1, 2], "v": ["a", "b"]})
+        yield client
+
+
+def _end(log: MemoryLog) -> int:
+    return log.read_transactions(0).end_offset()
+
+
+def _fragment(client: CommitLog, schema: pa.Schema = SCHEMA) -> FragmentMetadata:
+    data = pa.table({f.name: pa.nulls(1, f.type) for f in schema}, schema=schema)
+    place = Path(client.table("a$t").location)
+    aside = place.with_name(f"aside-{uuid4()}")
+    fragment = write_fragments(data, str(aside), mode="create")[0]
+    name = fragment.files[0].path
+    (aside / "data" / name).rename(place / "data" / name)
+    return fragment
+
+
+def _image(client: CommitLog) -> FragmentMetadata:
+    fragment = client.open("a$t").get_fragments()[0].delete_rows([0])
+    assert fragment is not None
+    return fragment
+
+
+def _missing(client: CommitLog) -> Any:
+    fragment = _fragment(client)
+    (Path(client.table("a$t").location) / "data" / fragment.files[0].path).unlink()
+    return L.Append([fragment])
+
+
+def _cut_off(client: CommitLog) -> Any:
+    fragment = _fragment(client)
+    path = Path(client.table("a$t").location) / "data" / fragment.files[0].path
+    path.write_bytes(path.read_bytes()[:-1])
+    return L.Append([fragment])
+
+
+def _wrong_schema(client: CommitLog) -> Any:
+    wide = pa.schema([pa.field(f"c{i}", pa.int64()) for i in range(3)])
+    return L.Append([_fragment(client, wide)])
+
+
+def _negative(client: CommitLog) -> Any:
+    return L.Delete([], [-1], "true")
+
+
+def _unknown_fragment(client: CommitLog) -> Any:
+    return L.Delete([], [7], "true")
+
+
+def _twice(client: CommitLog) -> Any:
+    return L.Delete([_image(client)], [0], "true")
+
+
+def _not_an_operation(client: CommitLog) -> Any:
+    return "append"
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (_missing, MissingDataFile, "isn't in .*/data"),
+        (_cut_off, MissingDataFile, "bytes instead of"),
+        (_wrong_schema, InvalidTransaction, r"field ids \[2\]"),
+        (_negative, InvalidTransaction, "Ids and versions are whole numbers from 0 on"),
+        (_unknown_fragment, InvalidTransaction, "no fragment 7 at version 2"),
+        (_twice, InvalidTransaction, "fragment 0 is named twice"),
+        (_not_an_operation, InvalidTransaction, "is not an operation"),
+    ],
+)
+def test_what_is_surely_wrong_is_refused_before_anything_is_appended(
+    client: CommitLog,
+    log: MemoryLog,
+    make: Callable[[CommitLog], Any],
+    kind: type[Exception],
+    message: str,
+) -> None:
+    operation = make(client)
+    before = _end(log)
+    with pytest.raises(kind, match=message):
+        client.submit("a$t", operation)
+    assert _end(log) == before
+    assert not client.runtime().connection(0).outstanding()
+
+
+def test_read_versions_from_the_future_and_below_zero_are_refused(
+    client: CommitLog, log: MemoryLog
+) -> None:
+    before = _end(log)
+    with pytest.raises(InvalidTransaction, match="in the future: the head is 2"):
+        client.submit("a$t", L.Append([_fragment(client)]), read_version=3)
+    with pytest.raises(InvalidTransaction, match="is negative"):
+        client.submit("a$t", L.Append([_fragment(client)]), read_version=-1)
+    with pytest.raises(NoSuchVersion, match="no version 9; its head is 2"):
+        client.open("a$t", 9)
+    assert _end(log) == before
+
+
+def test_bytes_that_are_no_transaction_are_refused(client: CommitLog) -> None:
+    with pytest.raises(InvalidTransaction, match="no Lance transaction"):
+        client.submit("a$t", b"\xff\xff\xff")
+
+
+def test_an_oversized_record_is_refused(client: CommitLog, log: MemoryLog) -> None:
+    before = _end(log)
+    with pytest.raises(RecordTooLarge, match="Split"):
+        client.submit("a$t", L.Delete([], [], "x" * (17 << 20)))
+    assert _end(log) == before
+    assert not client.runtime().connection(0).outstanding()
+
+
+@pytest.mark.parametrize("table", ["", "a$", "a$..", ["a", "b/c"], "a$."])
+def test_a_bad_name_is_refused(client: CommitLog, table: Any) -> None:
+    with pytest.raises(InvalidTransaction):
+        client.table(table)
+
+
+def test_an_unknown_table_is_refused_naming_near_ones(client: CommitLog, log: MemoryLog) -> None:
+    before = _end(log)
+    for call in (
+        lambda: client.append("a$tt", {"id": [1]}),
+        lambda: client.submit("a$tt", L.Append([])),
+        lambda: client.open("a$tt"),
+        lambda: client.drop_table("a$tt"),
+    ):
+        with pytest.raises(NoSuchTable, match=r"Did you mean a\$t\?"):
+            call()
+    assert client.drop_table("a$tt", missing_ok=True) is None
+    assert _end(log) == before
+
+
+def test_tables_are_made_once(client: CommitLog) -> None:
+    with pytest.raises(TableAlreadyExists, match="choose another name"):
+        client.create_table("a$t", SCHEMA)
+    assert client.create_table("a$t", SCHEMA, exist_ok=True).version == 2
+    client.create_table("b", SCHEMA, policy="latest", properties={"x": "y"})
+    assert [(info.name, info.policy) for info in client.tables()] == [
+        ("a$t", "every"),
+        ("b", "latest"),
+    ]
+    info = client.table("b")
+    assert info.schema.equals(SCHEMA)
+    assert info.incarnation in info.location
+    assert dict(info.properties) == {"x": "y"}
+    dropped = client.drop_table("b")
+    assert dropped is not None
+    with pytest.raises(NoSuchTable):
+        client.table("b")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"policy": "sometimes"},
+        {"primary_key": "nope"},
+        {"primary_key": ["id", "id"]},
+        {"storage_options": {"a": "b"}},
+        {"schema": pa.schema([])},
+        {"schema": "id int"},
+    ],
+)
+def test_a_table_that_cannot_be_is_not_made(client: CommitLog, arguments: dict[str, Any]) -> None:
+    with pytest.raises(InvalidTransaction):
+        client.create_table("c", **{"schema": SCHEMA, **arguments})
+
+
+def test_registering_needs_a_dataset(client: CommitLog, tmp_path: Path) -> None:
+    with pytest.raises(InvalidTransaction, match="no Lance dataset"):
+        client.register_table("c", str(tmp_path / "nothing"))
+
+
+def test_an_operation_must_be_about_the_table_that_is_named(client: CommitLog) -> None:
+    with pytest.raises(InvalidTransaction, match=r"about b"):
+        client.submit("a$t", DropTable(("b",)))
+    with pytest.raises(InvalidTransaction, match="no table"):
+        client.submit(None, L.Restore(1))
+
+
+def test_one_record_stays_in_one_partition(tmp_path: Path) -> None:
+    log = MemoryLog()
+    log.create(partitions=2, domains={"x": 1}, tables_root=str(tmp_path))
+    with CommitLog(lambda: log) as client:
+        t = client.transact()
+        t.submit(None, DropTable(("a", "t")))
+        t.submit(None, DropTable(("x", "t")))
+        with pytest.raises(InvalidTransaction, match=r"a\$t .* partition 0 and x\$t .* 1:"):
+            t.__exit__(None, None, None)
+
+
+def test_a_log_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(WrongLog):
+        CommitLog(MemoryLog).runtime()
+
+
+def test_lance_s_own_bytes_are_kept_verbatim(client: CommitLog, leader: FakeLeader) -> None:
+    given = "77777777-7777-4777-8777-777777777777"
+    encoded = to_transaction_bytes(
+        L.Append([_fragment(client)]), read_version=1, uuid=given, properties={"k": "v"}
+    )
+    ticket = client.submit("a$t", encoded.message, expects=[TableVersionIs(("a", "t"), 2)])
+    assert ticket.transaction_id == given
+    assert ticket.result(5).version == 3
+    transaction = leader.committed[-1][1]
+    operation = transaction.operations[0]
+    assert isinstance(operation, LanceCommit)
+    assert (operation.message, operation.read_version) == (encoded.message, 1)
+    assert transaction.expects == (TableVersionIs(("a", "t"), 2),)
+    assert operation.summary.data_files
+
+
+def test_the_head_is_the_default_read_version(client: CommitLog, leader: FakeLeader) -> None:
+    client.submit("a$t", L.Restore(1)).result(5)
+    operation = leader.committed[-1][1].operations[0]
+    assert isinstance(operation, LanceCommit)
+    assert operation.read_version == 2
+    leader.requests.clear()
+    client.submit("a$t", L.Append([_fragment(client)])).result(5)
+    assert leader.requests == ["table"], "only for its location, which this test asked for"
+
+
+def test_a_transaction_of_another_incarnation_is_not_sent_blindly(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    operation = L.Append([_fragment(client)])
+    client.submit("a$t", operation).result(5)
+    commit = leader.committed[-1][1].operations[0]
+    assert isinstance(commit, LanceCommit)
+    assert commit.incarnation == client.table("a$t").incarnation
+    assert replace(commit, incarnation="") != commit

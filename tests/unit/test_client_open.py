@@ -1,0 +1,191 @@
+"""Opened tables: versions by number, and native writes through the log."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog, InvalidTransaction, NoSuchVersion
+from commitlog.adapters.lance_namespace import GivenNamespace, relative_path
+from commitlog.adapters.memory import MemoryLog
+from commitlog.model.operations import CreateTableVersion
+from commitlog.model.records import Code, Outcome, Status, Submitted, Transaction
+from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> MemoryLog:
+    return memory_log(tmp_path / "tables")
+
+
+@pytest.fixture
+def leader(log: MemoryLog) -> Iterator[FakeLeader]:
+    leader = FakeLeader(log)
+    yield leader
+    leader.close()
+
+
+@pytest.fixture
+def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+    with CommitLog(lambda: log) as client:
+        client.create_table("a$t", SCHEMA)
+        client.append("a$t", {"id": list(range(10)), "v": list("abcdefghij")})
+        yield client
+
+
+def _staged(leader: FakeLeader) -> list[CreateTableVersion]:
+    operations = [o for _, t in leader.committed for o in t.operations]
+    return [o for o in operations if isinstance(o, CreateTableVersion)]
+
+
+def _rows(**columns: list[Any]) -> pa.Table:
+    return pa.table(columns)
+
+
+WRITES = {
+    "Delete": lambda d: d.delete("id = 1"),
+    "Update": lambda d: d.update({"v": "'z'"}, where="id = 2"),
+    "Append": lambda d: d.insert(_rows(id=[50], v=["q"])),
+    "CreateIndex": lambda d: d.create_scalar_index("id", "BTREE"),
+    "Merge": lambda d: d.add_columns({"w": "id + 1"}),
+    "Project": lambda d: d.drop_columns(["v"]),
+    "UpdateConfig": lambda d: d.update_config({"a": "b"}),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_native_writes_go_through_the_log(client: CommitLog, leader: FakeLeader, name: str) -> None:
+    dataset = client.open("a$t")
+    WRITES[name](dataset)
+    (operation,) = _staged(leader)
+    assert (operation.operation, operation.version) == (name, 3)
+    assert operation.sha256
+    assert operation.message
+    assert operation.manifest_path.startswith("_versions/")
+    assert dict(operation.metadata) == {"commitlog.base_version": "2"}
+    assert client.table("a$t").version == dataset.version == 3
+    assert leader.committed[-1][1].transaction_id in leader.answers
+
+
+def test_a_compaction_goes_through_the_log(client: CommitLog, leader: FakeLeader) -> None:
+    client.append("a$t", {"id": [100]})
+    client.open("a$t").optimize.compact_files()
+    assert [o.operation for o in _staged(leader)] == ["ReserveFragments", "Rewrite"]
+    assert client.open("a$t").count_rows() == 11
+
+
+def test_a_native_merge_goes_through_the_log(client: CommitLog, leader: FakeLeader) -> None:
+    dataset = client.open("a$t")
+    merge = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+    merge.execute(_rows(id=[3, 70], v=["m", "m"]))
+    assert [o.operation for o in _staged(leader)] == ["Update"]
+    assert client.open("a$t").count_rows() == 11
+
+
+def test_lance_rebases_by_itself_over_a_winner(client: CommitLog, leader: FakeLeader) -> None:
+    first, second = client.open("a$t"), client.open("a$t")
+    first.delete("id = 1")
+    second.delete("id = 2")
+    attempts = {t.attempt for _, t in leader.committed if t.operations[0] == _staged(leader)[-1]}
+    assert [o.version for o in _staged(leader)] == [3, 4]
+    assert attempts <= {0, 1}
+    assert sorted(client.open("a$t").to_table()["id"].to_pylist()) == [0, *range(3, 10)]
+
+
+def test_a_race_that_lance_cannot_see_before_is_answered_as_one(
+    client: CommitLog, leader: FakeLeader
+) -> None:
+    dataset = client.open("a$t")
+    other = client.open("a$t")
+    raced: list[bool] = []
+    refuse_native = leader._apply
+
+    def race(operation: Any) -> Any:
+        if isinstance(operation, CreateTableVersion) and not raced:
+            raced.append(True)
+            other_path = leader.tables[("a", "t")].operation.location
+            lance.dataset(other_path).delete("id = 5")
+            leader.tables[("a", "t")].version += 1
+        return refuse_native(operation)
+
+    leader._apply = race  # type: ignore[method-assign]
+    dataset.delete("id = 6")
+    assert dataset.version == 4
+    (committed,) = _staged(leader)
+    assert committed.version == 4
+    assert leader.committed[-1][1].attempt == 1
+    assert sorted(client.open("a$t").to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4, 7, 8, 9]
+    other.checkout_latest()  # type: ignore[no-untyped-call]
+    assert other.version == 4
+
+
+def test_the_log_s_reason_for_a_refusal_is_kept(
+    client: CommitLog, leader: FakeLeader, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(submitted: Submitted) -> Outcome | None:
+        record = submitted.record
+        if isinstance(record, Transaction) and isinstance(record.operations[0], CreateTableVersion):
+            return blank(Status.REJECTED, Code.BUILD_REFUSED)
+        return None
+
+    leader.decide = refuse
+    dataset = client.open("a$t")
+    with pytest.raises(OSError, match="unknown"):
+        dataset.delete("id = 1")
+    refused = dataset._namespace_client.refused  # type: ignore[union-attr]
+    assert refused.outcome.code is Code.BUILD_REFUSED
+    assert "BUILD_REFUSED" in caplog.text
+    assert client.open("a$t").count_rows() == 10
+
+
+def test_versions_are_opened_by_number(client: CommitLog) -> None:
+    client.delete("a$t", "id > 4")
+    assert client.open("a$t").count_rows() == 5
+    assert client.open("a$t", 2).count_rows() == 10
+    assert client.open("a$t", 1).count_rows() == 0
+    for version in (0, 4, -1):
+        with pytest.raises(NoSuchVersion):
+            client.open("a$t", version)
+
+
+def test_an_opened_table_travels_for_reading_only(client: CommitLog) -> None:
+    import pickle
+
+    copy = pickle.loads(pickle.dumps(client.open("a$t")))
+    assert copy.count_rows() == 10
+
+
+def test_nothing_staged_is_ever_named() -> None:
+    namespace = GivenNamespace("/tables/t.lance", 3)
+    (listed,) = namespace.list_table_versions({"id": ["t"]})["versions"]
+    assert listed["version"] == 3
+    assert listed["manifest_path"].endswith(".manifest")
+    from lance_namespace import TableVersionNotFoundError
+
+    with pytest.raises(TableVersionNotFoundError):
+        namespace.describe_table_version({"version": 4})
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tables/t.lance/_versions/18446744073709551612.manifest",
+        "tables/t.lance/etc/passwd",
+        "tables/t.lance/_versions/../../x/18446744073709551612.manifest-1",
+        "tables/other.lance/_versions/18446744073709551612.manifest-1",
+        "tables/t.lance/_versions/x/18446744073709551612.manifest-1",
+    ],
+)
+def test_a_path_that_is_no_staged_manifest_is_refused(path: str) -> None:
+    with pytest.raises(InvalidTransaction, match="no staged manifest"):
+        relative_path("/tables/t.lance", path)
+
+
+def test_staged_paths_become_relative() -> None:
+    name = "_versions/18446744073709551612.manifest-1"
+    assert relative_path("/tables/t.lance", f"tables/t.lance/{name}") == name
+    assert relative_path("file:///tables/t.lance", f"tables/t.lance/{name}") == name
+    assert relative_path("/tables/t.lance", f"tables/t.lance/tree/dev/{name}") == f"tree/dev/{name}"

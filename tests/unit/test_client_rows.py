@@ -1,0 +1,345 @@
+"""Operations on rows: what they carry, what they leave, when they are done again."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyroaring import BitMap
+
+from commitlog import CommitLog, InvalidTransaction, Status
+from commitlog.adapters.memory import MemoryLog
+from commitlog.codecs.keys import key_hashes
+from commitlog.model.operations import CreateTable, LanceCommit
+from commitlog.model.records import Code, Conflict, Outcome, Submitted, Transaction
+from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> MemoryLog:
+    return memory_log(tmp_path / "tables")
+
+
+@pytest.fixture
+def leader(log: MemoryLog) -> Iterator[FakeLeader]:
+    leader = FakeLeader(log)
+    yield leader
+    leader.close()
+
+
+@pytest.fixture
+def client(log: MemoryLog, leader: FakeLeader) -> Iterator[CommitLog]:
+    with CommitLog(lambda: log) as client:
+        yield client
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "stable"])
+def table(client: CommitLog, request: pytest.FixtureRequest) -> str:
+    client.create_table("a$t", SCHEMA, primary_key="id", stable_row_ids=request.param)
+    client.append("a$t", {"id": [1, 2, 3, 4, 5], "v": list("abcde")})
+    return "a$t"
+
+
+def _rows(client: CommitLog, version: int | None = None) -> dict[int, str]:
+    read = client.open("a$t", version).to_table()
+    return dict(zip(read["id"].to_pylist(), read["v"].to_pylist(), strict=True))
+
+
+def _last(leader: FakeLeader) -> LanceCommit:
+    operation = leader.committed[-1][1].operations[-1]
+    assert isinstance(operation, LanceCommit)
+    return operation
+
+
+def _affected(operation: LanceCommit) -> dict[int, list[int]]:
+    return {
+        entry.fragment_id: list(BitMap.deserialize(entry.rows)) for entry in operation.affected_rows
+    }
+
+
+def _stable_ids(client: CommitLog) -> dict[int, int]:
+    read = client.open("a$t").scanner(with_row_id=True).to_table()
+    return dict(zip(read["id"].to_pylist(), read["_rowid"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"id": [7], "v": ["x"]},
+        [{"id": 7, "v": "x"}],
+        pa.table({"v": ["x"], "id": pa.array([7], pa.int8())}),
+        pa.record_batch({"id": [7], "v": ["x"]}),
+        pa.table({"id": [7], "v": ["x"]}).to_reader(),
+    ],
+    ids=["columns", "rows", "table", "batch", "reader"],
+)
+def test_rows_are_appended_from_anything(client: CommitLog, data: Any) -> None:
+    client.create_table("a$t", SCHEMA)
+    assert client.append("a$t", data).status is Status.COMMITTED
+    assert _rows(client) == {7: "x"}
+
+
+def test_a_column_that_is_left_out_is_null(client: CommitLog) -> None:
+    client.create_table("a$t", SCHEMA)
+    client.append("a$t", [{"id": 7}])
+    assert _rows(client) == {7: None}
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"nope": [1]}, "no column 'nope'"),
+        ({"id": ["text"]}, "column 'id' of a\\$t is int64"),
+        (pa.table({"id": ["text"]}), "column 'id' of a\\$t is int64"),
+        (pa.table({"id": ["text"]}).to_reader(), "column 'id' of a\\$t is int64"),
+        ({"id": [1], "v": ["a", "b"]}, "differ in length"),
+        (42, "int holds no rows"),
+        ([1, 2], "list holds no rows"),
+    ],
+)
+def test_data_of_another_schema_is_refused_before_anything_is_appended(
+    client: CommitLog, leader: FakeLeader, data: Any, message: str
+) -> None:
+    client.create_table("a$t", SCHEMA)
+    before = len(leader.committed)
+    with pytest.raises(InvalidTransaction, match=message):
+        client.append("a$t", data)
+    assert len(leader.committed) == before
+
+
+def test_an_append_names_the_keys_that_its_table_declares(
+    client: CommitLog, leader: FakeLeader, table: str
+) -> None:
+    operation = _last(leader)
+    assert operation.inserted_keys is not None
+    expected = sorted(key_hashes([pa.array([1, 2, 3, 4, 5])]))
+    assert operation.inserted_keys.hashes == b"".join(expected)
+    assert operation.inserted_keys.field_ids == (0,)
+    assert operation.summary.rows_added == 5
+
+
+def test_a_delete_carries_the_rows_that_it_takes(
+    client: CommitLog, leader: FakeLeader, table: str
+) -> None:
+    outcome = client.delete(table, "id in (2, 4)")
+    assert outcome.version == 3
+    operation = _last(leader)
+    assert (operation.operation, operation.read_version) == ("Delete", 2)
+    assert _affected(operation) == {0: [1, 3]}
+    assert operation.summary.rows_removed == 2
+    assert sorted(_rows(client)) == [1, 3, 5]
+
+    client.delete(table, "true")
+    assert _affected(_last(leader)) == {0: [0, 2, 4]}, "a whole fragment's rows too"
+    assert _rows(client) == {}
+
+
+def test_a_delete_of_nothing_commits_nothing_but_itself(client: CommitLog, table: str) -> None:
+    assert client.delete(table, "id = 99").status is Status.COMMITTED
+    assert len(_rows(client)) == 5
+
+
+def test_an_update_moves_rows_and_keeps_their_ids(
+    client: CommitLog, leader: FakeLeader, table: str
+) -> None:
+    before = _stable_ids(client)
+    client.update(table, {"v": "upper(v)"}, "id > 3")
+    operation = _last(leader)
+    assert _affected(operation) == {0: [3, 4]}
+    assert operation.inserted_keys is not None
+    assert operation.inserted_keys.hashes == b"", "it inserts no key"
+    assert _rows(client) == {1: "a", 2: "b", 3: "c", 4: "D", 5: "E"}
+    if client.table(table).stable_row_ids:
+        assert _stable_ids(client) == before
+
+
+def test_an_update_takes_values_and_expressions(client: CommitLog, table: str) -> None:
+    client.update(table, {"v": pa.scalar("it's")}, "id = 1")
+    client.update(table, {"id": "id + 10"}, "id = 2")
+    client.update(table, {"v": None}, "id = 3")
+    client.update(table, {"id": 40}, "id = 4")
+    assert _rows(client) == {1: "it's", 12: "b", 3: None, 40: "d", 5: "e"}
+
+
+def test_an_update_of_keys_names_the_new_ones(
+    client: CommitLog, leader: FakeLeader, table: str
+) -> None:
+    client.update(table, {"id": 100}, "id = 1")
+    keys = _last(leader).inserted_keys
+    assert keys is not None
+    assert keys.hashes == b"".join(key_hashes([pa.array([100])]))
+
+
+@pytest.mark.parametrize(
+    ("values", "where"),
+    [
+        ({"nope": 1}, None),
+        ({}, None),
+        ({"id": [1]}, None),
+        ({"v": "nope(v)"}, None),
+        ({"v": 1}, "?"),
+    ],
+)
+def test_a_wrong_update_is_refused(
+    client: CommitLog, table: str, values: dict[str, Any], where: str | None
+) -> None:
+    with pytest.raises(InvalidTransaction):
+        client.update(table, values, where)
+
+
+def test_a_merge_updates_and_inserts(client: CommitLog, leader: FakeLeader, table: str) -> None:
+    before = _stable_ids(client)
+    client.merge_insert(table, {"id": [2, 9], "v": ["m", "n"]}, "id")
+    operation = _last(leader)
+    assert (operation.operation, _affected(operation)) == ("Update", {0: [1]})
+    keys = operation.inserted_keys
+    assert keys is not None
+    assert set(key_hashes([pa.array([9])])) <= {keys.hashes[i : i + 16] for i in (0, 16)}
+    assert _rows(client) == {1: "a", 2: "m", 3: "c", 4: "d", 5: "e", 9: "n"}
+    if client.table(table).stable_row_ids:
+        after = _stable_ids(client)
+        assert {key: after[key] for key in before} == before
+
+
+def test_a_second_merge_counts_rows_that_were_deleted_before(
+    client: CommitLog, leader: FakeLeader, table: str
+) -> None:
+    client.delete(table, "id = 1")
+    client.merge_insert(table, {"id": [2, 3, 4, 5], "v": list("wxyz")}, ["id"])
+    assert _affected(_last(leader)) == {0: [1, 2, 3, 4]}
+    assert _rows(client) == {2: "w", 3: "x", 4: "y", 5: "z"}
+
+
+def test_merges_by_the_other_options(client: CommitLog, leader: FakeLeader, table: str) -> None:
+    rows = {"id": [1, 8], "v": ["m", "n"]}
+    client.merge_insert(table, rows, "id", when_matched_update_all=False)
+    assert _rows(client)[1] == "a"
+    assert _rows(client)[8] == "n"
+    client.merge_insert(table, {"id": [2, 7], "v": "mn"}, "id", when_not_matched_insert_all=False)
+    keys = _last(leader).inserted_keys
+    assert keys is not None
+    assert keys.hashes == b"", "it inserted nothing"
+    client.merge_insert(
+        table, {"id": [3], "v": ["q"]}, "id", when_matched_update_all_filt="source.id > 5"
+    )
+    assert _rows(client) == {1: "a", 2: "m", 3: "c", 4: "d", 5: "e", 8: "n"}
+    client.merge_insert(
+        table,
+        {"id": [3], "v": ["q"]},
+        "id",
+        when_not_matched_by_source_delete=True,
+        when_not_matched_by_source_delete_filt="id < 8",
+    )
+    assert _rows(client) == {3: "q", 8: "n"}
+
+
+def test_a_key_that_comes_twice_is_refused(client: CommitLog, table: str) -> None:
+    with pytest.raises(InvalidTransaction, match="more than once.*'id': 7"):
+        client.merge_insert(table, {"id": [7, 8, 7], "v": list("abc")}, "id")
+    with pytest.raises(InvalidTransaction, match="no column"):
+        client.merge_insert(table, {"id": [7]}, "nope")
+
+
+def _lose_once(status: Status, code: Code = Code.CONFLICT, times: int = 1) -> Any:
+    lost: list[Submitted] = []
+
+    def decide(submitted: Submitted) -> Outcome | None:
+        record = submitted.record
+        if not isinstance(record, Transaction) or isinstance(record.operations[0], CreateTable):
+            return None
+        if len(lost) >= times:
+            return None
+        lost.append(submitted)
+        outcome = blank(status, code)
+        conflict = Conflict(("a", "t"), "winner", 2, "Delete", "delete_delete_rows_overlap")
+        return replace(outcome, conflict=conflict)
+
+    return decide, lost
+
+
+@pytest.mark.parametrize("kind", ["append", "delete", "update", "merge"])
+def test_a_retryable_conflict_is_executed_again(
+    client: CommitLog, leader: FakeLeader, kind: str
+) -> None:
+    client.create_table("a$t", SCHEMA)
+    client.append("a$t", {"id": [1], "v": ["a"]})
+    location = Path(client.table("a$t").location)
+    leader.decide, lost = _lose_once(Status.RETRYABLE, times=2)
+    calls: dict[str, Any] = {
+        "append": lambda: client.append("a$t", {"id": [2]}),
+        "delete": lambda: client.delete("a$t", "id = 1"),
+        "update": lambda: client.update("a$t", {"v": "'z'"}),
+        "merge": lambda: client.merge_insert("a$t", {"id": [1, 2], "v": ["q", "r"]}, "id"),
+    }
+    outcome = calls[kind]()
+    assert (outcome.status, outcome.attempt) == (Status.COMMITTED, 2)
+    assert len(lost) == 2
+    transaction = leader.committed[-1][1]
+    assert {s.record.transaction_id for s in lost} == {transaction.transaction_id}
+    properties = dict(transaction.properties)
+    assert "delete_delete_rows_overlap" in properties["commitlog.attempt.0"]
+    assert "commitlog.attempt.1" in properties
+    files = {path.name for path in (location / "data").iterdir()}
+    dataset = client.open("a$t", 2)
+    expected = {f.path for x in dataset.get_fragments() for f in x.metadata.files}
+    expected |= {f.path for x in client.open("a$t").get_fragments() for f in x.metadata.files}
+    assert files == expected, "nothing is left of the attempts that failed"
+
+
+def test_an_incompatible_conflict_is_never_executed_again(
+    client: CommitLog, leader: FakeLeader, table: str
+) -> None:
+    leader.decide, lost = _lose_once(Status.INCOMPATIBLE)
+    assert client.delete(table, "id = 1").status is Status.INCOMPATIBLE
+    assert len(lost) == 1
+    assert len(_rows(client)) == 5
+
+
+def test_attempts_are_bounded(client: CommitLog, leader: FakeLeader, table: str) -> None:
+    leader.decide, lost = _lose_once(Status.RETRYABLE, times=100)
+    outcome = client.delete(table, "id = 1", attempts_max=3)
+    assert (outcome.status, outcome.attempt) == (Status.RETRYABLE, 2)
+    assert len(lost) == 3
+
+
+def test_many_tables_commit_as_one_record(
+    client: CommitLog, leader: FakeLeader, table: str
+) -> None:
+    client.create_table("a$u", SCHEMA)
+    before = len(leader.committed)
+    with client.transact(properties={"why": "test"}) as t:
+        t.append("a$u", {"id": [1]})
+        t.delete(table, "id = 1")
+        t.update("a$u", {"v": "'x'"}, "id = 99")
+    assert t.outcome is not None
+    assert t.outcome.versions() == {"a$u": 3, "a$t": 3}
+    assert len(leader.committed) == before + 1
+    assert dict(leader.committed[-1][1].properties)["why"] == "test"
+
+
+def test_a_block_that_fails_submits_nothing(
+    client: CommitLog, leader: FakeLeader, table: str
+) -> None:
+    before = len(leader.committed)
+    files = len(list((Path(client.table(table).location) / "data").iterdir()))
+
+    def fail() -> None:
+        with client.transact() as t:
+            t.append(table, {"id": [10]})
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert len(leader.committed) == before
+    assert len(list((Path(client.table(table).location) / "data").iterdir())) == files
+
+
+def test_a_refused_block_raises(client: CommitLog, leader: FakeLeader, table: str) -> None:
+    from commitlog import RetryableConflict
+
+    leader.decide, _ = _lose_once(Status.RETRYABLE)
+    with pytest.raises(RetryableConflict), client.transact() as t:
+        t.append(table, {"id": [10]})
+    assert t.outcome is not None

@@ -1,0 +1,142 @@
+"""Which setting wins, and what is said of one that is wrong?"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from consumers.config import (
+    SETTINGS,
+    ConfigurationError,
+    load,
+    parse_kafka_flags,
+    unknown_variables,
+    write_endpoints,
+)
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "commitlog.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
+    file = write(tmp_path, 'log = "of_file"\nport = 1\nhost = "of_file"\n')
+    environment = {"COMMITLOG_LOG": "of_environment", "COMMITLOG_PORT": "2"}
+    config = load({"log": "of_flag"}, file=file, environment=environment)
+    assert (config.log, config.port, config.host) == ("of_flag", 2, "of_file")
+    assert config.fsync is False
+    assert config.sources["log"] == "--log"
+    assert config.sources["port"] == "COMMITLOG_PORT"
+    assert config.sources["host"] == str(file)
+    assert config.sources["fsync"] == "default"
+
+
+def test_without_anything_the_defaults_hold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load(environment={})
+    assert (config.log, config.port, config.host) == ("commitlog", 2333, "127.0.0.1")
+    assert config.root is None
+
+
+def test_the_file_of_the_working_directory_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, 'root = "data"\n')
+    monkeypatch.chdir(tmp_path)
+    assert load(environment={}).root == tmp_path / "data"
+
+
+def test_an_unknown_key_is_refused_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    file = write(tmp_path, 'bootstrap-server = "x:1"\n')
+    with pytest.raises(ConfigurationError, match="did you mean 'bootstrap_servers'"):
+        load(file=file, environment={})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PORT", "many"), ("PORT", "-1"), ("PORT", "70000"), ("FSYNC", "perhaps")],
+)
+def test_a_value_that_is_no_good_is_named_with_its_source(name: str, value: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(f"COMMITLOG_{name}: ")):
+        load(environment={f"COMMITLOG_{name}": value})
+
+
+def test_a_file_that_is_named_must_exist(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="there is no configuration file"):
+        load(file=tmp_path / "none.toml", environment={})
+
+
+def test_a_file_that_is_no_toml_is_named(tmp_path: Path) -> None:
+    file = write(tmp_path, "root = \n")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load(file=file, environment={})
+
+
+def test_kafka_settings_come_from_file_properties_environment_and_flags(tmp_path: Path) -> None:
+    properties = tmp_path / "client.properties"
+    properties.write_text("# ours\nsasl.username = of_properties\nsasl.password=a=b\n")
+    file = write(
+        tmp_path,
+        f'kafka_file = "{properties}"\n[kafka]\nsecurity.protocol = "SASL_SSL"\n'
+        'sasl.mechanism = "PLAIN"\nlinger.ms = 5\nsocket.keepalive.enable = true\n',
+    )
+    environment = {
+        "COMMITLOG_KAFKA__SASL_USERNAME": "of_environment",
+        "COMMITLOG_KAFKA_PORT": "9092",
+    }
+    config = load(kafka={"linger.ms": "7"}, file=file, environment=environment)
+    assert config.kafka == {
+        "sasl.username": "of_environment",
+        "sasl.password": "a=b",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "linger.ms": "7",
+        "socket.keepalive.enable": "true",
+    }
+    assert config.kafka_port == 9092
+
+
+def test_secrets_are_never_shown() -> None:
+    config = load(kafka={"sasl.password": "hunter2"}, environment={"COMMITLOG_TOKEN": "hunter3"})
+    assert "hunter" not in repr(config)
+    with pytest.raises(ConfigurationError) as refused:
+        parse_kafka_flags(("hunter2",))
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_root_tells_where_its_broker_is(tmp_path: Path) -> None:
+    write_endpoints(tmp_path, {"bootstrap_servers": "127.0.0.1:9", "log": "other"})
+    config = load({"root": tmp_path}, environment={})
+    assert (config.need_bootstrap_servers(), config.log) == ("127.0.0.1:9", "other")
+    named = load({"root": tmp_path, "bootstrap_servers": "far:1"}, environment={})
+    assert named.need_bootstrap_servers() == "far:1"
+
+
+def test_what_is_missing_is_asked_for_by_all_its_names(tmp_path: Path) -> None:
+    config = load(environment={}, file=write(tmp_path, ""))
+    with pytest.raises(ConfigurationError, match="--root DIR, set COMMITLOG_ROOT"):
+        config.need_root()
+    with pytest.raises(ConfigurationError, match="--bootstrap-servers"):
+        config.need_bootstrap_servers()
+
+
+def test_a_variable_that_nobody_reads_is_found() -> None:
+    environment = {"COMMITLOG_ROTO": "", "COMMITLOG_ROOT": "", "COMMITLOG_KAFKA__ACKS": "", "X": ""}
+    assert unknown_variables(environment) == ["COMMITLOG_ROTO"]
+
+
+def test_every_setting_has_a_flag_and_a_variable() -> None:
+    from consumers.commands.app import app
+
+    names = {setting.flag for setting in SETTINGS if not setting.is_secret}
+    shown = {
+        name
+        for command in ("up", "committer")
+        for argument in app[command].assemble_argument_collection()
+        for name in argument.names
+    }
+    assert names <= shown

@@ -1,0 +1,78 @@
+"""Does `commitlog doctor` find what is wrong, and say what to do?"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from consumers import cli, doctor
+from consumers.config import load
+from consumers.exit_codes import ExitCode
+from consumers.health import Check, Level
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def find(name: str, **flags: object) -> Check:
+    return next(check for check in doctor.doctor(load(flags)) if check.name == name)
+
+
+def test_every_failure_says_what_to_do() -> None:
+    found = doctor.run(load({}), lambda check: None)
+    assert {check.name for check in found} >= {"python", "settings", "java", "jars", "cluster"}
+    assert all(check.advice for check in found if check.level is Level.FAIL)
+    assert found[-1].name == "cluster"
+    assert found[-1].level is Level.FAIL
+
+
+def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "CONNECT_SECONDS", 1.0)
+    found = find("cluster", bootstrap_servers="127.0.0.1:9")
+    assert found.level is Level.FAIL
+    assert "127.0.0.1:9" in found.message
+
+
+def test_a_variable_that_nobody_reads_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COMMITLOG_ROTO", "x")
+    found = find("settings")
+    assert found.level is Level.WARN
+    assert "COMMITLOG_ROTO" in found.message
+
+
+def test_no_java_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMMITLOG_JAVA", str(tmp_path / "none"))
+    assert find("java").level is Level.WARN
+
+
+def test_missing_jars_are_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COMMITLOG_CACHE", str(tmp_path))
+    assert find("jars").level is Level.WARN
+
+
+def test_little_room_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "DISK_FREE_MINIMUM", 2**70)
+    assert find("disk", root=tmp_path / "not" / "yet").level is Level.WARN
+
+
+def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+    assert "put-if-absent holds" in doctor._probe(str(tmp_path))
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(("fsync", "level"), [(True, Level.OK), (False, Level.WARN)])
+def test_durability_is_told_as_it_is(tmp_path: Path, fsync: bool, level: Level) -> None:
+    (tmp_path / "kafka").mkdir()
+    line = "log.flush.interval.messages=1\n" if fsync else ""
+    (tmp_path / "kafka" / "server.properties").write_text(f"node.id=1\n{line}")
+    assert doctor._durability(load({"root": tmp_path})).level is level
+
+
+def test_the_command_ends_with_one_if_something_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["doctor", "--json"]) == ExitCode.REFUSED
+    findings = json.loads(capsys.readouterr().out)
+    assert {finding["level"] for finding in findings} <= {"ok", "warn", "fail"}
+    assert cli.main(["doctor"]) == ExitCode.REFUSED
+    assert "-> start `commitlog up" in capsys.readouterr().out

@@ -1,0 +1,137 @@
+"""A check costs what its transaction touches: not the versions it missed, not the fragments."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog.core.asking import Asking
+from commitlog.core.grid import first_conflict
+from commitlog.core.history import History, Touched
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import Rules
+from tests.core_world import World, append, delete, replayed_from_parts
+
+
+def deleting(*fragment_ids: int) -> Asking:
+    """Ask to delete whole fragments."""
+    message = Transaction()
+    message.delete.deleted_fragment_ids.extend(fragment_ids)
+    return Asking("Delete", message)
+
+
+def history_of(count: int, fragments: int = 100) -> History:
+    """Return `count` versions of deletes in fragments from 10 on."""
+    history = History(1)
+    for number in range(count):
+        fragment_id = 10 + number % fragments
+        aspects = (("Delete.updated", fragment_id),)
+        history.record(f"t{number}", Touched("Delete", aspects, (), ((fragment_id, ""),)))
+    return history
+
+
+def steps_of(history: History, asking: Asking, after: int) -> int:
+    """Return how many look-ups a check makes."""
+    before = history.steps
+    first_conflict(asking, history, after)
+    return history.steps - before
+
+
+def test_first_finds_the_first_version_behind() -> None:
+    history = history_of(10, fragments=3)
+    assert history.first("Delete.updated", 10, 1) == 2
+    assert history.first("Delete.updated", 10, 2) == 5
+    assert history.first("Delete.updated", 10, 11) == 0
+    assert history.first("Delete.updated", 99, 0) == 0
+    assert history.committed(5).transaction_id == "t3"
+
+
+@pytest.mark.parametrize("missed", [1, 100, 10_000])
+def test_steps_do_not_grow_with_missed_versions(missed: int) -> None:
+    history = history_of(10_000)
+    after = history.head - missed
+    assert steps_of(history, deleting(1, 2), after) == 5
+    assert steps_of(history, deleting(10), after) == 3
+
+
+@pytest.mark.parametrize("fragments", [1, 100, 100_000])
+def test_steps_do_not_grow_with_fragments(fragments: int) -> None:
+    history = history_of(100_000, fragments)
+    assert steps_of(history, deleting(1, 2), 1) == 5
+    assert steps_of(history, deleting(10, 11), 1) == 5
+
+
+def test_the_deletion_file_of_a_past_version_is_known() -> None:
+    history = History(1)
+    for version, before in enumerate(["", "first", "second"], 2):
+        history.record(f"t{version}", Touched("Delete", (), (), ((7, before),)))
+    assert history.deletion_file_at(7, 1) == ""
+    assert history.deletion_file_at(7, 2) == "first"
+    assert history.deletion_file_at(7, 3) == "second"
+    assert history.deletion_file_at(7, 4) is None
+    assert history.deletion_file_at(8, 1) is None
+
+
+def test_pruning_changes_no_answer_within_the_window() -> None:
+    kept, pruned = history_of(1000, 7), History(1)
+    for number in range(1000):
+        fragment_id = 10 + number % 7
+        aspects = (("Delete.updated", fragment_id),)
+        pruned.record(f"t{number}", Touched("Delete", aspects, (), ((fragment_id, ""),)))
+        pruned.prune(100)
+    assert pruned.floor > 800
+    for after in range(kept.head - 100, kept.head + 1):
+        for fragment_id in range(9, 18):
+            expected = kept.first("Delete.updated", fragment_id, after)
+            assert pruned.first("Delete.updated", fragment_id, after) == expected
+        assert pruned.first_of_kind("Delete", after) == kept.first_of_kind("Delete", after)
+
+
+def test_an_older_read_version_is_retryable_exactly_at_the_bound() -> None:
+    world = World(rules=Rules(history_versions=5))
+    world.create()
+    for number in range(40):
+        world.ask(f"a{number}", append(0, f"{number}.lance"))
+    head = world.machine.tables[("t",)].version
+    assert world.ask("near", append(head - 5, "near.lance")).status == "committed"
+    outcome = world.ask("far", append(head - 5, "far.lance"))
+    assert (outcome.status, outcome.code) == ("retryable", "READ_VERSION_PRUNED")
+    assert outcome.conflict is not None
+
+
+def test_a_delete_of_one_of_many_fragments_costs_the_same_late_and_early() -> None:
+    world = World()
+    world.create()
+    world.ask("a", append(0, *[f"{i}.lance" for i in range(300)]))
+    head, state = world.state().version, world.state().fork()
+    for number in range(200):
+        world.ask(f"d{number}", delete(world, 0 + head + number, {number: [1]}))
+    history = world.machine.tables[("t",)].history
+    steps = []
+    for read_version in (head, head + 199):
+        before = history.steps
+        rows = {250 + read_version - head: [2]} if read_version == head else {251: [2]}
+        operation = delete(world, read_version, rows, state=state)
+        assert world.ask(f"late{read_version}", operation).status == "committed"
+        steps.append(history.steps - before)
+    assert steps[0] == steps[1]
+
+
+def test_a_pruned_history_equals_one_that_is_restored() -> None:
+    world = World(rules=Rules(history_versions=3))
+    world.create(primary_key=("c0",))
+    world.ask("keyed", append(0, "k.lance", keys=[b"k"]))
+    for number in range(30):
+        world.ask(f"a{number}", append(0, f"{number}.lance"))
+    history = world.machine.tables[("t",)].history
+    assert history.floor > 2
+    assert not history.keyed
+    restored = replayed_from_parts(world.machine)
+    assert restored.tables[("t",)].history.keyed == history.keyed
+    world.ask("keyed2", append(0, "k2.lance", keys=[b"k"]))
+    world.ask("plain", append(0, "p.lance"))
+    for submitted, outcome in world.log[-2:]:
+        restored.apply(submitted, outcome)
+    assert restored.digest() == world.machine.digest()
+    lost = world.ask("k3", append(history.head - 1, "k3.lance", keys=[b"other"]))
+    assert lost.conflict is not None
+    assert lost.conflict.transaction_id == "plain"

@@ -1,0 +1,75 @@
+"""The options of format `commitlog`."""
+
+import pytest
+
+from commitlog.errors import InvalidTransaction
+from commitlog.spark.options import Connection, parse_read, parse_write
+
+BASE = {"table": "nyc$flights", "kafka.bootstrap.servers": "localhost:9092"}
+
+
+def test_the_connection_carries_kafkas_own_settings() -> None:
+    given = {**BASE, "log": "other", "kafka.security.protocol": "SSL"}
+    options = parse_write(given, streaming=True)
+    expected = Connection("localhost:9092", "other", (("security.protocol", "SSL"),))
+    assert options.connection == expected
+    assert options.table == "nyc$flights"
+
+
+def test_the_path_may_name_the_table() -> None:
+    given = {"path": "nyc$flights", "kafka.bootstrap.servers": "localhost:9092"}
+    assert parse_read(given).table == "nyc$flights"
+
+
+def test_names_are_read_in_any_case() -> None:
+    options = parse_write({**BASE, "TXNAPPID": "job", "txnVersion": "3"}, streaming=False)
+    assert (options.application_id, options.application_sequence) == ("job", 3)
+
+
+def test_columns_are_a_list() -> None:
+    assert parse_read({**BASE, "columns": " carrier, flight ,"}).columns == ("carrier", "flight")
+
+
+def test_what_spark_adds_is_no_error() -> None:
+    parse_write({**BASE, "checkpointlocation": "/tmp/x", "queryname": "q"}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "field", "says"),
+    [
+        ({"txnAppIdd": "x"}, True, "txnappidd", "Perhaps you mean 'txnAppId'"),
+        ({"zzz": "x"}, True, "zzz", "Known are"),
+        ({"versionAsOf": "1"}, True, "versionAsOf", "not an option of a write"),
+        ({"txnAppId": "x", "txnVersion": "1"}, True, "txnVersion", "foreachBatch"),
+        ({"txnAppId": "x"}, False, "txnAppId", "belong together"),
+        ({"txnVersion": "1"}, False, "txnAppId", "belong together"),
+        ({"txnAppId": "x", "txnVersion": "-1"}, False, "txnVersion", "whole number from 0"),
+        ({"rowsPerFile": "many"}, True, "rowsPerFile", "whole number from 1"),
+        ({"timeoutSeconds": "nan"}, True, "timeoutSeconds", "seconds above 0"),
+        ({"path": "nyc$other"}, True, "table", "names two tables"),
+        ({"table": ""}, True, "table", "is missing"),
+        ({"table": "nyc$$x"}, True, "table", "cannot name"),
+        ({"kafka.bootstrap.servers": ""}, True, "kafka.bootstrap.servers", "is missing"),
+    ],
+)
+def test_a_wrong_write_says_what_to_change(
+    given: dict[str, str], streaming: bool, field: str, says: str
+) -> None:
+    with pytest.raises(InvalidTransaction, match=says.replace("$", r"\$")) as caught:
+        parse_write({**BASE, **given}, streaming=streaming)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "says"),
+    [
+        ({"rowsPerFile": "5"}, "rowsPerFile", "not an option of a read"),
+        ({"versionAsOf": "0"}, "versionAsOf", "whole number from 1"),
+        ({"timestampAsOf": "2013-01-01"}, "timestampAsOf", "Use versionAsOf"),
+        ({"colums": "a"}, "colums", "Perhaps you mean 'columns'"),
+    ],
+)
+def test_a_wrong_read_says_what_to_change(given: dict[str, str], field: str, says: str) -> None:
+    with pytest.raises(InvalidTransaction, match=says) as caught:
+        parse_read({**BASE, **given})
+    assert caught.value.field == field

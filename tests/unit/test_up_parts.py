@@ -1,0 +1,278 @@
+"""Do the pieces of `commitlog up` keep their promises: lock, port, restarts, health, shutdown?"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.adapters.memory import MemoryLog
+from commitlog.errors import Unavailable
+from consumers import health, parts, roots
+from consumers.exit_codes import ExitCode, exit_code
+from consumers.health import Check, Health, Level, is_whole
+from consumers.parts import Part, Restarts
+from consumers.roots import PartFailed, PortTaken, RootInUse, RootUnusable
+from consumers.server import serve
+
+
+def wait_until(condition: Any, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_a_root_has_one_owner(tmp_path: Path) -> None:
+    root = tmp_path / "new" / "root"
+    lock = roots.take(root)
+    with pytest.raises(RootInUse, match=f"process {os.getpid()}") as refused:
+        roots.take(root)
+    assert (refused.value.root, refused.value.pid) == (root, os.getpid())
+    os.close(lock)
+    os.close(roots.take(root))
+
+
+def test_a_killed_owners_children_are_waited_for(tmp_path: Path) -> None:
+    lock = roots.take(tmp_path)
+    # As if the owner were dead, and a child of it still ended.
+    os.ftruncate(lock, 0)
+    os.pwrite(lock, b"4194304\n", 0)
+    threading.Timer(0.3, os.close, (lock,)).start()
+    os.close(roots.take(tmp_path))
+
+
+def test_a_root_that_is_a_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RootUnusable, match="choose another root"):
+        roots.take(tmp_path / "file")
+
+
+def test_a_port_in_use_is_named(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortTaken, match=f"127.0.0.1:{port}.*--port") as refused:
+            roots.listen("127.0.0.1", port)
+    assert refused.value.port == port
+
+
+def test_a_port_that_was_picked_is_kept(tmp_path: Path) -> None:
+    with roots.listen("127.0.0.1", 0, root=tmp_path) as first:
+        port = first.getsockname()[1]
+        with roots.listen("127.0.0.1", 0, root=tmp_path) as other:
+            assert other.getsockname()[1] != port
+    (tmp_path / roots.HTTP_PORT_FILE).write_text(f"{port}\n")
+    with roots.listen("127.0.0.1", 0, root=tmp_path) as again:
+        assert again.getsockname()[1] == port
+
+
+def test_restarts_get_rarer_and_come_to_an_end() -> None:
+    restarts = Restarts("it")
+    pauses = [restarts.after_death(float(now)) for now in range(parts.RESTARTS_MAX)]
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 1
+    with pytest.raises(PartFailed, match="it died"):
+        restarts.after_death(10.0)
+    assert restarts.after_death(10_000.0) == pauses[0]
+
+
+class Script(Part):
+    """A part that runs a piece of Python instead of a command."""
+
+    def __init__(self, code: str) -> None:
+        """Run the code."""
+        super().__init__("script", [], environment=dict(os.environ), inherited=())
+        self._command = [sys.executable, "-c", code]
+
+
+READY = """
+import threading
+from pathlib import Path
+from consumers.process import run_part
+import sys
+run_part("script", Path(sys.argv[1]), lambda stop, on_ready: (on_ready("here:1"), stop.wait()))
+"""
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> Iterator[Script]:
+    script = Script(READY)
+    script._command.append(str(tmp_path))
+    script.start()
+    yield script
+    script.end(time.monotonic())
+
+
+def test_a_part_tells_its_address_and_ends_when_asked(part: Script, tmp_path: Path) -> None:
+    assert wait_until(lambda: part.address == "here:1")
+    part.ask_to_end()
+    assert part.end(time.monotonic() + 5)
+    assert "script has ended" in (tmp_path / "script.log").read_text()
+
+
+def test_a_part_ends_with_its_supervisor(part: Script) -> None:
+    assert wait_until(lambda: part.address == "here:1")
+    process = part._process
+    assert process is not None
+    assert part._lifeline is not None
+    part._lifeline.close()
+    assert process.wait(10) == 0
+
+
+def test_a_part_that_dies_is_started_again(part: Script) -> None:
+    assert wait_until(lambda: part.address == "here:1")
+    first = part.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+
+    def is_back() -> bool:
+        part.check(time.monotonic())
+        return part.pid not in (None, first) and part.address == "here:1"
+
+    assert wait_until(is_back)
+
+
+def test_a_part_that_would_fail_again_is_not(tmp_path: Path) -> None:
+    script = Script(f"raise SystemExit({int(ExitCode.STOP)})")
+    script.start()
+    with pytest.raises(PartFailed) as ended:
+        wait_until(lambda: script.check(time.monotonic()))
+    assert exit_code(ended.value) is ExitCode.STOP
+
+
+DEAF = """
+import os, signal, socket, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+socket.socket(fileno=int(os.environ["COMMITLOG_SUPERVISOR_FD"])).sendall(b"deaf\\n")
+time.sleep(60)
+"""
+
+
+def test_a_part_that_does_not_end_is_killed() -> None:
+    script = Script(DEAF)
+    script.start()
+    assert wait_until(lambda: script.address == "deaf")
+    script.ask_to_end()
+    assert not script.end(time.monotonic() + 0.2)
+
+
+FLOOD = """
+import logging, sys
+from pathlib import Path
+from consumers.process import configure_logging
+configure_logging("flood", Path(sys.argv[1]))
+for number in range(20000):
+    logging.info("line %d", number)
+print("done", flush=True)
+"""
+
+
+def test_nobody_who_reads_the_log_stops_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FLOOD, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"done\n"
+            assert "line 19999" in (tmp_path / "flood.log").read_text()
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def whole(monkeypatch: pytest.MonkeyPatch) -> Iterator[Health]:
+    log = MemoryLog()
+    log.create()
+    made = Health(log, None)
+    status: dict[str, Any] = {"node": "here:1", "epoch": 1, "sequence": 5, "undecided": 0}
+    monkeypatch.setattr(made._connections[0], "request", lambda *_: status)
+    made.status = status  # type: ignore[attr-defined]
+    yield made
+    made.close()
+
+
+def levels(checks: tuple[Check, ...]) -> dict[str, Level]:
+    return {check.name: check.level for check in checks}
+
+
+def test_a_log_with_a_leader_is_whole(whole: Health) -> None:
+    assert levels(whole.check()) == {"broker": Level.OK, "leader": Level.OK}
+    assert is_whole(whole.check())
+
+
+@pytest.mark.parametrize(
+    ("change", "level"),
+    [
+        ({"undecided": health.UNDECIDED_MAX + 1}, Level.FAIL),
+        ({"ready": False}, Level.FAIL),
+        ({"failing_tables": ["ns$t"]}, Level.WARN),
+    ],
+)
+def test_a_leader_in_trouble_is_told(whole: Health, change: dict[str, Any], level: Level) -> None:
+    whole.status.update(change)  # type: ignore[attr-defined]
+    assert levels(whole.check())["leader"] is level
+
+
+def test_a_silent_leader_is_a_finding(whole: Health, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(*_: object) -> None:
+        raise Unavailable("nobody answers")
+
+    monkeypatch.setattr(whole._connections[0], "request", silent)
+    found = whole.check()
+    assert not is_whole(found)
+    assert "nobody answers" in found[1].message
+
+
+def test_an_index_that_stands_still_is_late(
+    whole: Health, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(whole, "_root", tmp_path)
+    monkeypatch.setattr("consumers.history.status", lambda root: [{"partition": 0, "sequence": 3}])
+    monkeypatch.setattr(health, "INDEX_LAG_SECONDS", 0.05)
+    assert levels(whole.check())["index"] is Level.OK
+    time.sleep(0.1)
+    assert levels(whole.check())["index"] is Level.FAIL
+
+
+def get(port: int, path: str) -> tuple[int, dict[str, Any]]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
+def test_the_server_tells_health_and_readiness(whole: Health) -> None:
+    listener = roots.listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    stop = threading.Event()
+    ready: list[str] = []
+    thread = threading.Thread(
+        target=serve, args=(whole, listener), kwargs={"stop": stop, "on_ready": ready.append}
+    )
+    thread.start()
+    try:
+        assert wait_until(lambda: ready)
+        assert ready == [f"127.0.0.1:{port}"]
+        assert get(port, "/healthz") == (200, {"status": "ok"})
+        assert wait_until(lambda: get(port, "/readyz")[0] == 200)
+        whole.status["ready"] = False  # type: ignore[attr-defined]
+        assert wait_until(lambda: get(port, "/readyz")[0] == 503)
+        body = get(port, "/readyz")[1]
+        assert [c["level"] for c in body["checks"]] == ["ok", "fail"]
+    finally:
+        stop.set()
+        thread.join(10)
+    assert not thread.is_alive()
