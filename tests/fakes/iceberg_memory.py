@@ -75,10 +75,10 @@ class State:
                 if self.namespaces.pop(namespace, None) is None:
                     return IcebergRefused(Status.REJECTED, Code.NO_SUCH_TABLE, "no namespace")
             case AlterProperties(target=namespace, upserts=upserts, removals=removals):
-                properties = self.namespaces[namespace]
-                properties.update(upserts)
+                found = self.namespaces[namespace]
+                found.update(upserts)
                 for name in removals:
-                    properties.pop(name, None)
+                    found.pop(name, None)
         return None
 
 
@@ -145,6 +145,10 @@ class MemoryIcebergService:
         if location not in self.files:
             raise FileNotFoundError(location)
         return self.files[location]
+
+    def has_file(self, location: str) -> bool:
+        path = local_path(location)
+        return location in self.files if path is None else path.exists()
 
     def lance_operations(self, items: Sequence[Any]) -> tuple[Operation, ...]:
         raise InvalidTransaction("this service has no Lance tables", field="lance-operations")

@@ -97,9 +97,7 @@ class FakeLeader:
         self._listening = self._listen()
         self._append(
             f"leader/{epoch}/x",
-            encode_leader_started(
-                LeaderStarted(epoch, self.node, "x", 0, self._head, bytes(32))
-            ),
+            encode_leader_started(LeaderStarted(epoch, self.node, "x", 0, self._head, bytes(32))),
         )
         threading.Thread(target=self._lead, daemon=True).start()
 

