@@ -14,22 +14,23 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-from commitlog.core.machine import Machine
-from commitlog.core.snapshot import Part
+from typing import Any, Protocol
 
 from commitlog.core.chain import Chain
-from commitlog.core.replica import Replica
-from commitlog.errors import CorruptLog, WrongLog
-from commitlog.model.records import Genesis, LeaderStarted
-from commitlog.ports import LogIdentity
+from commitlog.core.machine import Machine
+from commitlog.core.replica import Replica, payload_hash
+from commitlog.core.snapshot import Part
+from commitlog.errors import CorruptLog, Unavailable, WrongLog
+from commitlog.model.records import Genesis, LeaderStarted, Outcome
+from commitlog.ports import Log, LogIdentity, Reader, Record
 
-FORMAT = 1
+FORMAT = 2
 HEAD = "head.json"
+READ_SECONDS = 30.0
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +44,20 @@ class Checkpoint:
     transactions_position: int
     decided_beyond: tuple[int, ...]
     outcomes_position: int
+    outcome_offset: int
 
     @classmethod
     def of(cls, machine: Machine, replica: Replica) -> Checkpoint:
         """Take the present state; nothing may be in flight."""
         position, beyond = replica.resume_point()
-        return cls(machine, replica.chain, position, tuple(beyond), replica.outcomes_position)
+        return cls(
+            machine,
+            replica.chain,
+            position,
+            tuple(beyond),
+            replica.outcomes_position,
+            replica.outcome_offset,
+        )
 
     def replica(self) -> Replica:
         """Return a replica that goes on from here."""
@@ -56,16 +65,74 @@ class Checkpoint:
             self.chain,
             transactions_position=self.transactions_position,
             outcomes_position=self.outcomes_position,
+            outcome_offset=self.outcome_offset,
             decided_beyond=self.decided_beyond,
         )
 
 
-class Checkpoints:
-    """The checkpoints of one partition below a root."""
+class Folder(Protocol):
+    """A few files by name; each appears whole or not at all."""
 
-    def __init__(self, root: Path, identity: LogIdentity, genesis: Genesis) -> None:
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put a file, which then outlasts a crash."""
+
+    def names(self) -> list[str]:
+        """Return the files' names."""
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+
+
+class DiskFolder:
+    """A folder of this machine, made when the first file is put."""
+
+    def __init__(self, path: Path) -> None:
+        """Take a path."""
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+        return (self._path / name).read_bytes()
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put a file, which then outlasts a crash."""
+        self._path.mkdir(parents=True, exist_ok=True)
+        temporary = self._path / f"{name}.tmp"
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self._path / name)
+
+    def names(self) -> list[str]:
+        """Return the files' names."""
+        return [path.name for path in self._path.iterdir()] if self._path.is_dir() else []
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        (self._path / name).unlink(missing_ok=True)
+
+
+class Checkpoints:
+    """The checkpoints of one partition in a folder."""
+
+    def __init__(
+        self,
+        root: Path,
+        identity: LogIdentity,
+        genesis: Genesis,
+        *,
+        folder: Folder | None = None,
+    ) -> None:
         """Keep them below `root`, for this log and no other."""
-        self._folder = root / "checkpoints" / str(genesis.partition)
+        path = root / "checkpoints" / str(genesis.partition)
+        self._folder: Folder = folder or DiskFolder(path)
         self._genesis = genesis
         self._identity = {**asdict(identity), "log_id": genesis.log_id}
         self._saved: dict[str, tuple[int, str, int]] = {}
@@ -76,7 +143,7 @@ class Checkpoints:
         Raises WrongLog if it belongs to another log, CorruptLog if its bytes are damaged.
         """
         try:
-            head = json.loads((self._folder / HEAD).read_bytes())
+            head = json.loads(self._folder.read(HEAD))
         except FileNotFoundError:
             return None
         except ValueError as error:
@@ -95,11 +162,11 @@ class Checkpoints:
             head["transactions_position"],
             tuple(head["decided_beyond"]),
             head["outcomes_position"],
+            head["outcome_offset"],
         )
 
     def save(self, checkpoint: Checkpoint) -> None:
         """Write what changed, then the head that names it all."""
-        self._folder.mkdir(parents=True, exist_ok=True)
         parts: dict[str, tuple[int, str, int]] = {}
         for name, part in checkpoint.machine.to_parts().items():
             saved = self._saved.get(name)
@@ -113,40 +180,32 @@ class Checkpoints:
             "transactions_position": checkpoint.transactions_position,
             "decided_beyond": list(checkpoint.decided_beyond),
             "outcomes_position": checkpoint.outcomes_position,
+            "outcome_offset": checkpoint.outcome_offset,
             "state_digest": checkpoint.machine.digest().hex(),
             "parts": parts,
         }
-        self._replace(HEAD, json.dumps(head).encode())
+        self._folder.replace(HEAD, json.dumps(head).encode())
         self._saved = parts
-        keep = {f"{entry[1]}.part" for entry in parts.values()}
-        for path in self._folder.iterdir():
-            if path.name != HEAD and path.name not in keep:
-                path.unlink(missing_ok=True)
+        keep = {HEAD, *(f"{entry[1]}.part" for entry in parts.values())}
+        for name in self._folder.names():
+            if name not in keep:
+                self._folder.remove(name)
 
     def _write_part(self, part: Part) -> tuple[int, str, int]:
         data = part.encode()
         digest = hashlib.sha256(data).hexdigest()
-        if not (self._folder / f"{digest}.part").exists():
-            self._replace(f"{digest}.part", data)
+        self._folder.replace(f"{digest}.part", data)
         return part.counter, digest, len(data)
 
     def _read_part(self, digest: str, size: int) -> bytes:
         name = f"{digest}.part"
         try:
-            data = (self._folder / name).read_bytes()
+            data = self._folder.read(name)
         except FileNotFoundError as error:
             raise self._corrupt(f"{name} is missing") from error
         if len(data) != size or hashlib.sha256(data).hexdigest() != digest:
             raise self._corrupt(f"{name} is damaged")
         return data
-
-    def _replace(self, name: str, data: bytes) -> None:
-        temporary = self._folder / f"{name}.tmp"
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._folder / name)
 
     def _check_identity(self, found: Mapping[str, Any]) -> None:
         differing = [
@@ -165,6 +224,58 @@ class Checkpoints:
             f"checkpoint {self._folder}: {what}. Delete this folder; the committer then reads "
             "the log from its beginning"
         )
+
+
+def check_log_holds(
+    log: Log,
+    partition: int,
+    checkpoint: Checkpoint,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Raise CorruptLog unless the checkpoint's last outcome and its transaction are in the log.
+
+    A topic that lost its tail may be as long again by now, with other records.
+    """
+    offset = checkpoint.outcome_offset
+    if offset < 0:
+        return
+    chain = checkpoint.chain
+    answered = _record_at(log.read_outcomes(partition, offset), offset, clock)
+    outcome = answered.record if answered is not None else None
+    if not isinstance(outcome, Outcome) or outcome.hash != chain.hash:
+        raise CorruptLog(
+            f"outcome {chain.sequence} of the checkpoint is not at offset {offset} of the outcomes "
+            "topic: the topic lost its tail, or the checkpoint is from another history. Run "
+            "`commitlog verify`"
+        )
+    offset = outcome.transaction_offset
+    submitted = _record_at(log.read_transactions(partition, offset), offset, clock)
+    record = submitted.record if submitted is not None else None
+    if (
+        record is None
+        or record.transaction_id != outcome.transaction_id
+        or payload_hash(record) != outcome.payload_hash
+    ):
+        raise CorruptLog(
+            f"transaction {outcome.transaction_id} of the checkpoint's last outcome is not at "
+            f"offset {offset} of the transactions topic: the topic lost records. Run "
+            "`commitlog verify`"
+        )
+
+
+def _record_at(reader: Reader[Record], offset: int, clock: Callable[[], float]) -> Record | None:
+    """Return the record at an offset, None if there is none."""
+    deadline = clock() + READ_SECONDS
+    try:
+        while reader.position() <= offset < reader.end_offset():
+            for record in reader.poll(records_max=1, timeout_seconds=0.1):
+                return record if getattr(record, "offset", -1) == offset else None
+            if clock() > deadline:
+                raise Unavailable(f"offset {offset} could not be read in {READ_SECONDS:.0f} s")
+        return None
+    finally:
+        reader.close()
 
 
 def _chain_to_json(chain: Chain) -> dict[str, Any]:

@@ -13,10 +13,8 @@ import asyncio
 import base64
 import logging
 import random
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -24,37 +22,27 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from commitlog import wire
 from commitlog.codecs.avro import (
     decode_log_record,
-    encode_leader_started,
     encode_transaction,
     seal_outcome,
 )
-from commitlog.core.creation import empty_state, state_of
-from commitlog.core.decisions import Need
-from commitlog.core.machine import Machine
-from commitlog.core.manifest import diff
-from commitlog.core.replica import Replica
-from commitlog.errors import CommitLogError, Fenced, InvalidTransaction, Unavailable
-from commitlog.model.records import Genesis, LeaderStarted, Outcome, Submitted, Transaction
+from commitlog.core.decisions import BuildWanted, Need
+from commitlog.errors import Fenced, InvalidTransaction, Unavailable
+from commitlog.model.records import Genesis, Outcome, Submitted, Transaction
 from commitlog.model.table import parse_table_id
 from commitlog.ports import Log
 from consumers.answers import Answers
-from consumers.catalogue import Catalogue
-from consumers.checkpoint import Checkpoint, Checkpoints
+from consumers.checkpoint import Checkpoints
 from consumers.events import Event
 from consumers.follower import Follower, Recordings
 from consumers.leader import Leader
-from consumers.materializer import Materializer
+from consumers.leader_watch import LeaderWatch
 from consumers.observer import StoreObserver
 from consumers.old_versions import OldVersions
+from consumers.session import Session
 
-CATCH_UP_SECONDS = 600.0
-CAMPAIGN_SECONDS = 30.0
 REQUEST_SECONDS = 30.0
-SILENCE_SECONDS = 1.0
-STANDBY_DELAY_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +79,7 @@ class Committer:
         self._checkpoints = Checkpoints(options.root, log.identity(), self._genesis)
         self._random = random.Random()
         self._leader: Leader | None = None
-        self._follower: Follower | None = None
-        self._catalogue: Catalogue | None = None
-        self._materializer: Materializer | None = None
+        self._session: Session | None = None
         recordings = Recordings(self._genesis.tables_root)
         self._old_versions = OldVersions(log, options.partition, recordings)
         self._answers = Answers(
@@ -115,119 +101,53 @@ class Committer:
         self.node = self._answers.start()
         try:
             while not stop.is_set():
-                self._session(stop)
+                self._run_session(stop)
         finally:
             self._answers.close()
 
-    def _session(self, stop: threading.Event) -> None:
+    def _run_session(self, stop: threading.Event) -> None:
         """Recover, stand by, lead one term."""
-        checkpoint = self._checkpoints.load()
-        machine = checkpoint.machine if checkpoint else Machine(self._genesis)
-        replica = checkpoint.replica() if checkpoint else Replica()
-        materializer = Materializer(self._readable, delay_seconds=STANDBY_DELAY_SECONDS)
-        for table in machine.tables.values():
-            if table.manifest is not None:
-                materializer.adopt(
-                    table.table_id,
-                    table.incarnation,
-                    table.location,
-                    table.policy,
-                    state_of(diff(empty_state(), table.manifest)),
-                )
-        materializer.written_sequence = replica.chain.sequence
-        follower = Follower(self._log, self._genesis, machine, replica)
-        self._follower, self._materializer = follower, materializer
-        self._catalogue = Catalogue(machine.tables, machine.catalogue.namespaces)
-        materializer.start()
+        session = Session(self._log, self._genesis, self._checkpoints, on_readable=self._readable)
+        self._session = session
+        session.materializer.start()
         try:
-            self._publish(follower.catch_up(CATCH_UP_SECONDS))
-            self._stand_by(follower, stop)
+            session.catch_up()
+            self._stand_by(session, stop)
             if not stop.is_set():
-                epoch = self._campaign(follower)
+                epoch = session.campaign(self.node, time.time_ns() // 1_000_000)
                 if epoch:
-                    self._lead(epoch, follower, materializer, stop)
+                    self._lead(epoch, session, stop)
         finally:
             self._leader = None
             self._answers.end_term()
-            materializer.close()
-            follower.close()
+            session.close()
 
-    def _stand_by(self, follower: Follower, stop: threading.Event) -> None:
+    def _stand_by(self, session: Session, stop: threading.Event) -> None:
         """Follow until the leader's socket is silent, then a random while longer."""
+        chain = session.follower.replica.chain
         while not stop.is_set():
-            started = follower.replica.chain.leader
+            started = chain.leader
             if started is None:
                 return
-            with _LeaderWatch(started.node, self._genesis.log_id) as watch:
+            log_id, token = self._genesis.log_id, self._options.token
+            with LeaderWatch(started.node, log_id, token) as watch:
                 while watch.alive and not stop.is_set():
-                    self._publish(follower.step(0.2))
-                    if follower.replica.chain.leader is not started:
+                    session.follow(0.2)
+                    if chain.leader is not started:
                         break
-            if follower.replica.chain.leader is not started:
+            if chain.leader is not started:
                 continue
             stop.wait(self._random.uniform(0.0, 0.3))
-            self._publish(follower.catch_up(CATCH_UP_SECONDS))
-            if follower.replica.chain.leader is started:
+            session.catch_up()
+            if chain.leader is started:
                 return
 
-    def _campaign(self, follower: Follower) -> int:
-        """Append LeaderStarted and read on; return the epoch if ours is the valid one, else 0."""
-        chain = follower.replica.chain
-        started = LeaderStarted(
-            epoch=chain.epoch + 1,
-            node=self.node,
-            leader_id=str(uuid.uuid4()),
-            sequence=chain.sequence,
-            previous_hash=chain.hash,
-            state_digest=follower.machine.digest(),
-            version=package_version("lance-commitlog"),
-            started_at_ms=time.time_ns() // 1_000_000,
-        )
-        landed: Future[int] = Future()
-
-        def delivered(offset: int, error: Exception | None) -> None:
-            if error is not None:
-                landed.set_exception(error)
-            else:
-                landed.set_result(offset)
-
-        writer = self._log.outcomes_writer(self._options.partition)
-        deadline = time.monotonic() + CAMPAIGN_SECONDS
-        try:
-            key = f"leader/{started.epoch}/{started.leader_id}"
-            writer.append(key, encode_leader_started(started), delivered)
-            while not landed.done() and time.monotonic() < deadline:
-                writer.poll(0.1)
-            offset = landed.result(0)
-        except (CommitLogError, TimeoutError) as error:
-            logger.warning("epoch %d was not started: %s", started.epoch, error)
-            return 0
-        finally:
-            writer.close()
-        self._publish(follower.catch_up(CATCH_UP_SECONDS))
-        leader = follower.replica.chain.leader
-        if leader is None or leader.leader_id != started.leader_id:
-            logger.info("epoch %d went to %s", started.epoch, leader.node if leader else "nobody")
-            return 0
-        if follower.replica.outcomes_position != offset + 1:
-            raise Fenced(f"records follow our LeaderStarted at {offset} already")
-        return started.epoch
-
-    def _lead(
-        self, epoch: int, follower: Follower, materializer: Materializer, stop: threading.Event
-    ) -> None:
-        observer = StoreObserver(self._genesis.tables_root, materializer.wait_for)
-        materializer.hurry()
-        leader = Leader(
-            follower,
-            self._log.outcomes_writer(self._options.partition),
-            observer,
-            epoch=epoch,
-            node=self.node,
-            on_acknowledged=self._publish,
-        )
+    def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
+        observer = StoreObserver(self._genesis.tables_root, session.materializer.wait_for)
+        leader = session.lead(epoch, self.node, observer)
         self._leader = leader
-        sequence = follower.replica.chain.sequence
+        session.on_committed = self._answers.committed
+        sequence = session.follower.replica.chain.sequence
         self._answers.begin_term(epoch, self.node, sequence, package_version("lance-commitlog"))
         logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
         self._on_ready(self.node)
@@ -242,30 +162,24 @@ class Committer:
 
     def _checkpoint(self, wait_seconds: float = 1.0) -> bool:
         """Save the state, if everything acknowledged has its files; else leave it for later."""
-        follower, materializer = self._follower, self._materializer
-        assert follower is not None
-        assert materializer is not None
-        sequence = follower.replica.chain.sequence
+        session = self._session
+        assert session is not None
         deadline = time.monotonic() + wait_seconds
-        while materializer.written_sequence < sequence:
+        while not session.checkpoint():
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.005)
-        self._checkpoints.save(Checkpoint.of(follower.machine, follower.replica))
         return True
 
-    def _publish(self, events: list[Event]) -> None:
-        """Pass acknowledged events on: heads, files, writers."""
-        if not events:
-            return
-        assert self._catalogue is not None
-        assert self._materializer is not None
-        for event in events:
-            self._catalogue.apply(event.changes)
-            self._catalogue.apply_namespaces(event.submitted, event.outcome)
-        self._materializer.put(events)
-        if self._leader is not None:
-            self._answers.committed(events)
+    @property
+    def _follower(self) -> Follower | None:
+        return self._session.follower if self._session is not None else None
+
+    @property
+    def _open_session(self) -> Session:
+        if self._session is None:
+            raise Unavailable("this committer is starting; ask again")
+        return self._session
 
     def _readable(self, events: list[Event]) -> None:
         if self._leader is not None:
@@ -306,9 +220,8 @@ class Committer:
         )
 
     def _status(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        follower, leader, materializer = self._follower, self._leader, self._materializer
-        assert follower is not None
-        assert materializer is not None
+        session, leader = self._open_session, self._leader
+        follower, materializer = session.follower, session.materializer
         chain = follower.replica.chain
         return {
             "node": self.node,
@@ -322,26 +235,23 @@ class Committer:
         }
 
     def _table(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._catalogue is not None
-        assert self._materializer is not None
-        head = self._catalogue.head(parse_table_id(params.get("table", "")))
-        readable = self._materializer.readable_version(head.incarnation)
+        session = self._open_session
+        head = session.catalogue.head(parse_table_id(params.get("table", "")))
+        readable = session.materializer.readable_version(head.incarnation)
         return {**head.to_json(readable), **head.schema_json()}
 
     def _tables(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        assert self._catalogue is not None
-        materializer = self._materializer
-        assert materializer is not None
+        session = self._open_session
         return [
-            head.to_json(materializer.readable_version(head.incarnation))
-            for head in self._catalogue.heads()
+            head.to_json(session.materializer.readable_version(head.incarnation))
+            for head in session.catalogue.heads()
         ]
 
     def _namespaces(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
-        assert self._catalogue is not None
+        session = self._open_session
         return [
             {"namespace": list(namespace), "properties": dict(properties)}
-            for namespace, properties in self._catalogue.namespaces()
+            for namespace, properties in session.catalogue.namespaces()
         ]
 
     async def _transaction(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -363,12 +273,11 @@ class Committer:
         }
 
     async def _materialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._catalogue is not None
-        assert self._materializer is not None
-        head = self._catalogue.head(parse_table_id(params.get("table", "")))
+        session = self._open_session
+        head = session.catalogue.head(parse_table_id(params.get("table", "")))
         version = int(params.get("version") or head.version)
         if version >= head.version:
-            waiting = self._materializer.wait_for(head.incarnation, version)
+            waiting = session.materializer.wait_for(head.incarnation, version)
             await asyncio.wait_for(asyncio.wrap_future(waiting), REQUEST_SECONDS)
         loop = asyncio.get_running_loop()
         path = await loop.run_in_executor(None, self._old_versions.materialize, head, version)
@@ -379,7 +288,8 @@ class Committer:
         leader, follower = self._leader, self._follower
         if leader is None or follower is None:
             raise Unavailable("this committer doesn't lead; ask again")
-        record = decode_log_record(None, base64.b64decode(str(params.get("transaction", ""))))
+        key = f"{params.get('transaction_id', '')}/dry-run".encode()
+        record = decode_log_record(key, base64.b64decode(str(params.get("transaction", ""))))
         result: Future[Outcome] = Future()
 
         def work() -> None:
@@ -404,61 +314,15 @@ class Committer:
         observer = StoreObserver(self._genesis.tables_root, lambda *_: Future())
         observed = {wanted: observer.observe(wanted) for wanted in machine.prefetch(at)}
         decision = machine.decide(at, observed)
-        if isinstance(decision, Need):
-            raise Unavailable(
-                "the transaction passes the conflict check; pylance would build its manifest, "
-                "which a dry run doesn't do"
-            )
+        while isinstance(decision, Need):
+            if any(isinstance(wanted, BuildWanted) for wanted in decision.wanted):
+                raise Unavailable(
+                    "the transaction passes the conflict check; pylance would build its manifest, "
+                    "which a dry run doesn't do"
+                )
+            observed.update({wanted: observer.observe(wanted) for wanted in decision.wanted})
+            decision = machine.decide(at, observed)
         return decision.outcome
-
-
-class _LeaderWatch:
-    """A connection to the leader's socket: it is alive as long as that stands."""
-
-    def __init__(self, node: str, log_id: str) -> None:
-        self._node = node
-        self._log_id = log_id
-        self._socket: socket.socket | None = None
-        self.alive = False
-        self._ended = threading.Event()
-
-    def __enter__(self) -> _LeaderWatch:
-        host, _, port = self._node.rpartition(":")
-        try:
-            self._socket = socket.create_connection((host, int(port)), SILENCE_SECONDS)
-            hello = {"protocol": wire.WIRE_VERSION, "log_id": self._log_id, "token": ""}
-            self._socket.sendall(wire.json_frame(wire.Kind.HELLO, hello))
-            frames: list[tuple[wire.Kind, bytes]] = []
-            buffer = wire.FrameBuffer()
-            while not frames:
-                data = self._socket.recv(65536)
-                if not data:
-                    return self
-                frames = buffer.feed(data)
-            self.alive = frames[0][0] is wire.Kind.WELCOME
-        except (OSError, ValueError, CommitLogError):
-            return self
-        if self.alive:
-            threading.Thread(target=self._watch, name="leader-watch", daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        if self._socket is not None:
-            self._socket.close()
-
-    def _watch(self) -> None:
-        """Ping once in a while; silence or a closed connection ends the watch."""
-        assert self._socket is not None
-        ping = wire.json_frame(wire.Kind.REQUEST, {"request": 0, "method": "ping", "params": {}})
-        try:
-            while not self._ended.wait(SILENCE_SECONDS / 4):
-                self._socket.sendall(ping)
-                if not self._socket.recv(65536):
-                    break
-        except OSError:
-            pass
-        self.alive = False
 
 
 def run_committer(

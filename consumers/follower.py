@@ -7,10 +7,10 @@ here holds exactly what the valid outcomes up to `replica.chain.sequence` say.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
+from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.core.machine import Machine
-
-from commitlog.adapters.storage import store_for
 from commitlog.core.replica import Decided, Replica
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Answered, Genesis, Outcome, Submitted
@@ -25,9 +25,11 @@ TRANSACTION_WAIT_SECONDS = 30.0
 class Recordings:
     """What outcomes recorded outside themselves, below the tables root."""
 
-    def __init__(self, tables_root: str) -> None:
+    def __init__(
+        self, tables_root: str, open_store: Callable[[str], ObjectStore] = store_for
+    ) -> None:
         """Read them below `tables_root`; empty if the log has none."""
-        self._store = store_for(tables_root) if tables_root else None
+        self._store = open_store(tables_root) if tables_root else None
 
     def of(self, outcome: Outcome) -> dict[bytes, bytes]:
         """Fetch what an outcome recorded; raise CorruptLog if it is gone."""
@@ -49,11 +51,21 @@ class Recordings:
 class Follower:
     """One partition's log, read and applied."""
 
-    def __init__(self, log: Log, genesis: Genesis, machine: Machine, replica: Replica) -> None:
+    def __init__(
+        self,
+        log: Log,
+        genesis: Genesis,
+        machine: Machine,
+        replica: Replica,
+        *,
+        open_store: Callable[[str], ObjectStore] = store_for,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Go on from where `machine` and `replica` stand."""
         self.machine = machine
         self.replica = replica
-        self._recordings = Recordings(genesis.tables_root)
+        self._clock = clock
+        self._recordings = Recordings(genesis.tables_root, open_store)
         partition = genesis.partition
         self.transactions: Reader[Submitted] = log.read_transactions(
             partition, replica.transactions_position
@@ -69,18 +81,18 @@ class Follower:
         self._read_transactions()
         events = []
         for decided in self.replica.drain():
-            record = records.get(decided.answered_offset, b"")
-            events.append(self._apply(decided, record))
+            raw = records.get(decided.answered_offset, b"")
+            events.append(self._apply(decided, raw))
         return events
 
     def catch_up(self, timeout_seconds: float) -> list[Event]:
         """Read the outcomes topic to its present end; return what was decided on the way."""
-        deadline = time.monotonic() + timeout_seconds
+        deadline = self._clock() + timeout_seconds
         end = self._outcomes.end_offset()
         events: list[Event] = []
         while self._outcomes.position() < end or self.replica.waiting_for is not None:
             events.extend(self.step(0.1))
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 raise Unavailable(
                     f"the outcomes topic was read to {self._outcomes.position()} of {end} "
                     f"in {timeout_seconds:.0f} s; start again, or allow more time"
@@ -99,14 +111,14 @@ class Follower:
     def _read_transactions(self) -> None:
         for submitted in self.transactions.poll(timeout_seconds=0):
             self.replica.receive_submitted(submitted)
-        deadline = time.monotonic() + TRANSACTION_WAIT_SECONDS
+        deadline = self._clock() + TRANSACTION_WAIT_SECONDS
         while True:
             needed = self.replica.waiting_for
             if needed is None or needed < self.replica.transactions_position:
                 return
             for submitted in self.transactions.poll(timeout_seconds=0.1):
                 self.replica.receive_submitted(submitted)
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 raise CorruptLog(
                     f"an outcome answers the transaction at offset {needed}, which the "
                     "transactions topic doesn't have: it may have lost its tail"

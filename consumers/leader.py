@@ -92,6 +92,7 @@ class Leader:
         epoch: int,
         node: str,
         on_acknowledged: Callable[[list[Event]], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Lead from where `follower` stands; it must have read its own LeaderStarted just now."""
         self._follower = follower
@@ -102,6 +103,9 @@ class Leader:
         self._epoch = epoch
         self._node = node
         self._on_acknowledged = on_acknowledged
+        self._clock = clock
+        self._backlog: list[Submitted] = list(self._replica.undecided.values())
+        self._check_at = clock()
         self._next_offset = self._replica.outcomes_position
         self._in_flight: deque[Event] = deque()
         self._acknowledged: list[Event] = []
@@ -111,7 +115,6 @@ class Leader:
         self._parked: list[_Parked] = []
         self._held: Counter[object] = Counter()
         self._control: deque[Callable[[], None]] = deque()
-        self._oldest_undecided_at: float | None = None
 
     @property
     def node(self) -> str:
@@ -122,6 +125,16 @@ class Leader:
     def undecided_count(self) -> int:
         """How many transactions were read and not decided."""
         return len(self._replica.undecided)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the term; None while it lasts."""
+        return self._failure
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was decided is acknowledged and passed on."""
+        return not self._in_flight and not self._acknowledged
 
     def call(self, work: Callable[[], None]) -> None:
         """Run `work` between two decisions, on the deciding thread."""
@@ -138,29 +151,14 @@ class Leader:
         """
         acknowledging = threading.Thread(target=self._acknowledge, name="acknowledge", daemon=True)
         acknowledging.start()
-        pause_at = check_at = time.monotonic()
-        pause_at += pause_seconds
+        pause_at = self._clock() + pause_seconds
         try:
-            self._decide_all(list(self._replica.undecided.values()))
             while self._failure is None and not stop.is_set():
                 busy = bool(self._parked or self._control)
-                timeout = BUSY_POLL_SECONDS if busy else IDLE_POLL_SECONDS
-                records = self._follower.transactions.poll(
-                    records_max=RECORDS_PER_POLL, timeout_seconds=timeout
-                )
-                for submitted in records:
-                    self._replica.receive_submitted(submitted)
-                self._decide_all(records)
-                self._resume_parked()
-                while self._control:
-                    self._control.popleft()()
-                now = time.monotonic()
-                if now >= check_at and not records:
-                    check_at = now + IDLE_CHECK_SECONDS
-                    self._check_alone()
-                if now >= pause_at and self._await_acknowledged():
+                self.step_decide(BUSY_POLL_SECONDS if busy else IDLE_POLL_SECONDS)
+                if self._clock() >= pause_at and self._await_acknowledged():
                     on_pause()
-                    pause_at = time.monotonic() + pause_seconds
+                    pause_at = self._clock() + pause_seconds
         except Exception as error:
             self._end(error)
         finally:
@@ -170,6 +168,40 @@ class Leader:
             acknowledging.join(10)
             self._writer.close()
         return self._failure
+
+    def step_decide(self, timeout_seconds: float) -> None:
+        """Decide what there is, waiting for something at most so long; a failure ends the term."""
+        try:
+            records, self._backlog = self._backlog, []
+            if not records:
+                records = self._follower.transactions.poll(
+                    records_max=RECORDS_PER_POLL, timeout_seconds=timeout_seconds
+                )
+                for submitted in records:
+                    self._replica.receive_submitted(submitted)
+            self._decide_all(records)
+            self._resume_parked()
+            while self._control:
+                self._control.popleft()()
+            if not records and self._clock() >= self._check_at:
+                self._check_at = self._clock() + IDLE_CHECK_SECONDS
+                self._check_alone()
+        except Exception as error:
+            self._end(error)
+
+    def step_acknowledge(self, timeout_seconds: float) -> None:
+        """Run delivery callbacks and pass on what is acknowledged, as one group."""
+        self._writer.poll(timeout_seconds)
+        if not self._acknowledged:
+            return
+        with self._room:
+            group, self._acknowledged = self._acknowledged, []
+            self._replica.outcomes_position = self._next_offset
+            self._room.notify_all()
+        try:
+            self._on_acknowledged(group)
+        except Exception as error:
+            self._end(error)
 
     def _decide_all(self, records: Iterable[Submitted]) -> None:
         for submitted in records:
@@ -212,7 +244,7 @@ class Leader:
         """The store fails: try this one again later; its tables wait, others don't."""
         seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(item.failures, 10))
         item.failures += 1
-        item.retry_at = time.monotonic() + seconds
+        item.retry_at = self._clock() + seconds
         item.observed = {}
         logger.warning(
             "transaction %s waits for its store (%s); trying again in %.2f s",
@@ -228,7 +260,7 @@ class Leader:
         self._parked.append(item)
 
     def _resume_parked(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if not any(item.active and item.is_due(now) for item in self._parked):
             return
         parked, self._parked = self._parked, []
@@ -279,22 +311,13 @@ class Leader:
             event = self._in_flight[0]
             event.offset = offset
             self._next_offset = offset + 1
+            self._replica.outcome_offset = offset
             self._acknowledged.append(event)
             self._in_flight.popleft()
 
     def _acknowledge(self) -> None:
-        """Run delivery callbacks and pass on what is acknowledged, in groups."""
         while not self._ended.is_set():
-            self._writer.poll(0.05)
-            if self._acknowledged:
-                group, self._acknowledged = self._acknowledged, []
-                with self._room:
-                    self._replica.outcomes_position = self._next_offset
-                    self._room.notify_all()
-                try:
-                    self._on_acknowledged(group)
-                except Exception as error:
-                    self._end(error)
+            self.step_acknowledge(0.05)
 
     def _await_acknowledged(self, timeout_seconds: float = 30.0) -> bool:
         """Wait until nothing is in flight; return whether that came."""

@@ -25,7 +25,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import ObjectStore, store_for
-from commitlog.codecs.manifest_file import encode_manifest, manifest_name
+from commitlog.codecs.manifest_file import encode_manifest, manifest_name, parse_manifest_name
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest import ManifestState, apply_delta
@@ -72,6 +72,7 @@ class Materializer:
         *,
         open_store: Callable[[str], ObjectStore] = store_for,
         delay_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Report readable events to `on_readable`, on the materializer's thread.
 
@@ -81,7 +82,10 @@ class Materializer:
         self._on_readable = on_readable
         self._open_store = open_store
         self._delay_seconds = delay_seconds
+        self._clock = clock
         self._queue: queue.SimpleQueue[tuple[float, list[Event]] | None] = queue.SimpleQueue()
+        self._waiting: deque[tuple[float, list[Event]]] = deque()
+        """What was taken from the queue and isn't due yet."""
         self._lock = threading.Lock()
         self._by_incarnation: dict[str, TableFiles] = {}
         self._dirty: dict[str, None] = {}
@@ -116,7 +120,7 @@ class Materializer:
 
     def put(self, events: list[Event]) -> None:
         """Hand over acknowledged events, in sequence order."""
-        self._queue.put((time.monotonic() + self._delay_seconds, events))
+        self._queue.put((self._clock() + self._delay_seconds, events))
 
     def hurry(self) -> None:
         """Drop the delay, for what is queued as well: this process leads now."""
@@ -152,39 +156,36 @@ class Materializer:
         if self._thread is not None:
             self._thread.join(timeout_seconds)
 
-    def _run(self) -> None:
-        while True:
-            events, ended = self._take()
-            try:
-                self._accept(events)
-                self._write_all()
-            except Exception:
-                logger.exception("the materializer stopped; its tables stay at what is written")
-                raise
-            if ended:
-                return
+    def step(self, timeout_seconds: float) -> bool:
+        """Write what is due, waiting for something at most so long; return whether to go on."""
+        ended = self._receive(timeout_seconds)
+        now = self._clock() if self._delay_seconds and not self._stopped.is_set() else float("inf")
+        while self._waiting and self._waiting[0][0] <= now:
+            self._accept(self._waiting.popleft()[1])
+        self._write_all()
+        return not ended
 
-    def _take(self) -> tuple[list[Event], bool]:
-        timeout = 0.05 if self._failing else 1.0
-        events: list[Event] = []
+    def _run(self) -> None:
+        try:
+            while self.step(0.05 if self._failing or self._waiting else 1.0):
+                pass
+        except Exception:
+            logger.exception("the materializer stopped; its tables stay at what is written")
+            raise
+
+    def _receive(self, timeout_seconds: float) -> bool:
+        """Empty the queue, waiting for its first item; return whether the end was in it."""
         ended = False
         try:
-            item = self._queue.get(timeout=timeout)
+            item = self._queue.get(timeout_seconds > 0, timeout_seconds or None)
             while True:
                 if item is None:
                     ended = True
                 else:
-                    due, group = item
-                    while self._delay_seconds and not self._stopped.is_set():
-                        wait = due - time.monotonic()
-                        if wait <= 0:
-                            break
-                        self._stopped.wait(min(wait, 0.05))
-                    events.extend(group)
+                    self._waiting.append(item)
                 item = self._queue.get_nowait()
         except queue.Empty:
-            pass
-        return events, ended
+            return ended
 
     def _accept(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -213,7 +214,7 @@ class Materializer:
         return files
 
     def _write_all(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         for incarnation in list(self._dirty):
             files = self._by_incarnation[incarnation]
             if files.retry_at > now and not self._stopped.is_set():
@@ -235,7 +236,7 @@ class Materializer:
     def _failed(self, files: TableFiles, error: Exception) -> None:
         seconds = RETRY_SECONDS[min(files.failures, len(RETRY_SECONDS) - 1)]
         files.failures += 1
-        files.retry_at = time.monotonic() + seconds
+        files.retry_at = self._clock() + seconds
         self._failing.add(files.incarnation)
         logger.warning(
             "table %s: version %d is committed but its manifest cannot be written (%s); "
@@ -281,6 +282,12 @@ class Materializer:
         if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
             files.dropped = True
         elif change.delta is not None:
+            if change.kind is ChangeKind.REGISTERED:
+                # It may come back after it was deregistered.
+                files.state, files.dropped = empty_state(), False
+            staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
+            if staged is not None and not files.state.version:
+                files.naming_scheme = staged.scheme
             apply_delta(files.state, change.delta)
 
     def _write_manifest(self, files: TableFiles, change: Change) -> None:

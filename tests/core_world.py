@@ -54,9 +54,7 @@ DAY_MS = 24 * 3600 * 1000
 
 def column(name: str, field_id: int, logical_type: str = "int64") -> bytes:
     """Return a nullable column's `lance.file.Field`."""
-    message = Field(
-        name=name, id=field_id, parent_id=-1, logical_type=logical_type, nullable=True
-    )
+    message = Field(name=name, id=field_id, parent_id=-1, logical_type=logical_type, nullable=True)
     return message.SerializeToString()
 
 
@@ -274,7 +272,9 @@ def append(
 ) -> LanceCommit:
     """Append a fragment per path."""
     listed = tuple(fields)
-    transaction = LanceTransaction(read_version=read_version, uuid=f"a{'-'.join(paths)}".replace(".", ""))
+    transaction = LanceTransaction(
+        read_version=read_version, uuid=f"a{'-'.join(paths)}".replace(".", "")
+    )
     transaction.append.SetInParent()
     transaction.append.fragments.extend(new_fragment(path, rows, listed) for path in paths)
     return commit(transaction, table=table, inserted_keys=key_hashes(keys))

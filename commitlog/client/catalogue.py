@@ -159,7 +159,12 @@ def dry_run(runtime: Runtime, transaction: Transaction) -> Ticket:
     """Have the leader decide a transaction without committing it."""
     encoded = base64.b64encode(encode_transaction(transaction)).decode()
     partition = runtime.partition_of(transaction)
-    answer = runtime.request(partition, "dry_run", transaction=encoded)
+    answer = runtime.request(
+        partition,
+        "dry_run",
+        transaction=encoded,
+        transaction_id=transaction.transaction_id,
+    )
     outcome = decode_outcome_record(base64.b64decode(answer["outcome"]))
     if not isinstance(outcome, Outcome):
         raise CorruptLog("the leader answers a dry run with a record that is no outcome")
@@ -207,5 +212,3 @@ def _key(primary_key: str | Sequence[str] | None, schema: pa.Schema) -> tuple[st
 
 def _properties(properties: Mapping[str, str] | None) -> Properties:
     return tuple(sorted((str(key), str(value)) for key, value in (properties or {}).items()))
-
-

@@ -76,6 +76,8 @@ class Execution:
         self._timeout = timeout
         self._wait: Wait = wait
         self._is_append = False
+        self.counts: Mapping[str, int] = {}
+        """Rows inserted, updated and deleted by the last attempt."""
 
     def append(self, data: Any) -> Outcome:
         """Append rows. Files are written once; only another schema has them written again."""
@@ -105,9 +107,7 @@ class Execution:
     def delete(self, predicate: str) -> Outcome:
         """Delete the rows of a predicate."""
         return self._run(
-            lambda info: prepare_delete(
-                info, self._log.opened.plain(info, info.version), predicate
-            )
+            lambda info: prepare_delete(info, self._log.opened.plain(info, info.version), predicate)
         )
 
     def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
@@ -154,6 +154,7 @@ class Execution:
                     raise
                 reasons.append("the table was replaced while it was read")
                 continue
+            self.counts = prepared.counts
             outcome = self._submit(described, prepared, attempt, reasons)
             if outcome.status is Status.COMMITTED:
                 return outcome

@@ -95,8 +95,14 @@ class Fallback:
     def _follow(self) -> None:
         seen = set(self._connection.outstanding())
         anchors = [awaited.anchor for awaited in seen]
-        start = None if None in anchors else min(
-            (anchor for anchor in anchors if anchor), key=lambda anchor: anchor.offset, default=None
+        start = (
+            None
+            if None in anchors
+            else min(
+                (anchor for anchor in anchors if anchor),
+                key=lambda anchor: anchor.offset,
+                default=None,
+            )
         )
         chain = chain_at(start)
         first = start.offset if start else -1

@@ -112,9 +112,7 @@ class LogVersions(VersionStore):
             )
         runtime = self._runtime()
         partition = runtime.domains.partition(self.table)
-        answer = runtime.request(
-            partition, "materialize", table=list(self.table), version=version
-        )
+        answer = runtime.request(partition, "materialize", table=list(self.table), version=version)
         path: str = answer["path"]
         return path if path.startswith(VERSIONS_DIRECTORY) else f"{VERSIONS_DIRECTORY}/{path}"
 

@@ -129,6 +129,7 @@ class MergeOptions:
     when_not_matched_insert_all: bool = True
     when_not_matched_by_source_delete: bool = False
     when_not_matched_by_source_delete_filt: str | None = None
+    use_index: bool = True
 
 
 def prepare_merge(
@@ -144,7 +145,7 @@ def prepare_merge(
     rows are read off its deletion files; the keys are the source's, if it inserted any.
     """
     hashes = check_merge(info, source, on)
-    builder = dataset.merge_insert(list(on))
+    builder = dataset.merge_insert(list(on)).use_index(options.use_index)
     if options.when_matched_update_all:
         builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
     if options.when_not_matched_insert_all:
@@ -193,9 +194,7 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
     return hashes
 
 
-def _rows_taken(
-    info: TableInfo, dataset: lance.LanceDataset, operation: Any
-) -> dict[int, BitMap]:
+def _rows_taken(info: TableInfo, dataset: lance.LanceDataset, operation: Any) -> dict[int, BitMap]:
     """Return the rows that post-images lack against the version that was read."""
     store = store_for(info.location)
     taken: dict[int, BitMap] = {}

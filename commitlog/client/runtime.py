@@ -97,9 +97,7 @@ class Runtime:
                 self._connections[partition] = found
                 after = self._settings.fallback_after_seconds
                 self._fallbacks.append(
-                    Fallback(
-                        self.log, found, is_readable=self._is_readable, after_seconds=after
-                    )
+                    Fallback(self.log, found, is_readable=self._is_readable, after_seconds=after)
                 )
                 found.open_early()
         return found
@@ -153,6 +151,7 @@ class Runtime:
 
     def watch(self, transaction_id: str) -> Ticket:
         """Return a ticket for a transaction that somebody submitted before."""
+
         def ask(ticket: Ticket, readable: bool) -> None:
             for partition in range(self.partitions):
                 watch = Watch(transaction_id, 0, readable)
@@ -251,9 +250,7 @@ class Runtime:
             with self._lock:
                 heapq.heappush(self._resends, resend)
 
-        self._open_writer().append(
-            ticket.transaction, partition=partition, on_delivery=delivered
-        )
+        self._open_writer().append(ticket.transaction, partition=partition, on_delivery=delivered)
 
     def _run_pump(self) -> None:
         while not self._closed.is_set():
@@ -284,9 +281,7 @@ class Runtime:
                 continue
             partition = self.partition_of(ticket.transaction)
             try:
-                self._append(
-                    ticket, partition, resend.delay, resend.until, resend.may_be_appended
-                )
+                self._append(ticket, partition, resend.delay, resend.until, resend.may_be_appended)
             except Overloaded as error:
                 resend.due = time.monotonic() + error.retry_after_seconds
                 with self._lock:

@@ -280,9 +280,7 @@ def _check_ids(
         seen.add(fragment_id)
 
 
-def _check_fields(
-    info: TableInfo, message: LanceMessage, added: Sequence[DataFragment]
-) -> None:
+def _check_fields(info: TableInfo, message: LanceMessage, added: Sequence[DataFragment]) -> None:
     if message.WhichOneof("operation") not in ("append", "update") or not info.fields:
         return
     known = info.field_ids

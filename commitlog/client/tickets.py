@@ -75,9 +75,7 @@ class Ticket:
         """Return whether the outcome is known."""
         return self._decided.done()
 
-    def result(
-        self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: Wait = "readable"
-    ) -> Outcome:
+    def result(self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: Wait = "readable") -> Outcome:
         """Wait for the outcome; OutcomeUnknown if it doesn't come in time.
 
         With `wait="readable"` a committed version can be opened by path when this returns.

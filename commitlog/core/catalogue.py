@@ -35,6 +35,8 @@ from commitlog.model.operations import (
 from commitlog.model.records import Code, OperationResult
 from commitlog.model.table import TableId, format_table_id
 
+__all__ = ["altered", "make_decider", "parents"]
+
 
 def _result(table: Table, operation: Operation, **more: Any) -> OperationResult:
     return OperationResult(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 
-from commitlog.model.records import Genesis, LeaderStarted, Outcome, OutcomeRecord
+from commitlog.model.records import Genesis, LeaderStarted, Outcome, OutcomeRecord, Unreadable
 
 
 def first_hash(genesis: Genesis) -> bytes:
@@ -33,7 +33,7 @@ class Chain:
         self.sequence = 0
         self.hash = b""
 
-    def admit(self, record: OutcomeRecord) -> str:
+    def admit(self, record: OutcomeRecord | Unreadable) -> str:
         """Take the next record of the partition; return "" if it is valid, else why it is void."""
         if isinstance(record, Outcome):
             return self._admit_outcome(record)
@@ -41,7 +41,7 @@ class Chain:
             return self._admit_leader(record)
         if isinstance(record, Genesis):
             return self._admit_genesis(record)
-        return getattr(record, "reason", "") or "unknown record"
+        return record.reason
 
     def _admit_outcome(self, outcome: Outcome) -> str:
         if self.leader is None:

@@ -150,6 +150,8 @@ class Refused(Exception):
         self.code = code
         self.message = message
         self.conflict = conflict
+        self.observed: tuple[Observation, ...] = ()
+        """What was looked at before it was refused."""
 
 
 class Wants(Exception):

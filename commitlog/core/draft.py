@@ -136,7 +136,7 @@ class Draft:
         self.changes: list[Change] = []
         self.files: list[FileToWrite] = []
         self.recordings: list[bytes] = []
-        self.observations: dict[str, Observation] = {}
+        self.observations: dict[Wanted, Observation] = {}
 
     def find(self, table_id: TableId) -> View | None:
         """Return a table, None if there is none of this name."""
@@ -203,8 +203,7 @@ class Draft:
                 missing.append(one)
             else:
                 found.append(known)
-                observation = known.observation
-                self.observations[observation.path] = observation
+                self.observations[one] = known.observation
         if missing:
             raise Wants(tuple(missing))
         return found

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, rejected
 from commitlog.core.draft import Parsed
 from commitlog.core.manifest import ManifestDelta, apply_delta
@@ -47,6 +48,8 @@ def carry_out(
             continue
         assert isinstance(operation, LanceCommit | CreateTableVersion)
         table = machine.tables[operation.table]
+        if table.manifest is None:
+            table.manifest = empty_state()
         if change is None:
             change = realize(table, operation, message, result, outcome.time_ms, recordings)
         _advance(machine, table, operation, message, result, change, outcome)
@@ -99,7 +102,7 @@ def _delta_of(
 
 
 def rules_after(rules: Rules, record: ProtocolVersion) -> Rules:
-    """Return the rules that a ProtocolVersion puts in force; a newer protocol stops this program."""
+    """Return the rules that a ProtocolVersion puts in force; a newer one stops this program."""
     if record.protocol > PROTOCOL_SUPPORTED:
         raise UnsupportedFormat(
             f"the log goes on with protocol {record.protocol}, and this program knows "

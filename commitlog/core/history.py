@@ -50,6 +50,7 @@ class History:
         "_touched",
         "_versions",
         "floor",
+        "keyed",
         "kinds",
         "signatures",
         "steps",
@@ -62,6 +63,8 @@ class History:
         """The versions of each kind of operation, ascending."""
         self.signatures: dict[str, None] = {}
         """How the keys were hashed that anybody inserted."""
+        self.keyed: dict[str, None] = {}
+        """Which kinds of operations ever inserted known keys."""
         self.steps = 0
         """How many look-ups were made; the cost of checks, for tests."""
         self._versions: list[Committed] = []
@@ -92,6 +95,7 @@ class History:
             if of_aspect is None:
                 self._touched[aspect] = [version]
                 if aspect[0].endswith(".keys"):
+                    self.keyed[aspect[0]] = None
                     self.signatures[str(aspect[1])] = None
             elif of_aspect[-1] != version:
                 of_aspect.append(version)
@@ -162,6 +166,7 @@ class History:
             for aspect, _ in touched.notes:
                 self._notes.pop((aspect, version), None)
         self._forget(stale, fragments, floor)
+        self._forget_keys()
 
     def _forget(self, stale: Iterable[Aspect], fragments: Iterable[int], floor: int) -> None:
         for aspect in stale:
@@ -177,6 +182,14 @@ class History:
             else:
                 count = bisect_right(versions, floor)
                 del versions[:count], paths[:count]
+
+    def _forget_keys(self) -> None:
+        """Leave these as a history would have them that never saw what was let go."""
+        left = {
+            how: [s for s in self.signatures if (how, s) in self._touched] for how in self.keyed
+        }
+        self.keyed = {how: None for how, signatures in left.items() if signatures}
+        self.signatures = {s: None for signatures in left.values() for s in signatures}
 
     def entries(self) -> tuple[list[Committed], list[tuple[int, Touched]]]:
         """Return what a snapshot has to keep; `of_entries` takes it back."""

@@ -8,7 +8,7 @@ its outcome. No clock, no randomness, no I/O: the same log makes the same state 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from typing import Any
 
 from commitlog.core import snapshot
 from commitlog.core.catalogue import make_decider
@@ -43,9 +43,9 @@ from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
 from commitlog.model.operations import (
     CreateTableVersion,
+    DropNamespace,
     LanceCommit,
     Operation,
-    RegisterTable,
     RenameTable,
     target,
 )
@@ -112,7 +112,7 @@ class Machine:
             held.append(name)
             if isinstance(operation, RenameTable):
                 held.append(operation.new_table)
-            elif name not in self.tables:
+            elif isinstance(operation, DropNamespace):
                 held.extend(t for t in self.tables if t[: len(name)] == name)
         held.extend(expect.table for expect in record.expects)
         return frozenset(held)
@@ -128,8 +128,6 @@ class Machine:
         except Refused:
             return ()
         for operation, message in zip(record.operations, parsed, strict=True):
-            if isinstance(operation, RegisterTable):
-                continue
             table = self.tables.get(target(operation))
             if table is None or table.manifest is None or message is None:
                 continue
@@ -150,15 +148,9 @@ class Machine:
                 return Decision(_outcome(self, submitted, Status.COMMITTED, time_ms))
             raise rejected(Code.MALFORMED_RECORD, f"the record cannot be decoded: {record.reason}")
         except Refused as refusal:
-            outcome = _outcome(self, submitted, refusal.status, time_ms)
-            return Decision(
-                replace(
-                    outcome,
-                    code=refusal.code,
-                    message=refusal.message,
-                    conflict=refusal.conflict,
-                )
-            )
+            told: dict[str, Any] = {"code": refusal.code, "message": refusal.message}
+            told |= {"conflict": refusal.conflict, "observed": refusal.observed}
+            return Decision(_outcome(self, submitted, refusal.status, time_ms, **told))
         except Wants as wants:
             return Need(wants.wanted)
 
@@ -190,7 +182,7 @@ class Machine:
             self._remember(record, outcome)
         self.sequence = outcome.sequence
         self.time_ms = outcome.time_ms
-        self.once.prune(self.time_ms - self.rules.id_horizon_ms)
+        self.once.prune(self.time_ms - self.rules.id_horizon_ms, self.sequence)
         return done
 
     def outcome_of(self, transaction_id: str) -> Decided | None:
@@ -232,16 +224,8 @@ class Machine:
     ) -> Decision:
         repeat = find_repeat(self, record, time_ms)
         if repeat is not None:
-            outcome = _outcome(self, submitted, repeat.status, time_ms)
-            return Decision(
-                replace(
-                    outcome,
-                    code=repeat.code,
-                    message=repeat.message,
-                    answers=repeat.answers,
-                    results=repeat.results,
-                )
-            )
+            told = repeat._asdict()
+            return Decision(_outcome(self, submitted, told.pop("status"), time_ms, **told))
         count = len(record.operations)
         if not 0 < count <= self.rules.operations_max:
             raise rejected(
@@ -261,8 +245,12 @@ class Machine:
         )
         if record.expects:
             check_expects(self, record)
-        for index, operation in enumerate(record.operations):
-            self._decide_operation(draft, index, operation)
+        try:
+            for index, operation in enumerate(record.operations):
+                self._decide_operation(draft, index, operation)
+        except Refused as refusal:
+            refusal.observed = tuple(draft.observations.values())
+            raise
         outcome = Outcome(
             self.sequence + 1,
             record.transaction_id,
@@ -295,8 +283,10 @@ class Machine:
             self.once.remember(outcome)
 
 
-def _outcome(machine: Machine, submitted: Submitted, status: Status, time_ms: int) -> Outcome:
-    """Return the next outcome, bare."""
+def _outcome(
+    machine: Machine, submitted: Submitted, status: Status, time_ms: int, **told: Any
+) -> Outcome:
+    """Return the next outcome."""
     record = submitted.record
     return Outcome(
         sequence=machine.sequence + 1,
@@ -306,4 +296,5 @@ def _outcome(machine: Machine, submitted: Submitted, status: Status, time_ms: in
         attempt=record.attempt if isinstance(record, Transaction) else 0,
         time_ms=time_ms,
         payload_hash=b"" if isinstance(record, ProtocolVersion) else record.payload_hash,
+        **told,
     )

@@ -17,6 +17,9 @@ from commitlog.model.records import Code, OperationResult, Outcome, Status
 APPLICATION_SEQUENCES_MAX = 10_000
 """Sequences of one application that a table can answer for; older ones are refused."""
 
+CHUNK_OUTCOMES = 4096
+"""Ids whose last outcomes lie in one such range are saved together."""
+
 _UUID_LENGTH = 36
 _UUID_VERSION_AT = 14
 
@@ -32,6 +35,8 @@ class Decided(NamedTuple):
     time_ms: int
     code: Code = Code.NONE
     results: tuple[OperationResult, ...] = ()
+    noted: int = 0
+    """The sequence of the outcome that was noted last for the id."""
 
 
 def uuid_time_ms(transaction_id: str) -> int:
@@ -45,10 +50,12 @@ def uuid_time_ms(transaction_id: str) -> int:
 
 
 class Once:
-    """The ids of the horizon."""
+    """The ids of the horizon, in chunks of which most don't change any more."""
 
     def __init__(self) -> None:
         self._ids: dict[str, Decided] = {}
+        self._chunks: dict[int, list[str]] = {}
+        self._changed: dict[int, int] = {}
         self.forgotten_ms = -1
         """Up to this time, ids have been let go."""
 
@@ -64,8 +71,10 @@ class Once:
 
     def remember(self, outcome: Outcome) -> None:
         """Note an outcome under its id."""
-        self._ids.pop(outcome.transaction_id, None)
-        self._ids[outcome.transaction_id] = Decided(
+        before = self._ids.pop(outcome.transaction_id, None)
+        if before is not None:
+            self._changed[before.noted // CHUNK_OUTCOMES] = outcome.sequence
+        decided = Decided(
             outcome.sequence if outcome.answers is None else outcome.answers,
             outcome.status,
             outcome.attempt,
@@ -73,27 +82,49 @@ class Once:
             outcome.time_ms,
             outcome.code,
             _compact(outcome.results),
+            outcome.sequence,
         )
+        self._note(outcome.transaction_id, decided, outcome.sequence)
 
-    def prune(self, floor_ms: int) -> None:
-        """Let go of ids that were decided before `floor_ms`."""
+    def prune(self, floor_ms: int, sequence: int) -> None:
+        """Let go of ids that were decided before `floor_ms`, as of outcome `sequence`."""
         ids = self._ids
         while ids:
             transaction_id = next(iter(ids))
-            time_ms = ids[transaction_id].time_ms
-            if time_ms >= floor_ms:
+            decided = ids[transaction_id]
+            if decided.time_ms >= floor_ms:
                 return
             del ids[transaction_id]
-            self.forgotten_ms = time_ms
+            chunk = decided.noted // CHUNK_OUTCOMES
+            self._changed[chunk] = sequence
+            self.forgotten_ms = decided.time_ms
+            for old in [number for number in self._chunks if number < chunk]:
+                del self._chunks[old], self._changed[old]
 
-    def items(self) -> Iterable[tuple[str, Decided]]:
-        """Return all ids, in the order in which they were decided last."""
-        return self._ids.items()
+    def chunks(self) -> Iterable[tuple[int, int]]:
+        """Return the chunks' numbers, each with the sequence of the outcome that changed it."""
+        return self._changed.items()
 
-    def restore(self, items: Iterable[tuple[str, Decided]], forgotten_ms: int) -> None:
-        """Take back what `items` returned."""
-        self._ids = dict(items)
-        self.forgotten_ms = forgotten_ms
+    def chunk(self, number: int) -> list[tuple[str, Decided]]:
+        """Return a chunk's ids, in the order in which they were decided last."""
+        found = ((name, self._ids.get(name)) for name in dict.fromkeys(self._chunks[number]))
+        mine = [
+            (name, decided)
+            for name, decided in found
+            if decided is not None and decided.noted // CHUNK_OUTCOMES == number
+        ]
+        return sorted(mine, key=lambda item: item[1].noted)
+
+    def restore(self, items: Iterable[tuple[str, Decided]], changed: int) -> None:
+        """Take a chunk back, the oldest first; `changed` is its counter."""
+        for transaction_id, decided in items:
+            self._note(transaction_id, decided, changed)
+
+    def _note(self, transaction_id: str, decided: Decided, changed: int) -> None:
+        chunk = decided.noted // CHUNK_OUTCOMES
+        self._ids[transaction_id] = decided
+        self._chunks.setdefault(chunk, []).append(transaction_id)
+        self._changed[chunk] = changed
 
 
 def _compact(results: tuple[OperationResult, ...]) -> tuple[OperationResult, ...]:

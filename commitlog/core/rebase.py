@@ -130,9 +130,7 @@ def rebase(
     if not flagged:
         return NOT_NEEDED
     vectors = _observe(draft, view, flagged, affected)
-    merged = [
-        _merge(draft, view, asking, one, affected, vectors, read_version) for one in flagged
-    ]
+    merged = [_merge(draft, view, asking, one, affected, vectors, read_version) for one in flagged]
     return Rebased(
         tuple(m.images[0] for m in merged),
         tuple(file for m in merged for file in m.files),

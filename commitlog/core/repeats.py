@@ -70,9 +70,7 @@ def _check_age(machine: Machine, record: Transaction, time_ms: int) -> None:
         )
 
 
-def _application(
-    machine: Machine, record: Transaction, application: Application
-) -> Repeat | None:
+def _application(machine: Machine, record: Transaction, application: Application) -> Repeat | None:
     """Answer a sequence that committed: the first content wins."""
     answers: dict[TableId, Answer] = {}
     fresh: list[TableId] = []

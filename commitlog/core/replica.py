@@ -50,6 +50,7 @@ class Replica:
         *,
         transactions_position: int = 0,
         outcomes_position: int = 0,
+        outcome_offset: int = -1,
         decided_beyond: Iterable[int] = (),
     ) -> None:
         """Start at the given offsets, with the state that a checkpoint holds for them.
@@ -60,6 +61,8 @@ class Replica:
         self.undecided: dict[int, Submitted] = {}
         self.transactions_position = transactions_position
         self.outcomes_position = outcomes_position
+        self.outcome_offset = outcome_offset
+        """Of the last valid outcome; -1 before the first."""
         self.terms: deque[tuple[LeaderStarted, int]] = deque(maxlen=1000)
         """Valid terms with their offsets, newest last."""
         self.voids: deque[Void] = deque(maxlen=1000)
@@ -81,6 +84,7 @@ class Replica:
             self.void_count += 1
             self.voids.append(Void(answered.offset, reason))
         elif isinstance(answered.record, Outcome):
+            self.outcome_offset = answered.offset
             self._waiting.append((answered.record, answered.offset))
         elif isinstance(answered.record, LeaderStarted):
             self.terms.append((answered.record, answered.offset))

@@ -129,7 +129,8 @@ def files_wanted(location: str, header: ManifestHeader, parsed: Parsed) -> Files
     """Name the data files that an operation brings, with their sizes (0: unknown)."""
     known = parsed.files
     if known is not None and known[0] is header:
-        return known[1]
+        kept: FilesWanted = known[1]
+        return kept
     wanted: list[FileWanted] = []
     sizes: list[int] = []
     for fragment in new_fragments(parsed.transaction):

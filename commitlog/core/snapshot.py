@@ -1,6 +1,6 @@
 """The machine's state as bytes, in parts of which most stay as they were.
 
-One part per table, one for the ids, one for the rest. A part's counter is the sequence of the
+One part per table, one per range of ids, one for the rest. A part's counter is the sequence of the
 outcome that changed it last, so a checkpoint writes only parts whose counter is new. Equal states
 have equal bytes in every process: JSON with sorted keys, and a manifest as its delta from nothing.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog.core.creation import empty_state, state_of
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 MACHINE = "machine"
-IDS = "ids"
+IDS = "ids/"
 TABLE = "table/"
 
 
@@ -50,7 +51,7 @@ class Digests:
         whole = hashlib.sha256()
         for name, part in sorted(to_parts(machine).items()):
             digest = self._known.get(name)
-            if digest is None or digest[0] != part.counter or not name.startswith(TABLE):
+            if digest is None or digest[0] != part.counter or name == MACHINE:
                 digest = (part.counter, hashlib.sha256(part.encode()).digest())
             known[name] = digest
             whole.update(f"{name}\0".encode() + digest[1])
@@ -60,13 +61,11 @@ class Digests:
 
 def to_parts(machine: Machine) -> dict[str, Part]:
     """Return the parts of a machine's state by name."""
-    parts = {
-        MACHINE: Part(machine.sequence, lambda: _machine(machine)),
-        IDS: Part(machine.sequence, lambda: _ids(machine)),
-    }
+    parts = {MACHINE: Part(machine.sequence, lambda: _machine(machine))}
+    for chunk, changed in machine.once.chunks():
+        parts[f"{IDS}{chunk}"] = Part(changed, partial(_ids, machine, chunk))
     for table in machine.tables.values():
-        name = f"{TABLE}{table.incarnation}"
-        parts[name] = Part(table.changed_at, lambda table=table: _table(table))  # type: ignore[misc]
+        parts[f"{TABLE}{table.incarnation}"] = Part(table.changed_at, partial(_table, table))
     return parts
 
 
@@ -74,7 +73,9 @@ def restore(machine: Machine, parts: Mapping[str, bytes]) -> None:
     """Put a new machine into the state that `parts` hold."""
     try:
         _restore_machine(machine, json.loads(parts[MACHINE]))
-        _restore_ids(machine, json.loads(parts[IDS]))
+        chunks = sorted(int(name[len(IDS) :]) for name in parts if name.startswith(IDS))
+        for chunk in chunks:
+            _restore_ids(machine, json.loads(parts[f"{IDS}{chunk}"]))
         tables = [_restore_table(data) for name, data in parts.items() if name.startswith(TABLE)]
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise CorruptLog(f"a checkpoint's part cannot be read: {error!r}; delete it") from error
@@ -93,6 +94,7 @@ def _machine(machine: Machine) -> bytes:
             "format": FORMAT,
             "sequence": machine.sequence,
             "time_ms": machine.time_ms,
+            "ids_forgotten_ms": machine.once.forgotten_ms,
             "rules": [
                 rules.protocol,
                 rules.id_horizon_ms,
@@ -115,6 +117,7 @@ def _restore_machine(machine: Machine, state: Any) -> None:
     if state["format"] != FORMAT:
         raise CorruptLog(f"the checkpoint has format {state['format']}; delete it")
     machine.sequence, machine.time_ms = state["sequence"], state["time_ms"]
+    machine.once.forgotten_ms = state["ids_forgotten_ms"]
     machine.rules = Rules(*state["rules"])
     for name, properties in state["namespaces"]:
         machine.catalogue.namespaces[tuple(name)] = tuple((k, v) for k, v in properties)
@@ -124,7 +127,7 @@ def _restore_machine(machine: Machine, state: Any) -> None:
         machine.locations.take(location, Place(tuple(table_id), incarnation, is_live))
 
 
-def _ids(machine: Machine) -> bytes:
+def _ids(machine: Machine, chunk: int) -> bytes:
     ids = [
         [
             transaction_id,
@@ -135,10 +138,11 @@ def _ids(machine: Machine) -> bytes:
             d.time_ms,
             d.code.value,
             [_result(result) for result in d.results],
+            d.noted,
         ]
-        for transaction_id, d in machine.once.items()
+        for transaction_id, d in machine.once.chunk(chunk)
     ]
-    return _json({"forgotten_ms": machine.once.forgotten_ms, "ids": ids})
+    return _json({"changed": dict(machine.once.chunks())[chunk], "ids": ids})
 
 
 def _result(r: OperationResult) -> list[Any]:
@@ -157,9 +161,18 @@ def _result(r: OperationResult) -> list[Any]:
 
 
 def _restore_result(row: list[Any]) -> OperationResult:
-    *first, location = row
-    table, *scalars = first
-    return OperationResult(tuple(table), *scalars, location=location)
+    return OperationResult(
+        table=tuple(row[0]),
+        incarnation=row[1],
+        operation=row[2],
+        version=row[3],
+        read_version=row[4],
+        first_fragment_id=row[5],
+        first_row_id=row[6],
+        rebased_over=row[7],
+        rebased=row[8],
+        location=row[9],
+    )
 
 
 def _restore_ids(machine: Machine, state: Any) -> None:
@@ -175,11 +188,12 @@ def _restore_ids(machine: Machine, state: Any) -> None:
                     row[5],
                     Code(row[6]),
                     tuple(_restore_result(result) for result in row[7]),
+                    row[8],
                 ),
             )
             for row in state["ids"]
         ),
-        state["forgotten_ms"],
+        state["changed"],
     )
 
 

@@ -8,7 +8,8 @@ client that rebases from storage cannot see versions that have no file.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 
 from commitlog.core.asking import Asking
 from commitlog.core.commits import check_own, first_new_fragment
@@ -82,6 +83,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     before = view.state if view.state is not None else empty_state()
     if view.state is not None:
         check_effect(before, staged, transaction, kind)
+        _check_reserved(view, transaction)
     delta = diff(before, staged)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
     result = OperationResult(
         table=view.table.table_id,
@@ -188,6 +190,7 @@ def _check_fragments(
     head: ManifestState, staged: ManifestState, transaction: Transaction, kind: str, maximum: int
 ) -> None:
     may_change, may_go = claimed_fragments(transaction)
+    may_come = set(reserved_fragments(transaction))
     before, after = head.fragments, staged.fragments
     gone = [i for i in before if i not in after and i not in may_go]
     if gone:
@@ -195,7 +198,7 @@ def _check_fragments(
     for fragment_id, encoded in after.items():
         known = before.get(fragment_id)
         if known is None:
-            if fragment_id <= maximum:
+            if fragment_id <= maximum and fragment_id not in may_come:
                 raise _not_its_effect(
                     kind, "fragments", f"{fragment_id} uses an id that was used before"
                 )
@@ -203,6 +206,21 @@ def _check_fragments(
             is_same = DataFragment.FromString(known) == DataFragment.FromString(encoded)
             if not is_same:
                 raise _not_its_effect(kind, "fragments", f"{fragment_id} is changed")
+
+
+def reserved_fragments(transaction: Transaction) -> Iterator[int]:
+    """Return the ids that a compaction reserved before (ReserveFragments), and now uses."""
+    if transaction.WhichOneof("operation") == "rewrite":
+        groups = (group.new_fragments for group in transaction.rewrite.groups)
+        yield from (f.id for f in chain(transaction.rewrite.new_fragments, *groups))
+
+
+def _check_reserved(view: View, transaction: Transaction) -> None:
+    history = view.table.history
+    for fragment_id in reserved_fragments(transaction):
+        hows = ("Delete.removed", "Update.removed", "Rewrite.old")
+        if any(history.last(how, fragment_id) for how in hows):
+            raise _not_its_effect("Rewrite", "fragments", f"{fragment_id} was used before")
 
 
 def claimed_fragments(transaction: Transaction) -> tuple[set[int], set[int]]:

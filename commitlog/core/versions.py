@@ -26,6 +26,7 @@ from commitlog.model.table import format_table_id
 
 STAGED_DIRECTORY = "_versions/"
 
+_PLAIN_APPEND = Touched("Append")
 VersionMaker = LanceCommit | CreateTableVersion
 
 
@@ -79,9 +80,10 @@ def touches_of(
 ) -> Touched:
     """Return what the history has to keep of a version."""
     explicit = operation.inserted_keys if isinstance(operation, LanceCommit) else None
-    keys = keys_of(final, explicit)
-    has_keys = table.history.last("Append.upsert", "") > 0
-    return touched(final, keys, before, has_keys=has_keys)
+    has_keys = "Append.keys" in table.history.keyed
+    if explicit is None and not has_keys and final.HasField("append"):
+        return _PLAIN_APPEND
+    return touched(final, keys_of(final, explicit), before, has_keys=has_keys)
 
 
 def realize(

@@ -98,9 +98,7 @@ def test_the_same_id_answers_the_first_commit_and_other_content_is_refused(
 
     def submit(fragment: Any) -> Outcome:
         operation = lance.LanceOperation.Append([fragment])
-        ticket = running.client.submit(
-            t, operation, read_version=1, transaction_id=transaction_id
-        )
+        ticket = running.client.submit(t, operation, read_version=1, transaction_id=transaction_id)
         return ticket.result()
 
     assert submit(first).version == 2
@@ -118,9 +116,13 @@ def test_deletes_of_other_rows_in_one_fragment_are_rebased(running: Service) -> 
     running.client.append(t, rows(*range(10)))
     clients = [CommitLog(lambda: MemoryLog(running.cluster)) for _ in range(4)]
     done: list[Outcome] = []
+
+    def delete(client: CommitLog, number: int) -> None:
+        done.append(client.delete(t, f"id = {number}"))
+
     threads = [
-        threading.Thread(target=lambda c=c, n=n: done.append(c.delete(t, f"id = {n}")))  # type: ignore[misc]
-        for n, c in enumerate(clients)
+        threading.Thread(target=delete, args=(client, number))
+        for number, client in enumerate(clients)
     ]
     for thread in threads:
         thread.start()
@@ -135,6 +137,7 @@ def test_a_conflict_names_the_winner_and_what_to_do(running: Service) -> None:
     running.client.append(t, rows(1, 2, 3))
     dataset = lance.dataset(str(running.location(t)))
     image = dataset.get_fragments()[0].delete("id = 1")
+    assert image is not None
     operation = lance.LanceOperation.Delete([image], [], "id = 1")
     winner = running.client.delete(t, "id = 1")
     outcome = running.client.submit(t, operation, read_version=2).result()
@@ -312,3 +315,19 @@ def test_a_damaged_checkpoint_is_refused_with_advice(running: Service) -> None:
     (folder / "head.json").write_text(json.dumps(head))
     with pytest.raises(CorruptLog, match="unknown format"):
         checkpoints.load()
+
+
+def test_a_dry_run_tells_the_verdict_and_changes_nothing(running: Service) -> None:
+    t = table(running)
+    running.client.append(t, rows(1, 2))
+    dataset = lance.dataset(str(running.location(t)))
+    image = dataset.get_fragments()[0].delete("id = 1")
+    assert image is not None
+    delete = lance.LanceOperation.Delete([image], [], "id = 1")
+    verdict = running.client.submit(t, delete, read_version=2, dry_run=True).result()
+    assert (verdict.status, verdict.version) == (Status.COMMITTED, 3)
+    assert running.client.table(t).version == 2
+    running.client.delete(t, "id = 1")
+    verdict = running.client.submit(t, delete, read_version=2, dry_run=True).result()
+    assert verdict.status is Status.RETRYABLE
+    assert running.client.table(t).version == 3

@@ -1,0 +1,1 @@
+"""Benchmarks: our commits beside a peer's, on the same work in the same run."""

@@ -1,0 +1,137 @@
+"""What a round of concurrent writers is measured by, and how the processes are run.
+
+A round starts all writers at one barrier, lets each commit one after another until its time is
+over, and keeps every latency. Ratios are taken between rounds that ran next to each other.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing.synchronize import Barrier
+from typing import Any
+
+START_SECONDS = 120.0
+END_SECONDS = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What one writer process did."""
+
+    latencies: list[float]
+    """Seconds, one per acknowledged commit."""
+    failures: list[str]
+    started: float
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """All writers of one round."""
+
+    system: str
+    writers: int
+    seconds: float
+    commits: int
+    failures: int
+    failure: str
+    commits_per_second: float
+    p50_ms: float
+    p99_ms: float
+    max_ms: float
+    slowest_writer: int
+    fastest_writer: int
+    verified: str = ""
+
+    @property
+    def fairness(self) -> float:
+        """How many times the slowest writer's commits the fastest made."""
+        return self.fastest_writer / self.slowest_writer if self.slowest_writer else float("inf")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the round as JSON."""
+        return {**asdict(self), "fairness": self.fairness}
+
+
+Commit = Callable[[], None]
+Prepare = Callable[..., Commit]
+"""Runs in the writer's process: connects, and returns what commits once and waits for it."""
+
+
+def run_round(
+    system: str, writers: int, seconds: float, prepare: Prepare, *arguments: Any
+) -> Round:
+    """Run one round in processes of its own."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(writers)
+    results: Any = context.Queue()
+    processes = [
+        context.Process(
+            target=_writer,
+            args=(prepare, (*arguments, number), barrier, seconds, results),
+            daemon=True,
+        )
+        for number in range(writers)
+    ]
+    for process in processes:
+        process.start()
+    try:
+        done = [results.get(timeout=START_SECONDS + seconds + END_SECONDS) for _ in processes]
+    finally:
+        for process in processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+    return _summarize(system, done)
+
+
+def _writer(
+    prepare: Prepare, arguments: tuple[Any, ...], barrier: Barrier, seconds: float, results: Any
+) -> None:
+    latencies: list[float] = []
+    failures: list[str] = []
+    commit = prepare(*arguments)
+    barrier.wait(START_SECONDS)
+    started = before = time.perf_counter()
+    while before - started < seconds:
+        try:
+            commit()
+        except Exception as error:
+            failures.append(f"{type(error).__name__}: {error}"[:300])
+            before = time.perf_counter()
+        else:
+            after = time.perf_counter()
+            latencies.append(after - before)
+            before = after
+    results.put(Writer(latencies, failures, started, time.perf_counter()))
+
+
+def _summarize(system: str, done: list[Writer]) -> Round:
+    latencies = sorted(latency for writer in done for latency in writer.latencies)
+    seconds = max(writer.ended for writer in done) - min(writer.started for writer in done)
+    failures = [failure for writer in done for failure in writer.failures]
+    counts = [len(writer.latencies) for writer in done]
+    return Round(
+        system=system,
+        writers=len(done),
+        seconds=seconds,
+        commits=len(latencies),
+        failures=len(failures),
+        failure=failures[0] if failures else "",
+        commits_per_second=len(latencies) / seconds,
+        p50_ms=percentile(latencies, 0.50) * 1000,
+        p99_ms=percentile(latencies, 0.99) * 1000,
+        max_ms=(latencies[-1] if latencies else 0.0) * 1000,
+        slowest_writer=min(counts),
+        fastest_writer=max(counts),
+    )
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Return the value below which `share` of an ordered list lies; 0 for an empty one."""
+    if not ordered:
+        return 0.0
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]

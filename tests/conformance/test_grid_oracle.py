@@ -1,0 +1,332 @@
+"""pylance and the grid give the same verdict on pairs of real operations.
+
+Both sides of a pair are made from version 1 of a real dataset; the other side is committed, then
+pylance is asked to commit ours as of version 1, and the grid is asked the same. Without affected
+rows, as pylance's Python commit has none: what the log rebases because it has them is told apart.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import lance
+import pyarrow as pa
+import pytest
+from lance import LanceOperation
+from lance.commit import CommitConflictError
+from lance.file import LanceFileWriter
+from lance.fragment import DataFile, FragmentMetadata, write_fragments
+
+from commitlog.codecs.lance_objects import to_transaction_bytes
+from commitlog.codecs.manifest_file import decode_manifest, manifest_name
+from commitlog.core.asking import Asking
+from commitlog.core.grid import LETTERS, first_conflict
+from commitlog.core.history import History
+from commitlog.core.staged import check_effect
+from commitlog.core.touches import keys_of, kind_of, touched
+from commitlog.lancepb.transaction_pb2 import Transaction
+
+SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
+ROWS = 10
+Make = Callable[[lance.LanceDataset], LanceOperation.BaseOperation]
+Commit = Callable[[lance.LanceDataset], object]
+
+
+def rows(first: int, count: int = ROWS) -> pa.Table:
+    """Return rows with ids from `first` on."""
+    ids = list(range(first, first + count))
+    return pa.table({"id": ids, "a": ids, "b": ids}, schema=SCHEMA)
+
+
+def fragment(dataset: lance.LanceDataset, fragment_id: int) -> lance.LanceFragment:
+    """Return a fragment that is there."""
+    found = dataset.get_fragment(fragment_id)
+    assert found is not None
+    return found
+
+
+def written(dataset: lance.LanceDataset, first: int) -> list[FragmentMetadata]:
+    """Write new rows without committing them."""
+    return list(write_fragments(rows(first), dataset.uri, schema=SCHEMA))
+
+
+def without(dataset: lance.LanceDataset, fragment_id: int, row: int) -> FragmentMetadata:
+    """Return a fragment without one of its rows."""
+    found = fragment(dataset, fragment_id).delete(f"id = {fragment_id * ROWS + row}")
+    assert found is not None
+    metadata = getattr(found, "metadata", found)
+    assert isinstance(metadata, FragmentMetadata)
+    return metadata
+
+
+def append(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+    return LanceOperation.Append(written(dataset, 1000))
+
+
+def delete(fragment_id: int, row: int) -> Make:
+    def make(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+        return LanceOperation.Delete([without(dataset, fragment_id, row)], [], "id = 1")
+
+    return make
+
+
+def delete_whole(fragment_id: int) -> Make:
+    return lambda dataset: LanceOperation.Delete([], [fragment_id], "true")
+
+
+def overwrite(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+    return LanceOperation.Overwrite(SCHEMA, written(dataset, 2000))
+
+
+def update_rows(fragment_id: int, row: int) -> Make:
+    def make(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+        return LanceOperation.Update(
+            removed_fragment_ids=[],
+            updated_fragments=[without(dataset, fragment_id, row)],
+            new_fragments=written(dataset, 3000),
+            fields_modified=[],
+            fields_for_preserving_frag_bitmap=[],
+            update_mode="rewrite_rows",
+        )
+
+    return make
+
+
+def update_columns(fragment_id: int) -> Make:
+    def make(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+        new = pa.table({"id": [fragment_id * ROWS], "b": [-1]}, schema=SCHEMA.remove(1))
+        metadata, fields = fragment(dataset, fragment_id).update_columns(new, "id", "id")
+        return LanceOperation.Update(
+            removed_fragment_ids=[],
+            updated_fragments=[metadata],
+            new_fragments=[],
+            fields_modified=list(fields),
+            fields_for_preserving_frag_bitmap=[],
+            update_mode="rewrite_columns",
+        )
+
+    return make
+
+
+def config(**updates: str | None) -> Make:
+    return lambda dataset: LanceOperation.UpdateConfig(
+        config_updates=LanceOperation.UpdateMap(dict(updates))
+    )
+
+
+def table_metadata(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+    updates = LanceOperation.UpdateMap({"k": "v"})
+    return LanceOperation.UpdateConfig(table_metadata_updates=updates)
+
+
+def schema_metadata(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+    updates = LanceOperation.UpdateMap({"k": "v"})
+    return LanceOperation.UpdateConfig(schema_metadata_updates=updates)
+
+
+def field_metadata(field_id: int) -> Make:
+    updates = {field_id: LanceOperation.UpdateMap({"k": "v"})}
+    return lambda dataset: LanceOperation.UpdateConfig(field_metadata_updates=updates)
+
+
+def project(preserves_nullability: bool) -> Make:
+    return lambda dataset: LanceOperation.Project(
+        lance.schema.LanceSchema.from_pyarrow(SCHEMA.remove(2)), preserves_nullability
+    )
+
+
+def rewrite(*fragment_ids: int) -> Make:
+    def make(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+        old = [fragment(dataset, i).metadata for i in fragment_ids]
+        table = pa.concat_tables([fragment(dataset, i).to_table() for i in fragment_ids])
+        new = list(write_fragments(table, dataset.uri, schema=SCHEMA))
+        return LanceOperation.Rewrite([LanceOperation.RewriteGroup(old, new)], [])
+
+    return make
+
+
+def merge(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+    merged = [
+        each.merge_columns(lambda batch: pa.record_batch({"c": batch["a"]}), ["a"])
+        for each in dataset.get_fragments()
+    ]
+    return LanceOperation.Merge([metadata for metadata, _ in merged], merged[0][1])
+
+
+def replace_data(fragment_id: int) -> Make:
+    def make(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation:
+        name = f"{uuid4()}.lance"
+        schema = pa.schema([SCHEMA.field("b")])
+        path = f"{dataset.uri}/data/{name}"
+        with LanceFileWriter(path, schema, version="2.0") as writer:
+            writer.write_batch(pa.table({"b": [7] * ROWS}, schema=schema))
+        size = Path(path).stat().st_size
+        return LanceOperation.DataReplacement(
+            [LanceOperation.DataReplacementGroup(fragment_id, DataFile(name, [2], [0], 2, 0, size))]
+        )
+
+    return make
+
+
+def committing(make: Make) -> Commit:
+    """Commit an operation as of the version that it was made from."""
+    return lambda dataset: lance.LanceDataset.commit(
+        dataset.uri, make(dataset), read_version=dataset.version
+    )
+
+
+CURRENT: dict[str, Make] = {
+    "append": append,
+    "delete 0:1": delete(0, 1),
+    "delete whole 1": delete_whole(1),
+    "overwrite": overwrite,
+    "update 0:2": update_rows(0, 2),
+    "update columns of 0": update_columns(0),
+    "config x": config(x="1"),
+    "config x gone": config(x=None),
+    "config y": config(y="1"),
+    "table metadata": table_metadata,
+    "schema metadata": schema_metadata,
+    "field metadata 1": field_metadata(1),
+    # These are committed by clients themselves; the grid judges them as well.
+    "rewrite 0 and 1": rewrite(0, 1),
+    "merge": merge,
+    "project": project(False),
+    "project, nullability kept": project(True),
+    "restore": lambda dataset: LanceOperation.Restore(1),
+    "replace data of 0": replace_data(0),
+}
+OTHER: dict[str, Commit] = {
+    **{name: committing(make) for name, make in CURRENT.items()},
+    "delete 0:5": committing(delete(0, 5)),
+    "delete 3:5": committing(delete(3, 5)),
+    "delete whole 0": committing(delete_whole(0)),
+    "update 1:5": committing(update_rows(1, 5)),
+    "update columns of 2": committing(update_columns(2)),
+    "config x other": committing(config(x="2")),
+    "field metadata 2": committing(field_metadata(2)),
+    "rewrite 2 and 3": committing(rewrite(2, 3)),
+    "replace data of 3": committing(replace_data(3)),
+    "drop a column": lambda dataset: dataset.drop_columns(["b"]),
+    "add a column": lambda dataset: dataset.add_columns({"c": "a + 1"}),
+    "index a": lambda dataset: dataset.create_scalar_index("a", "BTREE"),
+    "compact": lambda dataset: dataset.optimize.compact_files(target_rows_per_fragment=1000),
+    "native delete": lambda dataset: dataset.delete("id = 0"),
+    "native update": lambda dataset: dataset.update({"a": "0"}, "id = 0"),
+    "insert": lambda dataset: dataset.insert(rows(5000)),
+}
+
+
+@dataclass
+class Base:
+    """A dataset at version 1, to be copied."""
+
+    path: Path
+
+    def copy(self, name: str) -> lance.LanceDataset:
+        """Return a copy of its own."""
+        target = self.path.parent / name
+        shutil.copytree(self.path, target)
+        return lance.dataset(str(target))
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Base]:
+    """Make four fragments of ten rows."""
+    path = tmp_path_factory.mktemp("oracle") / "base"
+    lance.write_dataset(
+        rows(0, 4 * ROWS), str(path), max_rows_per_file=ROWS, data_storage_version="2.0"
+    )
+    yield Base(path)
+    shutil.rmtree(path.parent)
+
+
+def of_pylance(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation) -> str:
+    """Return pylance's verdict on committing as of version 1."""
+    try:
+        lance.LanceDataset.commit(dataset.uri, operation, read_version=1)
+    except CommitConflictError as error:
+        return "retryable" if error.retryable else "incompatible"
+    except (OSError, ValueError) as error:
+        return f"compatible, then {type(error).__name__}"
+    return "compatible"
+
+
+def of_grid(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation, head: int) -> str:
+    """Return the grid's verdict on the same."""
+    history = History(1)
+    state, _ = manifest(dataset, 1)
+    for version in range(2, head + 1):
+        after, message = manifest(dataset, version)
+        assert message is not None
+        transaction = Transaction.FromString(message)
+        history.record(str(version), touched(transaction, keys_of(transaction, None), state))
+        state = after
+    encoded = to_transaction_bytes(operation, read_version=1, uuid=str(uuid4()))
+    transaction = Transaction.FromString(encoded.message)
+    asking = Asking(kind_of(transaction), transaction, keys=keys_of(transaction, None))
+    finding = first_conflict(asking, history, 1)
+    return finding.verdict if finding else "compatible"
+
+
+def manifest(dataset: lance.LanceDataset, version: int):  # type: ignore[no-untyped-def]
+    """Read a version's manifest."""
+    path = Path(dataset.uri) / "_versions" / manifest_name(version)
+    return decode_manifest(path.read_bytes())
+
+
+@pytest.mark.parametrize("other", OTHER)
+def test_verdicts_agree(base: Base, other: str) -> None:
+    verdicts: dict[str, tuple[str, str]] = {}
+    committed = base.copy(f"{uuid4()}")
+    made = {name: make(committed) for name, make in CURRENT.items()}
+    OTHER[other](lance.dataset(committed.uri))
+    head = lance.dataset(committed.uri).version
+    for current, operation in made.items():
+        target = f"{committed.uri}-{uuid4()}"
+        shutil.copytree(committed.uri, target)
+        dataset = lance.dataset(target)
+        ours = of_grid(dataset, operation, head)
+        theirs = of_pylance(dataset, operation)
+        verdicts[current] = (ours, theirs)
+        shutil.rmtree(target)
+    different = {
+        current: pair
+        for current, pair in verdicts.items()
+        if pair[0] != pair[1] and not pair[1].startswith(f"{pair[0]}, then")
+    }
+    assert not different
+    shutil.rmtree(committed.uri)
+
+
+def test_where_the_grid_is_stricter(base: Base) -> None:
+    # Replacing all config keys loses, in Lance, a key that was set meanwhile.
+    dataset = base.copy(f"{uuid4()}")
+    updates = LanceOperation.UpdateMap({"x": "1"}, replace=True)
+    operation = LanceOperation.UpdateConfig(config_updates=updates)
+    OTHER["config y"](dataset)
+    assert of_grid(dataset, operation, 2) == "incompatible"
+    assert of_pylance(dataset, operation) == "compatible"
+    assert lance.dataset(dataset.uri).config() == {"x": "1"}
+
+
+def test_the_pairs_cover_the_operations_that_can_be_submitted() -> None:
+    kinds = {"Append", "Delete", "Overwrite", "Update", "UpdateConfig"}
+    assert kinds <= {asking for asking, _ in LETTERS}
+
+
+@pytest.mark.parametrize("other", OTHER)
+def test_what_pylance_makes_is_accepted_as_staged(base: Base, other: str) -> None:
+    dataset = base.copy(f"{uuid4()}")
+    OTHER[other](dataset)
+    before, _ = manifest(dataset, 1)
+    for version in range(2, lance.dataset(dataset.uri).version + 1):
+        after, message = manifest(dataset, version)
+        transaction = Transaction.FromString(message)
+        check_effect(before, after, transaction, kind_of(transaction))
+        before = after
+    shutil.rmtree(dataset.uri)
