@@ -59,6 +59,9 @@ class Reader(Protocol[Record]):
     def end_offset(self, timeout_seconds: float = 10) -> int:
         """Ask the log where it ends now; caught up is `position() >= end_offset()`."""
 
+    def pause(self) -> None:
+        """Fetch nothing more until the next `poll`."""
+
     def close(self) -> None:
         """Let go of the connection."""
 
@@ -146,10 +149,18 @@ class Log(Protocol):
     def check_settings(self) -> None:
         """Raise TopicSettings, naming topic, setting, value and what was expected."""
 
-    def read_transactions(self, partition: int, offset: int = 0) -> Reader[Submitted]:
-        """Read the transactions topic from an offset on."""
+    def read_transactions(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> Reader[Submitted]:
+        """Read the transactions topic from an offset on.
 
-    def read_outcomes(self, partition: int, offset: int = 0) -> Reader[Answered]:
+        A `patient` reader gets new records up to a tenth of a second late, and costs the cluster
+        and itself one fetch where others cost one per record.
+        """
+
+    def read_outcomes(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> Reader[Answered]:
         """Read the outcomes topic from an offset on; records may be `Unreadable`."""
 
     def transactions_writer(self) -> TransactionsWriter:

@@ -36,7 +36,8 @@ WRITE_BUFFER_MAX = 64 * 1024 * 1024
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
-Finder = Callable[[str], Awaitable[tuple[Outcome, int, bytes] | None]]
+Finder = Callable[[str, int], Awaitable[tuple[Outcome, int, bytes] | None]]
+"""Looks up an id's outcome, if it was decided at or before the given sequence."""
 
 
 @dataclass(slots=True)
@@ -102,6 +103,7 @@ class Answers:
         self._watchers: dict[str, list[tuple[_Connection, Watch]]] = {}
         self._remembered: OrderedDict[str, list[_Answer]] = OrderedDict()
         self._term: dict[str, Any] | None = None
+        self._not_told_through = 0
         self._thread: threading.Thread | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -167,6 +169,7 @@ class Answers:
 
     def _set_term(self, term: dict[str, Any] | None) -> None:
         self._term = term
+        self._not_told_through = term["sequence"] if term else 0
         if term is None:
             for connection in list(self._connections):
                 connection.transport.close()
@@ -194,7 +197,8 @@ class Answers:
         if known is None:
             self._remembered[transaction_id] = [answer]
             if len(self._remembered) > REMEMBERED_MAX:
-                self._remembered.popitem(last=False)
+                _, forgotten = self._remembered.popitem(last=False)
+                self._not_told_through = max(a.outcome.sequence for a in forgotten)
             return answer
         # Whoever asks without naming a content gets the commit, if there is one.
         others = [a for a in known if a.outcome.sequence != answer.outcome.sequence]
@@ -291,8 +295,11 @@ class Answers:
             self._spawn(self._find(watch))
 
     async def _find(self, watch: Watch) -> None:
-        """Answer a watch of a transaction that was decided before this term or long ago."""
-        found = await self._finder(watch.transaction_id)
+        """Answer a watch of a transaction that was decided before this term or long ago.
+
+        What this term decides is told without a search, also if it is on its way to Kafka now.
+        """
+        found = await self._finder(watch.transaction_id, self._not_told_through)
         if found is None or watch.transaction_id in self._remembered:
             return
         outcome, offset, record = found

@@ -70,7 +70,9 @@ class Follower:
         self.transactions: Reader[Submitted] = log.read_transactions(
             partition, replica.transactions_position
         )
-        self._outcomes: Reader[Answered] = log.read_outcomes(partition, replica.outcomes_position)
+        self._outcomes: Reader[Answered] = log.read_outcomes(
+            partition, replica.outcomes_position, patient=True
+        )
 
     def step(self, timeout_seconds: float) -> list[Event]:
         """Read what there is, waiting for something at most so long; return what was decided."""
@@ -89,6 +91,11 @@ class Follower:
         """Read the outcomes topic to its present end; return what was decided on the way."""
         deadline = self._clock() + timeout_seconds
         end = self._outcomes.end_offset()
+        if end < self._outcomes.position():
+            raise CorruptLog(
+                f"the outcomes topic ends at {end} and was read to {self._outcomes.position()} "
+                "before: it lost its tail. Run `commitlog verify`"
+            )
         events: list[Event] = []
         while self._outcomes.position() < end or self.replica.waiting_for is not None:
             events.extend(self.step(0.1))
@@ -98,6 +105,10 @@ class Follower:
                     f"in {timeout_seconds:.0f} s; start again, or allow more time"
                 )
         return events
+
+    def pause_outcomes(self) -> None:
+        """Fetch no outcomes until the next step: a leader knows its own."""
+        self._outcomes.pause()
 
     def end_offset(self) -> int:
         """Return the outcomes topic's end as Kafka says now."""

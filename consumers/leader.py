@@ -26,6 +26,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from commitlog.codecs.avro import seal_outcome
@@ -96,6 +97,7 @@ class Leader:
     ) -> None:
         """Lead from where `follower` stands; it must have read its own LeaderStarted just now."""
         self._follower = follower
+        follower.pause_outcomes()
         self._machine = follower.machine
         self._replica: Replica = follower.replica
         self._writer = writer
@@ -166,8 +168,12 @@ class Leader:
                 self._await_acknowledged()
             self._ended.set()
             acknowledging.join(10)
-            self._writer.close()
+            self.close()
         return self._failure
+
+    def close(self) -> None:
+        """Give up what is in flight."""
+        self._writer.close()
 
     def step_decide(self, timeout_seconds: float) -> None:
         """Decide what there is, waiting for something at most so long; a failure ends the term."""
@@ -179,6 +185,9 @@ class Leader:
                 )
                 for submitted in records:
                     self._replica.receive_submitted(submitted)
+                # Read again after a restart, some are decided already.
+                undecided = self._replica.undecided
+                records = [one for one in records if one.offset in undecided]
             self._decide_all(records)
             self._resume_parked()
             while self._control:
@@ -292,14 +301,19 @@ class Leader:
                 self._room.wait(0.1)
             self._in_flight.append(Event(submitted, outcome, record, changes))
         if self._failure is None:
-            self._writer.append(f"{self._epoch}/{outcome.sequence}", record, self._delivered)
+            delivered = partial(self._delivered, outcome.sequence)
+            self._writer.append(f"{self._epoch}/{outcome.sequence}", record, delivered)
 
-    def _delivered(self, offset: int, error: Exception | None) -> None:
+    def _delivered(self, sequence: int, offset: int, error: Exception | None) -> None:
         """Take one acknowledgement, on the acknowledging thread."""
         if self._failure is not None:
             return
+        first = self._in_flight[0].outcome.sequence
         if error is not None:
             self._end(Fenced(f"an outcome was not acknowledged: {error}"))
+        elif sequence != first:
+            # Offsets alone don't show this: what is missing took none.
+            self._end(Fenced(f"outcome {sequence} was acknowledged, and {first} before it wasn't"))
         elif offset != self._next_offset:
             self._end(
                 Fenced(

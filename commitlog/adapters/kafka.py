@@ -174,16 +174,32 @@ class KafkaLog:
                 f" refused: {'; '.join(problems)}. Correct them (kafka-configs), then start again"
             )
 
-    def read_transactions(self, partition: int, offset: int = 0) -> KafkaReader[Submitted]:
+    def read_transactions(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> KafkaReader[Submitted]:
         """Read the transactions topic from an offset on."""
         return KafkaReader(
-            self._settings, self._watermarks, self._topics[0], partition, offset, to_submitted
+            self._settings,
+            self._watermarks,
+            self._topics[0],
+            partition,
+            offset,
+            to_submitted,
+            patient=patient,
         )
 
-    def read_outcomes(self, partition: int, offset: int = 0) -> KafkaReader[Answered]:
+    def read_outcomes(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> KafkaReader[Answered]:
         """Read the outcomes topic from an offset on."""
         return KafkaReader(
-            self._settings, self._watermarks, self._topics[1], partition, offset, to_answered
+            self._settings,
+            self._watermarks,
+            self._topics[1],
+            partition,
+            offset,
+            to_answered,
+            patient=patient,
         )
 
     def transactions_writer(self) -> KafkaTransactionsWriter:

@@ -113,6 +113,8 @@ class KafkaReader(Generic[Record]):
         partition: int,
         offset: int,
         decode: Decode[Record],
+        *,
+        patient: bool = False,
     ) -> None:
         """Start fetching."""
         self._settings = settings
@@ -123,7 +125,8 @@ class KafkaReader(Generic[Record]):
         self._position = offset
         self._failure: CommitLogError | None = None
         self._missing_since = 0.0
-        self._consumer: Consumer | None = new_consumer(settings, self._note)
+        self._is_paused = False
+        self._consumer: Consumer | None = new_consumer(settings, self._note, patient=patient)
         self._consumer.assign([TopicPartition(topic, partition, offset)])
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
@@ -131,6 +134,9 @@ class KafkaReader(Generic[Record]):
         if self._failure is not None:
             raise self._failure
         consumer = self._open()
+        if self._is_paused:
+            self._is_paused = False
+            consumer.resume([TopicPartition(self._topic, self._partition)])
         deadline = time.monotonic() + timeout_seconds
         message = consumer.poll(timeout_seconds)
         while message is not None:
@@ -185,6 +191,11 @@ class KafkaReader(Generic[Record]):
         # The client also passes what holds no record for us: another program's control markers.
         asked = self._open().position([TopicPartition(self._topic, self._partition)])
         return max(self._position, asked[0].offset)
+
+    def pause(self) -> None:
+        """Fetch nothing more until the next `poll`."""
+        self._open().pause([TopicPartition(self._topic, self._partition)])
+        self._is_paused = True
 
     def end_offset(self, timeout_seconds: float = 10) -> int:
         """Ask the log where it ends now."""
@@ -298,10 +309,13 @@ class KafkaOutcomesWriter(_Writer):
 
 
 def new_consumer(
-    settings: ClientSettings, on_error: Callable[[KafkaError], None] = lambda _error: None
+    settings: ClientSettings,
+    on_error: Callable[[KafkaError], None] = lambda _error: None,
+    *,
+    patient: bool = False,
 ) -> Consumer:
     """Return a consumer that is assigned nothing yet; the callback runs when it is polled."""
-    return _new(Consumer, settings, settings.consumer(), on_error)
+    return _new(Consumer, settings, settings.consumer(patient=patient), on_error)
 
 
 def new_producer(settings: ClientSettings) -> Producer:

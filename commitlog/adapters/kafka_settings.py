@@ -52,6 +52,11 @@ _CONSUMER: Mapping[str, Any] = {
     "fetch.error.backoff.ms": 50,
     "check.crcs": True,
 }
+_PATIENT: Mapping[str, Any] = {
+    # The broker answers a fetch when it has this much, or after this time.
+    "fetch.min.bytes": 1024 * 1024,
+    "fetch.wait.max.ms": 100,
+}
 _CONSUMER_FIXED: Mapping[str, Any] = {
     # The client asks for a group id; without subscribing it never joins, and stores no offset.
     "group.id": "commitlog",
@@ -150,9 +155,10 @@ class ClientSettings:
         """Return the settings of an admin client."""
         return self._merged({}, {})
 
-    def consumer(self) -> dict[str, Any]:
-        """Return the settings of a consumer."""
-        return self._merged(_CONSUMER, _CONSUMER_FIXED)
+    def consumer(self, *, patient: bool = False) -> dict[str, Any]:
+        """Return the settings of a consumer; a patient one lets records gather at the broker."""
+        defaults = {**_CONSUMER, **_PATIENT} if patient else _CONSUMER
+        return self._merged(defaults, _CONSUMER_FIXED)
 
     def producer(self) -> dict[str, Any]:
         """Return the settings of a producer."""

@@ -110,6 +110,9 @@ class MemoryReader(Generic[Record]):
         with self._cluster.changed:
             return self._cluster.partition(self._topic, self._partition).end
 
+    def pause(self) -> None:
+        """Do nothing: nothing is fetched ahead here."""
+
     def close(self) -> None:
         """Read no more."""
         self._is_closed = True
@@ -296,11 +299,15 @@ class MemoryLog:
                 f" {'; '.join(problems)}. Correct them, then start again"
             )
 
-    def read_transactions(self, partition: int, offset: int = 0) -> MemoryReader[Submitted]:
+    def read_transactions(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> MemoryReader[Submitted]:
         """Read the transactions topic from an offset on."""
         return MemoryReader(self.cluster, self._topics[0], partition, offset, to_submitted)
 
-    def read_outcomes(self, partition: int, offset: int = 0) -> MemoryReader[Answered]:
+    def read_outcomes(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> MemoryReader[Answered]:
         """Read the outcomes topic from an offset on."""
         return MemoryReader(self.cluster, self._topics[1], partition, offset, to_answered)
 

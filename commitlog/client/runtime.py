@@ -29,7 +29,10 @@ from commitlog.model.table import DomainMap, TableId, format_table_id
 from commitlog.ports import DeliveryFailed, Log, TransactionsWriter
 from commitlog.wire import Watch
 
-POLL_SECONDS = 0.1
+DELIVERY_SECONDS = 0.05
+"""How often Kafka's acknowledgements are looked at while some are due. Answers come another way, so
+only failures wait for this; a thread that woke for each would cost more than the commit."""
+IDLE_SECONDS = 60.0
 EXIT_FLUSH_SECONDS = 5.0
 OVERLOAD_PATIENCE_SECONDS = 10.0
 RESEND_FOR_SECONDS = 300.0
@@ -78,6 +81,8 @@ class Runtime:
         self._resends: list[_Resend] = []
         self._numbers = itertools.count()
         self._closed = threading.Event()
+        self._on_its_way = 0
+        self._sent = threading.Event()
         self._pump: threading.Thread | None = None
         self.readable_hint = True
         """What the last wait was for: the leader is asked for that as soon as one submits."""
@@ -172,6 +177,7 @@ class Runtime:
         """Let what is on its way reach Kafka, and end the threads."""
         self.flush(timeout_seconds)
         self._closed.set()
+        self._sent.set()
         with self._lock:
             connections, self._connections = list(self._connections.values()), {}
             writer, self._writer = self._writer, None
@@ -234,6 +240,8 @@ class Runtime:
         limit = time.monotonic() + RESEND_FOR_SECONDS if until is None else until
 
         def delivered(offset: int, error: Exception | None) -> None:
+            with self._lock:
+                self._on_its_way -= 1
             if error is None:
                 ticket.offset, ticket.delivery_error = offset, ""
                 return
@@ -251,18 +259,26 @@ class Runtime:
                 heapq.heappush(self._resends, resend)
 
         self._open_writer().append(ticket.transaction, partition=partition, on_delivery=delivered)
+        with self._lock:
+            self._on_its_way += 1
+        if not self._sent.is_set():
+            self._sent.set()
 
     def _run_pump(self) -> None:
         while not self._closed.is_set():
+            self._sent.wait(IDLE_SECONDS)
+            self._sent.clear()
+            self._closed.wait(DELIVERY_SECONDS)
             writer = self._writer
             if writer is None:
                 return
             try:
-                writer.poll(POLL_SECONDS)
+                writer.poll(0)
                 self._resend_due()
             except Exception:
                 _log.exception("running Kafka's delivery callbacks failed")
-                self._closed.wait(POLL_SECONDS)
+            if self._on_its_way or self._resends:
+                self._sent.set()
 
     def _resend_due(self) -> None:
         """Append again, under the same id, what Kafka didn't acknowledge."""

@@ -8,12 +8,14 @@ each one rows, versions and ids are checked. Ours are acknowledged when readable
 
 from __future__ import annotations
 
+import json
 import platform
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.metadata import version as package_version
 from typing import Any
 
@@ -25,6 +27,8 @@ from consumers.bench.floor import two_hop_ms
 from consumers.bench.measure import Commit, Round, run_round
 
 ROWS = 100
+WARM_UP_COMMITS = 5_000
+"""Before the first round: the broker's virtual machine compiles what it runs often."""
 NAMESPACE = "bench"
 
 Report = Callable[[str], None]
@@ -44,6 +48,7 @@ def run(
     log = CommitLog.connect(bootstrap_servers, log=log_name)
     measured: list[Round] = []
     floors: list[tuple[float, float]] = []
+    _warm_up(log, report)
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         for count in writers:
             for number in range(rounds):
@@ -125,6 +130,22 @@ def rows_of_work() -> pa.Table:
     )
 
 
+def _warm_up(log: CommitLog, report: Report) -> None:
+    report(f"warming up with {WARM_UP_COMMITS} commits")
+    table = f"{NAMESPACE}$warm_up_{time.time_ns()}"
+    log.create_table(table, rows_of_work().schema, policy="latest")
+    info = log.table(table)
+    [fragment] = lance.fragment.write_fragments(
+        rows_of_work(), info.location, data_storage_version=info.data_storage_version
+    )
+    operation = lance.LanceOperation.Append([fragment])
+    for _ in range(WARM_UP_COMMITS // 100):
+        tickets = [log.submit(table, operation, read_version=1) for _ in range(100)]
+        for ticket in tickets:
+            ticket.result(timeout=60).raise_for_conflict()
+    log.drop_table(table)
+
+
 def _pylance(uri: str, writers: int, seconds: float) -> Round:
     lance.write_dataset(rows_of_work(), uri)
     [fragment] = lance.fragment.write_fragments(rows_of_work(), uri)
@@ -200,12 +221,8 @@ def prepare_ours(
 
 
 def _text(fragment_json: Any) -> str:
-    import json
-
     return fragment_json if isinstance(fragment_json, str) else json.dumps(fragment_json)
 
 
 def _verified(measured: Round, fits: bool, found: str) -> Round:
-    from dataclasses import replace
-
     return replace(measured, verified=("verified: " if fits else "WRONG: ") + found)

@@ -60,6 +60,7 @@ def _round_trips(bootstrap_servers: str, there: str, back: str, rounds: int) -> 
         if message is None or message.error():
             raise TimeoutError("no echo")
         latencies.append(time.perf_counter() - before)
+    producer.flush(WAIT_SECONDS)
     consumer.close()
     return latencies
 
@@ -73,6 +74,7 @@ def _echo(bootstrap_servers: str, there: str, back: str, ready: Any, stop: Any) 
         if message is not None and not message.error():
             producer.produce(back, message.value())
             producer.poll(0)
+    producer.flush(WAIT_SECONDS)
     consumer.close()
 
 

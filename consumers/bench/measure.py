@@ -80,6 +80,9 @@ def run_round(
         process.start()
     try:
         done = [results.get(timeout=START_SECONDS + seconds + END_SECONDS) for _ in processes]
+        failed = [one for one in done if isinstance(one, str)]
+        if failed:
+            raise RuntimeError(f"{len(failed)} of {writers} writers did not start: {failed[0]}")
     finally:
         for process in processes:
             process.join(10)
@@ -93,8 +96,14 @@ def _writer(
 ) -> None:
     latencies: list[float] = []
     failures: list[str] = []
-    commit = prepare(*arguments)
-    barrier.wait(START_SECONDS)
+    try:
+        commit = prepare(*arguments)
+        barrier.wait(START_SECONDS)
+    except Exception as error:
+        # The others stop waiting for this one.
+        barrier.abort()
+        results.put(f"{type(error).__name__}: {error}")
+        return
     started = before = time.perf_counter()
     while before - started < seconds:
         try:

@@ -74,8 +74,10 @@ class Follower:
             outcomes_position=position.outcomes_offset,
             decided_beyond=position.decided_beyond,
         )
-        self._outcomes = log.read_outcomes(partition, position.outcomes_offset)
-        self._transactions = log.read_transactions(partition, position.transactions_offset)
+        self._outcomes = log.read_outcomes(partition, position.outcomes_offset, patient=True)
+        self._transactions = log.read_transactions(
+            partition, position.transactions_offset, patient=True
+        )
         self.end_offset = self._outcomes.end_offset()
         self._end_asked = time.monotonic()
         self.total = max(self.end_offset - position.outcomes_offset, 0)

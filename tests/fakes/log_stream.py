@@ -334,6 +334,9 @@ class ListReader(Generic[Record]):
         """Return the end."""
         return len(self._records)
 
+    def pause(self) -> None:
+        """Do nothing: nothing is fetched ahead here."""
+
     def close(self) -> None:
         """Do nothing."""
 
@@ -358,11 +361,15 @@ class ReadOnlyLog:
         """Return fixed ids."""
         return LogIdentity(self.cluster_id, "transactions-id", "outcomes-id", self.name)
 
-    def read_transactions(self, partition: int, offset: int = 0) -> ListReader[Submitted]:
+    def read_transactions(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> ListReader[Submitted]:
         """Read from an offset."""
         return ListReader(self.logs[partition].submitted, offset)
 
-    def read_outcomes(self, partition: int, offset: int = 0) -> ListReader[Answered]:
+    def read_outcomes(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> ListReader[Answered]:
         """Read from an offset."""
         return ListReader(self.logs[partition].answered, offset)
 

@@ -1,0 +1,121 @@
+"""Native writes of an opened table: pylance commits, and the log decides.
+
+Apart from `opening`, because pylance's namespace package takes longer to load than all the rest of
+a writer, and only who opens tables for native writes needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable
+
+import lance
+
+from commitlog.adapters.lance_namespace import LogNamespace, StagedManifest, VersionStore
+from commitlog.adapters.storage import store_for
+from commitlog.client.opening import materialize
+from commitlog.client.runtime import Runtime
+from commitlog.client.submission import new_transaction_id, parse_message
+from commitlog.client.tables import TableInfo, Tables
+from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.errors import NoSuchVersion, OutcomeUnknown
+from commitlog.model.operations import CreateTableVersion
+from commitlog.model.records import Code, Outcome, Status, Transaction
+
+COMMIT_TIMEOUT_SECONDS = 120.0
+BASE_VERSION = "commitlog.base_version"
+"""In a staged version's metadata: what the writer's handle had read, before Lance rebased it.
+Under the policy `latest` Lance saw only the versions that have files."""
+
+
+def open_managed(
+    runtime: Callable[[], Runtime], tables: Tables, info: TableInfo, version: int | None
+) -> lance.LanceDataset:
+    """Open a version whose native writes go through the log."""
+    wanted = info.version if version is None else version
+    store = LogVersions(runtime, tables, info)
+    store.materialize(wanted)
+    namespace = LogNamespace(store, wanted)
+    return lance.dataset(namespace_client=namespace, table_id=list(info.table_id), version=version)
+
+
+class LogVersions(VersionStore):
+    """One table's versions, as the leader knows them."""
+
+    def __init__(self, runtime: Callable[[], Runtime], tables: Tables, info: TableInfo) -> None:
+        """Take a table's description; its location and incarnation must not change."""
+        self.table = info.table_id
+        self.location = info.location
+        self._runtime = runtime
+        self._tables = tables
+        self._info = info
+        self._lock = threading.Lock()
+        self._attempts: dict[str, int] = {}
+
+    def head(self) -> int:
+        """Return the newest committed version."""
+        return self._ask().version
+
+    def materialize(self, version: int) -> str:
+        """Return the canonical path of a version, once its manifest can be read."""
+        if version > self._info.version:
+            self._ask()
+        return materialize(self._runtime(), self._info, version)
+
+    def commit(self, staged: StagedManifest) -> bool:
+        """Commit a staged manifest; return False if another one has its version."""
+        data = store_for(self.location).read(staged.path)
+        state, message = decode_manifest(data)
+        if message is None:
+            message = store_for(self.location).read(f"_transactions/{state.transaction_file}")
+        lance_message = parse_message(message)
+        which = lance_message.WhichOneof("operation") or "unknown"
+        operation = CreateTableVersion(
+            table=self.table,
+            version=staged.version,
+            manifest_path=staged.path,
+            manifest_size=len(data),
+            e_tag=staged.e_tag,
+            naming_scheme=staged.naming_scheme,
+            sha256=hashlib.sha256(data).digest(),
+            message=message,
+            operation="".join(part.capitalize() for part in which.split("_")),
+            incarnation=self._info.incarnation,
+            branch=staged.branch,
+            metadata=((BASE_VERSION, str(staged.base_version)),) if staged.base_version else (),
+        )
+        outcome = self._decide(lance_message.uuid or new_transaction_id(), operation)
+        if outcome.status is Status.COMMITTED:
+            return True
+        is_taken = self._ask().version >= staged.version
+        if is_taken and (outcome.status is Status.RETRYABLE or outcome.code is Code.NOT_LATEST):
+            return False
+        outcome.raise_for_conflict()
+        return False
+
+    def _decide(self, transaction_id: str, operation: CreateTableVersion) -> Outcome:
+        """Submit under the Lance transaction's own id; each of its tries is an attempt."""
+        with self._lock:
+            attempt = self._attempts.get(transaction_id, -1) + 1
+            self._attempts[transaction_id] = attempt
+        transaction = Transaction(transaction_id, (operation,), attempt=attempt)
+        deadline = time.monotonic() + COMMIT_TIMEOUT_SECONDS
+        ticket = self._runtime().submit(transaction, id_is_new=attempt == 0)
+        outcome = ticket.result(COMMIT_TIMEOUT_SECONDS, wait="committed")
+        if outcome.status is Status.COMMITTED:
+            try:
+                return ticket.result(max(deadline - time.monotonic(), 1), wait="readable")
+            except OutcomeUnknown:
+                return outcome
+        return outcome
+
+    def _ask(self) -> TableInfo:
+        info = self._tables.ask(self._runtime(), self.table)
+        if info.incarnation != self._info.incarnation:
+            raise NoSuchVersion(
+                f"{self._info.name} was dropped and made again since it was opened; open it again"
+            )
+        self._info = info
+        return info
