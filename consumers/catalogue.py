@@ -14,6 +14,7 @@ from typing import Any
 
 from commitlog.core.catalogue import altered, parents
 from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.manifest_header import ManifestHeader
 from commitlog.core.tables import Table
 from commitlog.errors import NoSuchTable
@@ -82,10 +83,12 @@ class Catalogue:
         self,
         tables: Mapping[TableId, Table],
         namespaces: Mapping[TableId, Properties] | None = None,
+        iceberg: Mapping[TableId, IcebergTable] | None = None,
     ) -> None:
         """Start with the heads of a machine that isn't ahead of the log."""
         self._tables = tables
         self._namespaces = dict(namespaces or {})
+        self._iceberg = dict(iceberg or {})
         self._lock = threading.Lock()
         self._heads = {table_id: _head(table) for table_id, table in tables.items()}
 
@@ -122,6 +125,15 @@ class Catalogue:
         with self._lock:
             return [self._heads[table] for table in sorted(self._heads)]
 
+    def iceberg_table(self, table: TableId) -> IcebergTable | None:
+        """Return an Iceberg table at its head, None if there is none of this name."""
+        return self._iceberg.get(table)
+
+    def iceberg_tables(self) -> list[tuple[TableId, IcebergTable]]:
+        """Return all Iceberg tables, by name."""
+        with self._lock:
+            return sorted(self._iceberg.items(), key=lambda item: item[0])
+
     def _apply_namespace(self, operation: Operation) -> None:
         known = self._namespaces
         implied: list[TableId] = []
@@ -129,6 +141,8 @@ class Catalogue:
             implied = parents(operation.table)
         elif isinstance(operation, RenameTable):
             implied = parents(operation.new_table)
+            if operation.table in self._iceberg:
+                self._iceberg[operation.new_table] = self._iceberg.pop(operation.table)
         elif isinstance(operation, CreateNamespace):
             implied = parents(operation.namespace)
             known.setdefault(operation.namespace, tuple(sorted(operation.properties)))
@@ -142,6 +156,9 @@ class Catalogue:
             known.setdefault(namespace, ())
 
     def _apply(self, change: Change) -> None:
+        if change.iceberg is not None:
+            self._apply_iceberg(change, change.iceberg)
+            return
         head = self._heads.get(change.table)
         if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
             self._heads.pop(change.table, None)
@@ -160,6 +177,12 @@ class Catalogue:
         self._heads[change.table] = replace(
             _head(table), version=change.version or (head.version if head else 0)
         )
+
+    def _apply_iceberg(self, change: Change, after: IcebergTable) -> None:
+        if change.kind is ChangeKind.ICEBERG:
+            self._iceberg[change.table] = after
+        elif change.kind is not ChangeKind.RENAMED:  # the operation says the old name
+            self._iceberg.pop(change.table, None)
 
 
 def no_such_table(table: TableId, known: Iterable[TableId]) -> str:

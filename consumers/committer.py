@@ -33,6 +33,7 @@ from commitlog.model.records import Genesis, Outcome, Submitted, Transaction
 from commitlog.model.table import parse_table_id
 from commitlog.ports import Log
 from consumers.answers import Answers
+from consumers.bypass import quarantine_foreign
 from consumers.checkpoint import Checkpoints
 from consumers.events import Event
 from consumers.follower import Follower, Recordings
@@ -89,7 +90,7 @@ class Committer:
                 "partition": options.partition,
             },
             handler=self._handle,
-            finder=self._find,
+            finder=self._find_decided,
             host=options.host,
             port=options.port,
             token=options.token,
@@ -185,6 +186,16 @@ class Committer:
         if self._leader is not None:
             self._answers.readable(events)
 
+    async def _find_decided(
+        self, transaction_id: str, through: int
+    ) -> tuple[Outcome, int, bytes] | None:
+        """Look an outcome up that was decided at or before sequence `through`."""
+        follower = self._follower
+        info = follower.machine.outcome_of(transaction_id) if follower is not None else None
+        if info is None or info.sequence > through:
+            return None
+        return await self._find(transaction_id)
+
     async def _find(self, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
         """Look an outcome up that is no longer in memory."""
         follower = self._follower
@@ -206,6 +217,8 @@ class Committer:
             "table": self._table,
             "tables": self._tables,
             "namespaces": self._namespaces,
+            "iceberg_table": self._iceberg_table,
+            "iceberg_tables": self._iceberg_tables,
         }
         if method in methods:
             return methods[method](params)
@@ -213,6 +226,8 @@ class Committer:
             return await self._materialize(params)
         if method == "transaction":
             return await self._transaction(params)
+        if method == "quarantine":
+            return await self._quarantine(params)
         if method == "dry_run":
             return await self._dry_run(params)
         raise InvalidTransaction(
@@ -254,6 +269,23 @@ class Committer:
             for namespace, properties in session.catalogue.namespaces()
         ]
 
+    def _iceberg_table(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return where an Iceberg table's metadata is; itself too, if it is asked for."""
+        name = parse_table_id(params.get("table", ""))
+        table = self._open_session.catalogue.iceberg_table(name)
+        if table is None:
+            return None
+        found = {"uuid": table.uuid, "metadata_location": table.metadata_location}
+        if params.get("metadata"):
+            found["metadata"] = table.to_json()
+        return found
+
+    def _iceberg_tables(self, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return [
+            {"table": list(name), "uuid": table.uuid, "metadata_location": table.metadata_location}
+            for name, table in self._open_session.catalogue.iceberg_tables()
+        ]
+
     async def _transaction(self, params: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the outcome of an id with its record; None if the log knows none by now."""
         found = await self._find(str(params.get("transaction_id", "")))
@@ -271,6 +303,27 @@ class Committer:
             "outcome": base64.b64encode(record).decode(),
             "transaction": base64.b64encode(content).decode(),
         }
+
+    async def _quarantine(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Move versions that were written around the log, ahead of a table's head, away."""
+        session = self._open_session
+        table = parse_table_id(params.get("table", ""))
+        epoch = session.follower.replica.chain.epoch
+
+        def work() -> list[str]:
+            for answered in self._log.last_outcome_records(self._options.partition, 1):
+                newest = answered.record
+                if getattr(newest, "epoch", 0) > epoch:
+                    raise Unavailable("another committer leads; ask it")
+            location = session.catalogue.head(table).location
+            return quarantine_foreign(
+                location,
+                lambda: session.catalogue.head(table),
+                self._old_versions.materialize,
+            )
+
+        loop = asyncio.get_running_loop()
+        return {"quarantined": await loop.run_in_executor(None, work)}
 
     async def _materialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._open_session

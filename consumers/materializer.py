@@ -13,6 +13,7 @@ and again, alone: others don't wait for it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -189,9 +190,11 @@ class Materializer:
 
     def _accept(self, events: Iterable[Event]) -> None:
         for event in events:
-            event.unwritten = len(event.changes)
+            # An Iceberg table's metadata was written before the outcome.
+            changes = [change for change in event.changes if change.iceberg is None]
+            event.unwritten = len(changes)
             self._unwritten.append(event)
-            for change in event.changes:
+            for change in changes:
                 self._files_of(change).pending.append((change, event))
                 self._dirty[change.incarnation] = None
 
@@ -270,11 +273,13 @@ class Materializer:
             self._write_manifest(files, last)
         for _ in range(count):
             change, event = files.pending.popleft()
+            files.applied -= 1
             if event is not None:
                 event.unwritten -= 1
             if change.staged_path:
-                files.store.delete(change.staged_path)
-        files.applied = 0
+                # What stays behind is in nobody's way.
+                with contextlib.suppress(OSError):
+                    files.store.delete(change.staged_path)
         self._wake(files)
 
     def _apply(self, files: TableFiles, change: Change) -> None:
@@ -309,7 +314,9 @@ class Materializer:
             return
         digest = hashlib.sha256(existing).hexdigest()[:16]
         target = f"{QUARANTINE}/{name.rsplit('/', 1)[1]}-{digest}"
-        files.store.move(name, target)
+        # Copied, then replaced: moving it away could take what another process has put there since.
+        files.store.create(target, existing)
+        files.store.write(name, data)
         logger.error(
             "table %s: version %d was written around the log; moved to %s/%s",
             format_table_id(files.table),
@@ -317,8 +324,6 @@ class Materializer:
             files.location,
             target,
         )
-        if not files.store.create(name, data):
-            raise Unavailable(f"{name} was written around the log again; the next try moves it")
 
     def _wake(self, files: TableFiles) -> None:
         with self._lock:

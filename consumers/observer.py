@@ -13,7 +13,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from commitlog.adapters.lance_builder import Build, BuildRefused, build
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import decode_manifest
@@ -129,6 +128,9 @@ class StoreObserver:
 
     def _build(self, wanted: BuildWanted) -> Found:
         """Wait for the head's file, then for pylance; raise OSError if the store is to blame."""
+        # Most logs never need pylance here, and it takes long to load.
+        from commitlog.adapters.lance_builder import Build, BuildRefused, build
+
         head = wanted.version - 1
         try:
             self._wait_for(wanted.incarnation, head).result(BUILD_WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""The HTTP server: tells whether the service is alive and ready. It holds no truth of its own."""
+"""The HTTP server: the namespace, and whether the service is well. It holds no truth of its own."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from commitlog.errors import Unavailable
 from consumers.health import Health, is_whole
@@ -23,8 +24,8 @@ _STARTUP_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
-def make_app(health: Health) -> Starlette:
-    """Return the application."""
+def make_app(health: Health, routes: Sequence[BaseRoute] = ()) -> Starlette:
+    """Return the application: what tells of its health, and other routes."""
 
     async def healthz(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok"})
@@ -39,19 +40,29 @@ def make_app(health: Health) -> Starlette:
         headers = {} if whole else {"Retry-After": "1"}
         return JSONResponse(body, status_code=200 if whole else 503, headers=headers)
 
-    return Starlette(routes=[Route("/healthz", healthz), Route("/readyz", readyz)])
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        path = request.url.path
+        body = {"error": f"{request.method} {path}: {error.detail}", "code": 0, "instance": path}
+        return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+    return Starlette(
+        routes=[Route("/healthz", healthz), Route("/readyz", readyz), *routes],
+        exception_handlers={HTTPException: refused},
+    )
 
 
 def serve(
     health: Health,
     listener: socket.socket,
     *,
+    routes: Sequence[BaseRoute] = (),
     stop: threading.Event,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serve on a listening socket until `stop` is set."""
     config = uvicorn.Config(
-        make_app(health),
+        make_app(health, routes),
         log_config=None,
         access_log=False,
         lifespan="off",

@@ -79,7 +79,9 @@ class Session:
                     state_of(diff(empty_state(), table.manifest)),
                 )
         self.materializer.written_sequence = replica.chain.sequence
-        self.catalogue = Catalogue(machine.tables, machine.catalogue.namespaces)
+        self.catalogue = Catalogue(
+            machine.tables, machine.catalogue.namespaces, machine.iceberg.tables
+        )
         self.follower = Follower(log, genesis, machine, replica, open_store=open_store, clock=clock)
 
     def follow(self, timeout_seconds: float) -> None:

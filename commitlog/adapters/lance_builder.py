@@ -12,6 +12,7 @@ staged.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -31,11 +32,14 @@ from commitlog.codecs.manifest_file import (
     decode_manifest,
     manifest_name,
 )
+from commitlog.core.feature_flags import FLAG_DATA_OVERLAY_FILES
 from commitlog.core.manifest import ManifestState
 from commitlog.errors import CommitLogError, CorruptLog
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 BUILD_TIMEOUT_SECONDS = 60.0
+OVERLAYS_ENABLED_BY = "LANCE_ENABLE_UNSTABLE_DATA_OVERLAY_FILES"
+"""Lance 14 writes overlays whoever asks, and opens a table that has them only if this is set."""
 
 SchemaMetadata = tuple[tuple[str, bytes], ...]
 
@@ -122,7 +126,15 @@ def _build(task: Build) -> Built | BuildRefused:
     except (NotConstructible, DecodeError) as error:
         return BuildRefused(str(error))
     store = store_for(task.location)
-    namespace = StagingNamespace(task.location, task.head, _scheme(store, task.head))
+    scheme = _scheme(store, task.head)
+    missing = _restored_without_file(store, message, scheme)
+    if missing:
+        return BuildRefused(
+            f"version {missing} has no manifest file: nobody asked for it under the policy "
+            "`latest`, or it was deleted; open it through the log, which writes it, and restore "
+            "again"
+        )
+    namespace = StagingNamespace(task.location, task.head, scheme)
     transaction = lance.Transaction(
         read_version=message.read_version,
         operation=operation,
@@ -149,6 +161,15 @@ def _scheme(store: ObjectStore, head: int) -> NamingScheme:
         if store.size(f"{VERSIONS_DIRECTORY}/{manifest_name(head, scheme)}") >= 0:
             return scheme
     raise CorruptLog(f"version {head} has no manifest file; it must be written before the next one")
+
+
+def _restored_without_file(store: ObjectStore, message: Transaction, scheme: NamingScheme) -> int:
+    """Return the version that is to be restored if pylance couldn't open it, 0 if it could."""
+    version = message.restore.version
+    if message.HasField("restore"):
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+        return version if store.size(path) < 0 else 0
+    return 0
 
 
 def _stage(location: str, transaction: Any, namespace: StagingNamespace) -> BuildRefused | None:
@@ -200,7 +221,16 @@ def _check(
     difference = next(differences(message, Transaction.FromString(inline)), "")
     if difference:
         return BuildRefused(f"pylance changed the transaction's field {difference}")
+    if state.reader_feature_flags & FLAG_DATA_OVERLAY_FILES and not _reads_overlays():
+        return BuildRefused(
+            "with a data overlay, pylance could no longer open the table: overlays are unstable in "
+            f"Lance 14; set {OVERLAYS_ENABLED_BY}=1 for the committer and for all readers"
+        )
     return Built(data, state, staged.path)
+
+
+def _reads_overlays() -> bool:
+    return os.environ.get(OVERLAYS_ENABLED_BY, "").lower() in {"1", "true", "on", "yes", "y"}
 
 
 def differences(submitted: Message, built: Message, path: str = "") -> Iterator[str]:

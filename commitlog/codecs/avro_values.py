@@ -38,6 +38,7 @@ from commitlog.model.records import (
     Code,
     Conflict,
     Expect,
+    FailedRequirement,
     FileWritten,
     FragmentImage,
     Genesis,
@@ -247,6 +248,7 @@ _RESULTS = _many(
 )
 _CONFLICT = _optional_record(Conflict, {**_TABLE, "fragments": _TUPLE, "keys": _TUPLE})
 _OBSERVED = _many(_converter(Observation, {}))
+_FAILED = _many(_converter(FailedRequirement, _TABLE))
 _OF_DECISION = attrgetter(*_fields(Outcome)[:-4])
 _SAME_IN_DECISION = (
     "sequence",
@@ -268,6 +270,7 @@ def decision_to_plain(outcome: Outcome) -> Plain:
     plain["results"] = _RESULTS[0](outcome.results)
     plain["conflict"] = _CONFLICT[0](outcome.conflict)
     plain["observed"] = _OBSERVED[0](outcome.observed)
+    plain["failed_requirements"] = _FAILED[0](outcome.failed_requirements)
     return plain
 
 
@@ -285,6 +288,7 @@ def outcome_to_value(header: Plain, decision: Plain) -> Outcome:
         results=_RESULTS[1](decision["results"]),
         conflict=_CONFLICT[1](decision["conflict"]),
         observed=_OBSERVED[1](decision["observed"]),
+        failed_requirements=_FAILED[1](decision["failed_requirements"]),
         **header,
     )
 

@@ -15,6 +15,9 @@ from commitlog.core.catalogue_state import TableMaker, altered, change_of, make_
 from commitlog.core.creation import check_primary_key, empty_state
 from commitlog.core.decisions import ChangeKind, ManifestWanted, rejected
 from commitlog.core.draft import Draft, View
+from commitlog.core.iceberg_commits import decide_catalogue as decide_iceberg_catalogue
+from commitlog.core.iceberg_commits import decide_change, end_iceberg
+from commitlog.core.iceberg_tables import below
 from commitlog.core.manifest import ManifestDelta, diff
 from commitlog.core.staged import manifest_version
 from commitlog.core.tables import Place, Table, location_parts, normalize_location
@@ -27,6 +30,7 @@ from commitlog.model.operations import (
     DeregisterTable,
     DropNamespace,
     DropTable,
+    IcebergChange,
     Operation,
     RegisterTable,
     RenameTable,
@@ -53,7 +57,11 @@ def make_decider(tables_root: str) -> Callable[[Draft, Operation], None]:
     root = normalize_location(tables_root) if tables_root else ""
 
     def decide(draft: Draft, operation: Operation) -> None:
-        if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+        if isinstance(operation, IcebergChange):
+            decide_change(draft, operation, root)
+        elif decide_iceberg_catalogue(draft, operation):
+            pass
+        elif isinstance(operation, CreateTable | DeclareTable | RegisterTable):
             _decide_make(draft, operation, root)
         elif isinstance(operation, DropTable | DeregisterTable):
             _decide_end(draft, operation)
@@ -78,6 +86,11 @@ def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
     name = format_table_id(operation.table)
     location = normalize_location(operation.location)
     standing = draft.find(operation.table)
+    iceberg = draft.iceberg(operation.table)
+    if iceberg is not None:
+        raise rejected(
+            Code.TABLE_EXISTS, f"table {name} exists, as an Iceberg table; choose another name"
+        )
     if standing is not None and not _fills(standing, operation, location):
         if isinstance(operation, CreateTable) and operation.exist_ok and standing.state is not None:
             draft.results.append(_result(standing.table, operation, version=standing.version))
@@ -186,7 +199,7 @@ def _end(draft: Draft, view: View, operation: Operation) -> None:
 
 def _decide_rename(draft: Draft, operation: RenameTable) -> None:
     view = draft.view(operation.table)
-    if draft.find(operation.new_table) is not None:
+    if draft.is_taken(operation.new_table):
         raise rejected(
             Code.TABLE_EXISTS,
             f"table {format_table_id(operation.new_table)} exists; choose another name",
@@ -215,7 +228,7 @@ def _decide_properties(draft: Draft, operation: AlterProperties) -> None:
 
 def _no_such_namespace(namespace: TableId) -> Exception:
     return rejected(
-        Code.NO_SUCH_TABLE,
+        Code.NO_SUCH_NAMESPACE,
         f"the log knows no namespace {format_table_id(namespace)}; create it first",
     )
 
@@ -239,9 +252,10 @@ def _decide_drop_namespace(draft: Draft, operation: DropNamespace) -> None:
         raise _no_such_namespace(operation.namespace)
     depth = len(operation.namespace)
     inside = [t for t in draft.table_ids() if t[:depth] == operation.namespace and len(t) > depth]
-    below = [n for n in draft.namespace_ids() if n[:depth] == operation.namespace]
-    if not operation.cascade and (inside or len(below) > 1):
-        names = [format_table_id(t) for t in [*inside, *below[1:]][:5]]
+    iceberg = below(operation.namespace, dict.fromkeys(draft.iceberg_ids()))
+    below_it = [n for n in draft.namespace_ids() if n[:depth] == operation.namespace]
+    if not operation.cascade and (inside or iceberg or len(below_it) > 1):
+        names = [format_table_id(t) for t in [*inside, *iceberg, *below_it[1:]][:5]]
         raise rejected(
             Code.INVALID_OPERATION,
             f"namespace {format_table_id(operation.namespace)} holds {', '.join(names)}; drop "
@@ -251,5 +265,8 @@ def _decide_drop_namespace(draft: Draft, operation: DropNamespace) -> None:
     for table_id in inside:
         _end(draft, draft.view(table_id), operation)
         draft.results.pop()
-    for namespace in below:
+    for table_id in iceberg:
+        end_iceberg(draft, table_id, operation)
+        draft.results.pop()
+    for namespace in below_it:
         draft.namespaces[namespace] = None

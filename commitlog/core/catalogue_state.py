@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from commitlog.core.creation import empty_state, first_version, state_of
 from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.manifest import ManifestDelta, diff
 from commitlog.core.tables import Locations, Place, Table
 from commitlog.model.operations import (
@@ -89,9 +90,12 @@ def altered(properties: Properties, operation: AlterProperties) -> Properties:
 class Catalogue:
     """Tables and namespaces that stand, and the only thing that changes which do."""
 
-    def __init__(self, tables: dict[TableId, Table], locations: Locations) -> None:
+    def __init__(
+        self, tables: dict[TableId, Table], locations: Locations, iceberg: IcebergTables
+    ) -> None:
         self.tables = tables
         self.locations = locations
+        self.iceberg = iceberg
         self.namespaces: dict[TableId, Properties] = {}
 
     def apply(
@@ -106,6 +110,8 @@ class Catalogue:
             return self._make(operation, result, outcome, delta_of)
         if isinstance(operation, DropTable | DeregisterTable):
             is_drop = isinstance(operation, DropTable)
+            if operation.table in self.iceberg.tables:
+                return [self.iceberg.end(operation.table, is_drop=is_drop)]
             return [self._end(operation.table, is_drop=is_drop)]
         if isinstance(operation, DropNamespace):
             return self._drop_namespace(operation)
@@ -156,11 +162,15 @@ class Catalogue:
             t for t in self.tables if t[:depth] == operation.namespace and len(t) > depth
         )
         changes = [self._end(table_id, is_drop=True) for table_id in inside]
+        for table_id in self.iceberg.below(operation.namespace):
+            changes.append(self.iceberg.end(table_id, is_drop=True))
         for namespace in [n for n in self.namespaces if n[:depth] == operation.namespace]:
             del self.namespaces[namespace]
         return changes
 
     def _rename(self, operation: RenameTable, sequence: int) -> list[Change]:
+        if operation.table in self.iceberg.tables:
+            return [self.iceberg.rename(operation.table, operation.new_table, sequence)]
         table = self.tables.pop(operation.table)
         table.table_id = operation.new_table
         table.changed_at = sequence

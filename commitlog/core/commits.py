@@ -8,6 +8,7 @@ from commitlog.core.asking import Asking
 from commitlog.core.decisions import BuildWanted, rejected
 from commitlog.core.direct import direct_delta, is_direct
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.fitting import check_fits
 from commitlog.core.grid import first_conflict
 from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, NotDirect, diff
 from commitlog.core.rebase import (
@@ -20,13 +21,21 @@ from commitlog.core.rebase import (
 from commitlog.core.refusals import conflict_refused, delta_refused
 from commitlog.core.requests import check_files, check_request, check_window
 from commitlog.core.touches import keys_of
-from commitlog.core.versions import add_version, finalize, record_delta, same_operation
+from commitlog.core.versions import (
+    add_version,
+    current_form,
+    finalize,
+    record_delta,
+    same_operation,
+)
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, FileWritten, OperationResult, Recording
 from commitlog.model.table import format_table_id
 
-_BRINGS_FILES = frozenset({"Append", "Overwrite", "Update"})
+_BRINGS_FILES = frozenset(
+    {"Append", "DataOverlay", "DataReplacement", "Merge", "Overwrite", "Rewrite", "Update"}
+)
 _READ_AT_HEAD = frozenset({"Delete", "Update", "DataOverlay"})
 """Operations that Lance records as read at the version that they were built on."""
 
@@ -42,6 +51,7 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
     rebased = NOT_NEEDED
     if read_version != table.version or view.own is not None or operation.affected_rows:
         rebased = _check_conflicts(draft, view, operation, parsed, read_version)
+    check_fits(view, parsed)
     if kind in _BRINGS_FILES:
         check_files(draft, view, parsed)
     state = view.state
@@ -116,15 +126,18 @@ def _check_conflicts(
     return NOT_NEEDED
 
 
-def check_own(view: View, asking: Asking) -> None:
-    """Refuse an operation that doesn't go with an earlier one of the same record."""
+def check_own(view: View, asking: Asking, read_version: int = 0) -> None:
+    """Refuse an operation that doesn't go with an earlier one of the same record.
+
+    What it read of the record's own versions it may build on.
+    """
     if view.own is None:
         return
     # What the first did to rows isn't in storage yet, so it cannot be rebased over.
     strict = Asking(
         asking.kind, asking.transaction, keys=asking.keys, declares_key=asking.declares_key
     )
-    finding = first_conflict(strict, view.own, view.own.floor)
+    finding = first_conflict(strict, view.own, max(view.own.floor, read_version))
     if finding is not None:
         first = view.own.committed(finding.version).kind
         raise rejected(
@@ -159,6 +172,7 @@ def _built(
             "in a transaction, and the only one of its kind; put it first, or in a transaction "
             "of its own",
         )
+    final = current_form(final)
     wanted = BuildWanted(
         index,
         table.table_id,

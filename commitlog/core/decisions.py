@@ -13,8 +13,9 @@ from enum import StrEnum
 
 from pyroaring import BitMap
 
+from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.manifest import ManifestDelta, ManifestState
-from commitlog.model.records import Code, Conflict, Observation, Outcome, Status
+from commitlog.model.records import Code, Conflict, FailedRequirement, Observation, Outcome, Status
 from commitlog.model.table import Policy, TableId
 
 
@@ -105,6 +106,8 @@ class ChangeKind(StrEnum):
     DROPPED = "dropped"
     DEREGISTERED = "deregistered"
     PROPERTIES = "properties"
+    ICEBERG = "iceberg"
+    """An Iceberg table was made or changed; its metadata file was written before the outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +125,8 @@ class Change:
     """The Lance transaction of the version, its read_version as finally built on."""
     staged_path: str = ""
     """A staged manifest that the version replaces."""
+    iceberg: IcebergTable | None = None
+    """An Iceberg table as this change leaves or finds it; None for a Lance table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,9 @@ class Refused(Exception):
         self.conflict = conflict
         self.observed: tuple[Observation, ...] = ()
         """What was looked at before it was refused."""
+        self.failed_requirements: tuple[FailedRequirement, ...] = ()
+        self.is_of_all = False
+        """Whether it is about the whole record, not about one of its operations."""
 
 
 class Wants(Exception):

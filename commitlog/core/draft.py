@@ -16,11 +16,15 @@ from commitlog.core.decisions import (
     FileToWrite,
     Found,
     Observed,
+    Refused,
     Wanted,
     Wants,
     rejected,
 )
 from commitlog.core.history import History, Touched
+from commitlog.core.iceberg.domain import IcebergResult
+from commitlog.core.iceberg.table import IcebergTable
+from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables import Locations, Place, Table, no_such_table
 from commitlog.core.touches import kind_of
@@ -87,12 +91,16 @@ class Draft:
     """The results of a record's operations so far."""
 
     __slots__ = (
+        "_iceberg",
         "_locations",
         "_namespaces",
         "_tables",
         "changes",
         "dropped",
         "files",
+        "iceberg_places",
+        "iceberg_results",
+        "iceberg_views",
         "is_single",
         "namespaces",
         "observations",
@@ -118,6 +126,7 @@ class Draft:
         tables: Mapping[TableId, Table],
         locations: Locations,
         namespaces: Mapping[TableId, Properties],
+        iceberg: IcebergTables,
     ) -> None:
         self.transaction = transaction
         self.parsed = parsed
@@ -128,8 +137,13 @@ class Draft:
         self._tables = tables
         self._locations = locations
         self._namespaces = namespaces
+        self._iceberg = iceberg
         self.views: dict[TableId, View | None] = {}
         self.places: Locations | None = None
+        self.iceberg_views: dict[TableId, IcebergTable | None] = {}
+        self.iceberg_places = Locations()
+        self.iceberg_results: dict[TableId, IcebergResult] | None = None
+        """What the record's Iceberg changes come to, once the first of them is decided."""
         self.dropped: dict[str, None] = {}
         self.namespaces: dict[TableId, Properties | None] = {}
         self.results: list[OperationResult] = []
@@ -137,6 +151,13 @@ class Draft:
         self.files: list[FileToWrite] = []
         self.recordings: list[bytes] = []
         self.observations: dict[Wanted, Observation] = {}
+
+    def refused(self, refusal: Refused, index: int) -> Refused:
+        """Add to a refusal what was observed, and which of several operations it is about."""
+        refusal.observed = tuple(self.observations.values())
+        if not (self.is_single or refusal.is_of_all):
+            refusal.message = f"operations[{index}]: {refusal.message}"
+        return refusal
 
     def find(self, table_id: TableId) -> View | None:
         """Return a table, None if there is none of this name."""
@@ -152,6 +173,11 @@ class Draft:
         """Return a table; refuse if it isn't there or isn't the incarnation that was meant."""
         view = self.find(table_id)
         if view is None:
+            if self.iceberg(table_id) is not None:
+                raise rejected(
+                    Code.NO_SUCH_TABLE,
+                    f"{format_table_id(table_id)} is an Iceberg table; this is for Lance tables",
+                )
             raise no_such_table(table_id)
         if incarnation and incarnation != view.table.incarnation:
             raise rejected(
@@ -166,10 +192,37 @@ class Draft:
         names = {*self._tables, *self.views}
         return sorted(name for name in names if self.find(name) is not None)
 
+    def iceberg(self, table_id: TableId) -> IcebergTable | None:
+        """Return an Iceberg table, None if there is none of this name."""
+        if table_id in self.iceberg_views:
+            return self.iceberg_views[table_id]
+        return self._iceberg.tables.get(table_id)
+
+    def iceberg_ids(self) -> list[TableId]:
+        """Return the names of all Iceberg tables, sorted."""
+        names = {*self._iceberg.tables, *self.iceberg_views}
+        return sorted(name for name in names if self.iceberg(name) is not None)
+
+    def is_taken(self, table_id: TableId) -> bool:
+        """Say whether a table of any format has this name."""
+        return self.find(table_id) is not None or self.iceberg(table_id) is not None
+
     def clash(self, location: str) -> Place | None:
         """Return who has a location that is, contains or lies in this one."""
+        return (
+            self.clash_with_others(location)
+            or self.iceberg_places.clash(location)
+            or self._iceberg.locations.clash(location)
+        )
+
+    def clash_with_others(self, location: str) -> Place | None:
+        """Return the same among tables that aren't Iceberg's."""
         own = self.places.clash(location) if self.places is not None else None
         return own or self._locations.clash(location)
+
+    def take_for_iceberg(self, location: str, place: Place) -> None:
+        """Note a location that an Iceberg table of this record takes."""
+        self.iceberg_places.take(location, place)
 
     def take(self, location: str, place: Place) -> None:
         """Note a location that this record takes."""

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, rejected
 from commitlog.core.draft import Parsed
+from commitlog.core.iceberg.table import IcebergTable
+from commitlog.core.iceberg_commits import committed_tables
 from commitlog.core.manifest import ManifestDelta, apply_delta
 from commitlog.core.once import Answer, ApplicationLog
 from commitlog.core.tables import Table
 from commitlog.core.versions import finalize, realize, recorded, touches_of
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
-from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.operations import CreateTableVersion, IcebergChange, LanceCommit
 from commitlog.model.records import (
     Application,
     Code,
@@ -24,6 +26,7 @@ from commitlog.model.records import (
     ProtocolVersion,
     Transaction,
 )
+from commitlog.model.table import TableId
 
 if TYPE_CHECKING:
     from commitlog.core.machine import Machine
@@ -40,7 +43,14 @@ def carry_out(
     """Do what a committed outcome says; return its changes."""
     known = {(c.incarnation, c.version): c for c in changes} if changes is not None else {}
     done: list[Change] = []
+    iceberg: Callable[[TableId], IcebergTable] | None = None
     for operation, message, result in zip(record.operations, parsed, outcome.results, strict=True):
+        if isinstance(operation, IcebergChange):
+            if iceberg is None:
+                iceberg = committed_tables(machine, record, outcome, changes)
+            after = iceberg(operation.table)
+            done += machine.iceberg.put(operation.table, after, outcome.sequence)
+            continue
         change = known.get((result.incarnation, result.version))
         if message is None:
             delta = partial(_delta_of, change, recordings)

@@ -72,7 +72,7 @@ def check_expects(machine: Machine, record: Transaction) -> None:
         table = machine.tables.get(expect.table)
         name = format_table_id(expect.table)
         if isinstance(expect, TableAbsent):
-            if table is not None:
+            if table is not None or expect.table in machine.iceberg.tables:
                 raise rejected(Code.EXPECTATION_FAILED, f"table {name} exists")
             continue
         if table is None:

@@ -31,7 +31,7 @@ GRID = """
  Clone              .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   .
  Update             k   d   X   .   w   R   uf  X   .   .   uu  .   r   uo  g   .   X
  UpdateConfig       .   .   co  .   .   cm  .   cr  .   .   .   cc  .   .   .   .   X
- DataReplacement    .   rd  X   ri  w   R   rf  X   .   .   ru  .   rr  .   X   .   X
+ DataReplacement    .   rd  X   ri  w   R   rf  X   .   .   ru  .   rr  ro  X   .   X
  DataOverlay        .   od  X   .   w   R   n   X   .   .   ou  .   .   .   X   .   X
  UpdateMemWalState  X   X   X   g   .   X   X   X   .   X   g   .   X   X   g   .   X
  UpdateBases        .   .   .   .   .   .   .   .   .   .   .   .   .   .   .   b   .
@@ -72,6 +72,7 @@ GRID = """
     rf  replaced_field_dropped
     ru  replaced_updated
     rr  cell_replaced
+    ro  replaced_overlaid
     od  overlaid_removed
     ou  overlaid_updated
     b   same_base

@@ -34,6 +34,8 @@ from commitlog.core.decisions import (
 from commitlog.core.draft import Draft, Parsed, parse
 from commitlog.core.effects import carry_out, rules_after
 from commitlog.core.expectations import check_domains, check_expects
+from commitlog.core.holding import held_by
+from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.once import Decided, Once
 from commitlog.core.repeats import find_repeat
 from commitlog.core.requests import files_wanted
@@ -43,10 +45,8 @@ from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
 from commitlog.model.operations import (
     CreateTableVersion,
-    DropNamespace,
     LanceCommit,
     Operation,
-    RenameTable,
     target,
 )
 from commitlog.model.records import (
@@ -94,7 +94,8 @@ class Machine:
         self.time_ms = 0
         self.tables: dict[TableId, Table] = {}
         self.locations = Locations()
-        self.catalogue = Catalogue(self.tables, self.locations)
+        self.iceberg = IcebergTables()
+        self.catalogue = Catalogue(self.tables, self.locations, self.iceberg)
         self.once = Once()
         self._domains = DomainMap(genesis.domains)
         self._decide_catalogue = make_decider(genesis.tables_root)
@@ -103,19 +104,7 @@ class Machine:
 
     def held_by(self, submitted: Submitted) -> frozenset[TableId | str]:
         """Return the tables and ids that nobody else may decide on while this one waits."""
-        record = submitted.record
-        if not isinstance(record, Transaction):
-            return frozenset()
-        held: list[TableId | str] = [record.transaction_id]
-        for operation in record.operations:
-            name = target(operation)
-            held.append(name)
-            if isinstance(operation, RenameTable):
-                held.append(operation.new_table)
-            elif isinstance(operation, DropNamespace):
-                held.extend(t for t in self.tables if t[: len(name)] == name)
-        held.extend(expect.table for expect in record.expects)
-        return frozenset(held)
+        return held_by(submitted.record, self.tables, self.iceberg.tables)
 
     def prefetch(self, submitted: Submitted) -> tuple[Wanted, ...]:
         """Name what a decision will surely look at; it may ask for more."""
@@ -150,6 +139,7 @@ class Machine:
         except Refused as refusal:
             told: dict[str, Any] = {"code": refusal.code, "message": refusal.message}
             told |= {"conflict": refusal.conflict, "observed": refusal.observed}
+            told["failed_requirements"] = refusal.failed_requirements
             return Decision(_outcome(self, submitted, refusal.status, time_ms, **told))
         except Wants as wants:
             return Need(wants.wanted)
@@ -242,6 +232,7 @@ class Machine:
             tables=self.tables,
             locations=self.locations,
             namespaces=self.catalogue.namespaces,
+            iceberg=self.iceberg,
         )
         if record.expects:
             check_expects(self, record)
@@ -249,8 +240,7 @@ class Machine:
             for index, operation in enumerate(record.operations):
                 self._decide_operation(draft, index, operation)
         except Refused as refusal:
-            refusal.observed = tuple(draft.observations.values())
-            raise
+            raise draft.refused(refusal, index) from None
         outcome = Outcome(
             self.sequence + 1,
             record.transaction_id,

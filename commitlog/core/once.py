@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from commitlog.model.records import Code, OperationResult, Outcome, Status
+from commitlog.model.records import Code, FailedRequirement, OperationResult, Outcome, Status
 
 APPLICATION_SEQUENCES_MAX = 10_000
 """Sequences of one application that a table can answer for; older ones are refused."""
@@ -37,6 +37,7 @@ class Decided(NamedTuple):
     results: tuple[OperationResult, ...] = ()
     noted: int = 0
     """The sequence of the outcome that was noted last for the id."""
+    failed_requirements: tuple[FailedRequirement, ...] = ()
 
 
 def uuid_time_ms(transaction_id: str) -> int:
@@ -83,6 +84,7 @@ class Once:
             outcome.code,
             _compact(outcome.results),
             outcome.sequence,
+            outcome.failed_requirements,
         )
         self._note(outcome.transaction_id, decided, outcome.sequence)
 

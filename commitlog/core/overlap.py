@@ -129,6 +129,19 @@ def cell_replaced(asking: Asking, history: History, after: int, kind: str) -> Fi
     return nearest.finding
 
 
+def replaced_overlaid(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
+    """A DataReplacement over an overlay of the same column of the same fragment.
+
+    Stricter than Lance, which keeps the overlay: built as of the head, the new file would end it.
+    """
+    nearest = Nearest("same_column_overlaid")
+    for group in asking.operation.replacements:
+        for field_id in group.new_file.fields:
+            version = history.first("DataOverlay.cell", (group.fragment_id, field_id), after)
+            nearest.offer(version, fragment=group.fragment_id)
+    return nearest.finding
+
+
 def overlaid_removed(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
     """A DataOverlay over a Delete that removed a fragment."""
     nearest = Nearest("overlaid_fragment_removed")

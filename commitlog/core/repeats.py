@@ -8,7 +8,14 @@ from commitlog.core.decisions import Refused, rejected
 from commitlog.core.once import Answer, Decided
 from commitlog.core.tables import Table
 from commitlog.model.operations import CreateTableVersion, LanceCommit
-from commitlog.model.records import Application, Code, OperationResult, Status, Transaction
+from commitlog.model.records import (
+    Application,
+    Code,
+    FailedRequirement,
+    OperationResult,
+    Status,
+    Transaction,
+)
 from commitlog.model.table import TableId, format_table_id
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ class Repeat(NamedTuple):
     results: tuple[OperationResult, ...] = ()
     code: Code = Code.NONE
     message: str = ""
+    failed_requirements: tuple[FailedRequirement, ...] = ()
 
 
 def find_repeat(machine: Machine, record: Transaction, time_ms: int) -> Repeat | None:
@@ -57,7 +65,14 @@ def find_repeat(machine: Machine, record: Transaction, time_ms: int) -> Repeat |
 
 def _repeat(known: Decided) -> Repeat:
     message = "" if known.status is Status.COMMITTED else f"as outcome {known.sequence} says"
-    return Repeat(known.status, known.sequence, known.results, known.code, message)
+    return Repeat(
+        known.status,
+        known.sequence,
+        known.results,
+        known.code,
+        message,
+        known.failed_requirements,
+    )
 
 
 def _check_age(machine: Machine, record: Transaction, time_ms: int) -> None:

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from google.protobuf.unknown_fields import UnknownFieldSet
+
 from commitlog.core.decisions import FileWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.fitting import no_version
+from commitlog.core.manifest import ManifestState
 from commitlog.core.manifest_header import ManifestHeader
 from commitlog.core.refusals import winner_of
-from commitlog.core.touches import EXPLICIT_HASH_BYTES
-from commitlog.core.versions import new_fragments
+from commitlog.core.touches import EXPLICIT_HASH_BYTES, OPERATIONS
+from commitlog.core.versions import brought_files, images
+from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, Status
 from commitlog.model.table import format_table_id
 
-COMMITTED_HERE = frozenset(
-    {"Append", "Delete", "Overwrite", "Update", "ReserveFragments", "UpdateConfig"}
-)
+COMMITTED_HERE = frozenset(OPERATIONS.values()) - {"Clone"}
+_FIRST_OPERATION = 100
+"""From here on, the field numbers of Lance's Transaction are operations."""
 FRAGMENT_ID_END = 2**32
 
 
@@ -22,12 +29,9 @@ def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
     """Refuse an operation that contradicts itself or the table."""
     kind, read_version = parsed.kind, operation.read_version
     if kind not in COMMITTED_HERE or operation.branch or operation.operation != kind:
-        raise _unsupported(operation, kind)
+        raise _unsupported(operation, parsed)
     if view.state is None:
-        raise rejected(
-            Code.INVALID_OPERATION,
-            f"{format_table_id(operation.table)} is declared and has no version; create it first",
-        )
+        raise no_version(view)
     if read_version <= 0 or read_version != parsed.transaction.read_version:
         _check_read_version(operation, parsed)
     if read_version > view.table.version:
@@ -44,13 +48,19 @@ def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
     _check_ids(parsed)
 
 
-def _unsupported(operation: LanceCommit, kind: str) -> Refused:
-    name = format_table_id(operation.table)
+def _unsupported(operation: LanceCommit, parsed: Parsed) -> Refused:
+    name, kind = format_table_id(operation.table), parsed.kind
+    if kind == "Clone":
+        return rejected(
+            Code.UNSUPPORTED_OPERATION,
+            f"Clone makes a new table, and {name} exists; clone with pylance into a location of "
+            "its own (`shallow_clone` or `deep_clone` of an opened table), then register that",
+        )
     if kind not in COMMITTED_HERE:
         return rejected(
             Code.UNSUPPORTED_OPERATION,
-            f"{operation.operation or kind} of {name}: operations that can be submitted are "
-            f"{', '.join(sorted(COMMITTED_HERE))}; use pylance's own call on an opened table",
+            f"{_foreign(parsed)} of {name} is no operation of Lance 14.0.2; commit it with an "
+            f"operation that is: {', '.join(sorted(COMMITTED_HERE))}",
         )
     if operation.branch:
         return rejected(
@@ -61,6 +71,14 @@ def _unsupported(operation: LanceCommit, kind: str) -> Refused:
         f"the record says {operation.operation!r} and its message {kind!r}; let the encoder "
         "derive it",
     )
+
+
+def _foreign(parsed: Parsed) -> str:
+    """Name what stands where the operation should be."""
+    fields = UnknownFieldSet(parsed.transaction)
+    found = sorted(fields[at].field_number for at in range(len(fields)))
+    numbers = [number for number in found if number >= _FIRST_OPERATION]
+    return f"operation {numbers[0]}" if numbers else "a message without operation"
 
 
 def _check_read_version(operation: LanceCommit, parsed: Parsed) -> None:
@@ -126,34 +144,53 @@ FilesWanted = tuple[tuple[FileWanted, ...], tuple[int, ...]]
 
 
 def files_wanted(location: str, header: ManifestHeader, parsed: Parsed) -> FilesWanted:
-    """Name the data files that an operation brings, with their sizes (0: unknown)."""
+    """Name the data files that an operation surely brings, with their sizes (0: unknown)."""
     known = parsed.files
     if known is not None and known[0] is header:
         kept: FilesWanted = known[1]
         return kept
-    wanted: list[FileWanted] = []
-    sizes: list[int] = []
-    for fragment in new_fragments(parsed.transaction):
-        for data_file in fragment.files:
-            root, path = location, f"data/{data_file.path}"
-            if data_file.HasField("base_id"):
-                bases = header.message.base_paths
-                base = next((b for b in bases if b.id == data_file.base_id), None)
-                if base is None:
-                    continue  # refused where the layout is checked
-                root = base.path
-                path = path if base.is_dataset_root else data_file.path
-            wanted.append(FileWanted(root, path))
-            sizes.append(data_file.file_size_bytes)
-    found = (tuple(wanted), tuple(sizes))
+    found = _wanted(location, header, brought_files(parsed.transaction))
     parsed.files = (header, found)
     return found
 
 
+def _wanted(location: str, header: ManifestHeader, files: Iterable[DataFile]) -> FilesWanted:
+    wanted: list[FileWanted] = []
+    sizes: list[int] = []
+    for data_file in files:
+        root, path = location, f"data/{data_file.path}"
+        if data_file.HasField("base_id"):
+            bases = header.message.base_paths
+            base = next((b for b in bases if b.id == data_file.base_id), None)
+            if base is None:
+                continue  # refused where the layout is checked
+            root = base.path
+            path = path if base.is_dataset_root else data_file.path
+        wanted.append(FileWanted(root, path))
+        sizes.append(data_file.file_size_bytes)
+    return tuple(wanted), tuple(sizes)
+
+
+def _patches(state: ManifestState, parsed: Parsed) -> Iterable[DataFile]:
+    """Return the data files that images of fragments have and the head's fragments have not."""
+    for image in images(parsed.transaction):
+        encoded = state.fragments.get(image.id)
+        if encoded == image.SerializeToString(deterministic=True):
+            continue
+        known = DataFragment.FromString(encoded).files if encoded is not None else ()
+        paths = {(file.path, file.base_id) for file in known}
+        yield from (f for f in image.files if (f.path, f.base_id) not in paths)
+
+
 def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
-    """Refuse fragments of which a data file isn't there, or not all of it."""
-    assert view.state is not None
-    wanted, sizes = files_wanted(view.table.location, view.state.header, parsed)
+    """Refuse an operation of which a data file isn't there, or not all of it."""
+    state = view.state
+    assert state is not None
+    location, header = view.table.location, state.header
+    wanted, sizes = files_wanted(location, header, parsed)
+    more, more_sizes = _wanted(location, header, _patches(state, parsed))
+    if more:
+        wanted, sizes = wanted + more, sizes + more_sizes
     for file, size, found in zip(wanted, sizes, draft.want_all(wanted), strict=True):
         seen = found.observation.size
         if seen < 0 or (size and size != seen):

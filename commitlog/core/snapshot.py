@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog.core.creation import empty_state, state_of
 from commitlog.core.history import Aspect, Committed, History, Touched
+from commitlog.core.iceberg.domain import decode_state, encode_state
+from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.manifest import ManifestDelta, diff
-from commitlog.core.once import Answer, ApplicationLog, Decided
-from commitlog.core.tables import Place, Table
+from commitlog.core.once import Answer, ApplicationLog
+from commitlog.core.snapshot_ids import ids_of, restore_ids, to_json
+from commitlog.core.tables import Locations, Place, Table
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
-from commitlog.model.records import Code, OperationResult, Status
-from commitlog.model.table import Policy
+from commitlog.model.table import Policy, TableId
 
 if TYPE_CHECKING:
     from commitlog.core.machine import Machine
@@ -30,6 +32,7 @@ FORMAT = 1
 MACHINE = "machine"
 IDS = "ids/"
 TABLE = "table/"
+ICEBERG = "iceberg/"
 
 
 class Part(NamedTuple):
@@ -63,9 +66,13 @@ def to_parts(machine: Machine) -> dict[str, Part]:
     """Return the parts of a machine's state by name."""
     parts = {MACHINE: Part(machine.sequence, lambda: _machine(machine))}
     for chunk, changed in machine.once.chunks():
-        parts[f"{IDS}{chunk}"] = Part(changed, partial(_ids, machine, chunk))
+        parts[f"{IDS}{chunk}"] = Part(changed, partial(ids_of, machine, chunk))
     for table in machine.tables.values():
         parts[f"{TABLE}{table.incarnation}"] = Part(table.changed_at, partial(_table, table))
+    for name, changed in machine.iceberg.changed_at.items():
+        part = Part(changed, partial(_iceberg, machine, name))
+        # A uuid doesn't tell Iceberg tables apart: one metadata file may be registered twice.
+        parts[f"{ICEBERG}{hashlib.sha256(to_json(list(name))).hexdigest()[:32]}"] = part
     return parts
 
 
@@ -75,21 +82,20 @@ def restore(machine: Machine, parts: Mapping[str, bytes]) -> None:
         _restore_machine(machine, json.loads(parts[MACHINE]))
         chunks = sorted(int(name[len(IDS) :]) for name in parts if name.startswith(IDS))
         for chunk in chunks:
-            _restore_ids(machine, json.loads(parts[f"{IDS}{chunk}"]))
+            restore_ids(machine, json.loads(parts[f"{IDS}{chunk}"]))
+        for name in sorted(parts):
+            if name.startswith(ICEBERG):
+                _restore_iceberg(machine, parts[name])
         tables = [_restore_table(data) for name, data in parts.items() if name.startswith(TABLE)]
-    except (KeyError, ValueError, TypeError, IndexError) as error:
+    except (KeyError, ValueError, TypeError, IndexError, Invalid) as error:
         raise CorruptLog(f"a checkpoint's part cannot be read: {error!r}; delete it") from error
     for table in sorted(tables, key=lambda t: t.table_id):
         machine.tables[table.table_id] = table
 
 
-def _json(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
 def _machine(machine: Machine) -> bytes:
     rules = machine.rules
-    return _json(
+    return to_json(
         {
             "format": FORMAT,
             "sequence": machine.sequence,
@@ -105,12 +111,24 @@ def _machine(machine: Machine) -> bytes:
                 [list(n), [list(p) for p in properties]]
                 for n, properties in machine.catalogue.namespaces.items()
             ),
-            "locations": sorted(
-                [list(parts), list(place.table_id), place.incarnation, place.is_live]
-                for parts, place in machine.locations.items().items()
-            ),
+            "locations": _places(machine.locations),
+            "iceberg_locations": _places(machine.iceberg.locations),
         }
     )
+
+
+def _places(locations: Locations) -> list[list[Any]]:
+    return sorted(
+        [list(parts), list(place.table_id), place.incarnation, place.is_live]
+        for parts, place in locations.items().items()
+    )
+
+
+def _restore_places(locations: Locations, rows: Iterable[list[Any]]) -> None:
+    for parts, table_id, incarnation, is_live in rows:
+        scheme, *path = parts
+        location = f"{scheme}://{'/'.join(path)}" if scheme else f"/{'/'.join(path)}"
+        locations.take(location, Place(tuple(table_id), incarnation, is_live))
 
 
 def _restore_machine(machine: Machine, state: Any) -> None:
@@ -121,86 +139,28 @@ def _restore_machine(machine: Machine, state: Any) -> None:
     machine.rules = Rules(*state["rules"])
     for name, properties in state["namespaces"]:
         machine.catalogue.namespaces[tuple(name)] = tuple((k, v) for k, v in properties)
-    for parts, table_id, incarnation, is_live in state["locations"]:
-        scheme, *path = parts
-        location = f"{scheme}://{'/'.join(path)}" if scheme else f"/{'/'.join(path)}"
-        machine.locations.take(location, Place(tuple(table_id), incarnation, is_live))
+    _restore_places(machine.locations, state["locations"])
+    _restore_places(machine.iceberg.locations, state["iceberg_locations"])
 
 
-def _ids(machine: Machine, chunk: int) -> bytes:
-    ids = [
-        [
-            transaction_id,
-            d.sequence,
-            d.status.value,
-            d.attempt,
-            d.payload_hash.hex(),
-            d.time_ms,
-            d.code.value,
-            [_result(result) for result in d.results],
-            d.noted,
-        ]
-        for transaction_id, d in machine.once.chunk(chunk)
-    ]
-    return _json({"changed": dict(machine.once.chunks())[chunk], "ids": ids})
+def _iceberg(machine: Machine, name: TableId) -> bytes:
+    iceberg = machine.iceberg
+    head = to_json({"table": list(name), "changed_at": iceberg.changed_at[name]})
+    return len(head).to_bytes(8) + head + encode_state(iceberg.tables[name])
 
 
-def _result(r: OperationResult) -> list[Any]:
-    return [
-        list(r.table),
-        r.incarnation,
-        r.operation,
-        r.version,
-        r.read_version,
-        r.first_fragment_id,
-        r.first_row_id,
-        r.rebased_over,
-        r.rebased,
-        r.location,
-    ]
-
-
-def _restore_result(row: list[Any]) -> OperationResult:
-    return OperationResult(
-        table=tuple(row[0]),
-        incarnation=row[1],
-        operation=row[2],
-        version=row[3],
-        read_version=row[4],
-        first_fragment_id=row[5],
-        first_row_id=row[6],
-        rebased_over=row[7],
-        rebased=row[8],
-        location=row[9],
-    )
-
-
-def _restore_ids(machine: Machine, state: Any) -> None:
-    machine.once.restore(
-        (
-            (
-                row[0],
-                Decided(
-                    row[1],
-                    Status(row[2]),
-                    row[3],
-                    bytes.fromhex(row[4]),
-                    row[5],
-                    Code(row[6]),
-                    tuple(_restore_result(result) for result in row[7]),
-                    row[8],
-                ),
-            )
-            for row in state["ids"]
-        ),
-        state["changed"],
-    )
+def _restore_iceberg(machine: Machine, data: bytes) -> None:
+    end = 8 + int.from_bytes(data[:8])
+    state = json.loads(data[8:end])
+    name = tuple(state["table"])
+    machine.iceberg.tables[name] = decode_state(data[end:])
+    machine.iceberg.changed_at[name] = state["changed_at"]
 
 
 def _table(table: Table) -> bytes:
     history = table.history
     versions, entries = history.entries()
-    head = _json(
+    head = to_json(
         {
             "table": list(table.table_id),
             "incarnation": table.incarnation,

@@ -104,10 +104,10 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
 def _check_conflicts(draft: Draft, view: View, parsed: Parsed) -> None:
     transaction, kind = parsed.transaction, parsed.kind
     table, read_version = view.table, transaction.read_version
-    if read_version > table.version:
+    if read_version > view.version:
         raise rejected(
             Code.FUTURE_READ_VERSION,
-            f"the staged {kind} read version {read_version}, and version {table.version} is "
+            f"the staged {kind} read version {read_version}, and version {view.version} is "
             "the newest; read the table again",
         )
     asking = Asking(
@@ -121,7 +121,7 @@ def _check_conflicts(draft: Draft, view: View, parsed: Parsed) -> None:
         finding = first_conflict(asking, table.history, read_version)
         if finding is not None:
             raise conflict_refused(table, kind, finding, read_version, table.version)
-    check_own(view, asking)
+    check_own(view, asking, read_version)
 
 
 def manifest_version(path: str, *, is_staged: bool) -> int:

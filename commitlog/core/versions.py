@@ -12,12 +12,13 @@ from collections.abc import Iterable, Mapping
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.direct import direct_delta
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.fitting import added_fragments
 from commitlog.core.history import Touched
 from commitlog.core.manifest import ManifestDelta, ManifestState
 from commitlog.core.tables import Table
 from commitlog.core.touches import keys_of, touched
 from commitlog.errors import CorruptLog
-from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import OUTCOME_INLINE_BYTES_MAX
 from commitlog.model.operations import CreateTableVersion, LanceCommit
@@ -176,6 +177,23 @@ def same_operation(message: bytes, expected: Transaction) -> bool:
     return mine == theirs
 
 
+def current_form(transaction: Transaction) -> Transaction:
+    """Return a transaction without forms that are deprecated and that pylance doesn't write.
+
+    A Rewrite that names its fragments itself is a Rewrite of one group.
+    """
+    older = transaction.rewrite if transaction.HasField("rewrite") else None
+    if older is None or not (older.old_fragments or older.new_fragments):
+        return transaction
+    current = Transaction()
+    current.CopyFrom(transaction)
+    group = current.rewrite.groups.add()
+    group.old_fragments.extend(older.old_fragments)
+    group.new_fragments.extend(older.new_fragments)
+    del current.rewrite.old_fragments[:], current.rewrite.new_fragments[:]
+    return current
+
+
 def new_fragments(transaction: Transaction) -> Iterable[DataFragment]:
     """Return the fragments that an operation brings."""
     field = transaction.WhichOneof("operation")
@@ -185,4 +203,27 @@ def new_fragments(transaction: Transaction) -> Iterable[DataFragment]:
         return transaction.update.new_fragments
     if field == "overwrite":
         return transaction.overwrite.fragments
+    if field == "rewrite":
+        return added_fragments(transaction.rewrite)
     return ()
+
+
+def images(transaction: Transaction) -> Iterable[DataFragment]:
+    """Return the fragments that an operation lists as they are to be, with or without new files."""
+    field = transaction.WhichOneof("operation")
+    if field == "merge":
+        return transaction.merge.fragments
+    if field == "update" and transaction.update.update_mode == Transaction.REWRITE_COLUMNS:
+        return transaction.update.updated_fragments
+    return ()
+
+
+def brought_files(transaction: Transaction) -> Iterable[DataFile]:
+    """Return the data files that an operation brings, besides those of `images`."""
+    field = transaction.WhichOneof("operation")
+    if field == "data_replacement":
+        return [group.new_file for group in transaction.data_replacement.replacements]
+    if field == "data_overlay":
+        groups = transaction.data_overlay.groups
+        return [overlay.data_file for group in groups for overlay in group.overlays]
+    return [file for fragment in new_fragments(transaction) for file in fragment.files]

@@ -45,6 +45,7 @@ class Code(StrEnum):
     TOO_OLD = "TOO_OLD"
     DOMAIN_MISMATCH = "DOMAIN_MISMATCH"
     NO_SUCH_TABLE = "NO_SUCH_TABLE"
+    NO_SUCH_NAMESPACE = "NO_SUCH_NAMESPACE"
     TABLE_EXISTS = "TABLE_EXISTS"
     TABLE_REPLACED = "TABLE_REPLACED"
     LOCATION_TAKEN = "LOCATION_TAKEN"
@@ -209,6 +210,21 @@ class OperationResult:
     """The manifest delta of what pylance or a client built; None for what we build ourselves."""
     location: str = ""
     """The table's location, where the operation made or ended one."""
+    metadata_location: str = ""
+    """An Iceberg table's metadata file as the transaction left it."""
+    snapshot_id: int = -1
+    """An Iceberg table's current snapshot; -1 if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequirement:
+    """A requirement on an Iceberg table that didn't hold."""
+
+    table: TableId
+    requirement: str
+    """As the client sent it, in JSON."""
+    actual: str
+    """What the table has instead, in JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +271,8 @@ class Outcome:
     results: tuple[OperationResult, ...] = ()
     conflict: Conflict | None = None
     observed: tuple[Observation, ...] = ()
+    failed_requirements: tuple[FailedRequirement, ...] = ()
+    """Every requirement that didn't hold, in the order of the request."""
     epoch: int = 0
     node: str = ""
     """`host:port` of the leader's socket."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -208,7 +208,7 @@ def index(*, where: Where = HERE) -> None:
 
 
 def server(*, where: Where = HERE, host: str | None = None, port: int | None = None) -> None:
-    """Serve /healthz and /readyz over HTTP.
+    """Serve the Lance Namespace, the Iceberg catalogue, /healthz and /readyz over HTTP.
 
     Parameters
     ----------
@@ -217,8 +217,13 @@ def server(*, where: Where = HERE, host: str | None = None, port: int | None = N
     port
         Its port (2333); 0 picks one. [COMMITLOG_PORT]
     """
+    from commitlog import CommitLog
     from consumers import roots
     from consumers.health import Health
+    from consumers.iceberg_catalog import IcebergSettings
+    from consumers.iceberg_log import LogIcebergService
+    from consumers.iceberg_rest import iceberg_routes
+    from consumers.namespace.routes import routes
     from consumers.server import serve
     from consumers.up import take_http_listener
 
@@ -229,9 +234,16 @@ def server(*, where: Where = HERE, host: str | None = None, port: int | None = N
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         listener = inherited or roots.listen(config.host, config.port)
         log = connect(config)
+        kafka: dict[str, Any] = dict(config.kafka)
+        servers = config.need_bootstrap_servers()
+        client = CommitLog.connect(servers, config.log, token=config.token, **kafka)
+        health = Health(log, config.root, config.token)
+        iceberg = LogIcebergService(client)
+        ours = iceberg_routes(iceberg, IcebergSettings(iceberg.tables_root))
         try:
-            serve(Health(log, config.root, config.token), listener, stop=stop, on_ready=on_ready)
+            serve(health, listener, routes=[*routes(client), *ours], stop=stop, on_ready=on_ready)
         finally:
+            client.close()
             log.close()
 
     run_part("server", root, work)

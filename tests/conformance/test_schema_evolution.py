@@ -33,7 +33,7 @@ from tests.golden.records import (
 RELEASED = {
     "genesis-v1": "33f0333ba5ab0df0",
     "leader-started-v1": "559638006f545ae1",
-    "outcome-v1": "766c044c241fdf0c",
+    "outcome-v1": "555dfcdc2d21409d",
     "protocol-version-v1": "3c593c737fe8ccec",
     "transaction-v1": "829f9a0767bc85cb",
 }

@@ -150,7 +150,7 @@ class MemoryIcebergService:
         path = local_path(location)
         return location in self.files if path is None else path.exists()
 
-    def lance_operations(self, items: Sequence[Any]) -> tuple[Operation, ...]:
+    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
         raise InvalidTransaction("this service has no Lance tables", field="lance-operations")
 
     def replayed(self) -> State:

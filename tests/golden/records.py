@@ -31,6 +31,7 @@ from commitlog.model.records import (
     Application,
     Code,
     Conflict,
+    FailedRequirement,
     FileWritten,
     FragmentImage,
     Genesis,
@@ -175,6 +176,14 @@ OUTCOME, OUTCOME_BYTES = avro.seal_outcome(
                 location="file:///tables/flights",
             ),
             OperationResult(TABLE, INCARNATION, "Append", delta=Recording(HASH, 4)),
+            OperationResult(
+                ("ice", "t"),
+                INCARNATION,
+                "IcebergChange",
+                location="file:///tables/ice/t",
+                metadata_location="file:///tables/ice/t/metadata/00001-x.metadata.json",
+                snapshot_id=7,
+            ),
         ),
         conflict=Conflict(
             table=TABLE,
@@ -187,6 +196,11 @@ OUTCOME, OUTCOME_BYTES = avro.seal_outcome(
             advice="Read version 13 and redo.",
         ),
         observed=(Observation("_deletions/3.bin", 10, HASH), Observation("data/x.lance", -1)),
+        failed_requirements=(
+            FailedRequirement(
+                ("ice", "t"), '{"type":"assert-table-uuid","uuid":"x"}', '{"uuid":"y"}'
+            ),
+        ),
     ),
     previous_hash=HASH,
     epoch=3,

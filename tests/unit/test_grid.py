@@ -38,6 +38,8 @@ STRICTER = {
     ("Append", "Update"),
     # An index may not land on a dropped field.
     ("CreateIndex", "Project"),
+    # Built as of the head, a replacement would end an overlay that it never saw.
+    ("DataReplacement", "DataOverlay"),
 }
 
 

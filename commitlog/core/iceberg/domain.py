@@ -1,0 +1,193 @@
+"""Decides the Iceberg part of a transaction over the tables as they stand: all or nothing.
+
+Checked in this order, over all tables before the next: the request itself (400), whether tables
+and namespaces exist (404), requirements (409, all that fail), then the updates, whose own
+refusals are 400, or 409 for values that the table has moved past. The same call with the same
+arguments gives the same answer in every process: a follower applies an outcome by it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.reading import dump_json, load_json
+from commitlog.core.iceberg.refusals import Invalid, Stale
+from commitlog.core.iceberg.requests import TableChange, check_distinct, parse_change
+from commitlog.core.iceberg.requirements import unmet
+from commitlog.core.iceberg.table import IcebergTable
+from commitlog.core.iceberg.updates import apply_updates
+from commitlog.model.operations import IcebergChange
+from commitlog.model.records import Code, Status
+from commitlog.model.table import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequirement:
+    """A requirement that didn't hold, and what the table has instead."""
+
+    table: TableId
+    requirement: Mapping[str, Any]
+    actual: Mapping[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the item of `failed-requirements`."""
+        return {
+            "identifier": {"namespace": list(self.table[:-1]), "name": self.table[-1]},
+            "requirement": dict(self.requirement),
+            "actual": dict(self.actual),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergRefused:
+    """Why nothing of the transaction is applied."""
+
+    status: Status
+    code: Code
+    message: str
+    failed: tuple[FailedRequirement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergResult:
+    """What became of one table."""
+
+    table: TableId
+    before: IcebergTable | None
+    after: IcebergTable
+
+    is_registered: bool = False
+    """Whether `after` is somebody else's metadata file, taken over as it is."""
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the table has another metadata file than before."""
+        return self.after is not self.before
+
+    @property
+    def writes_file(self) -> bool:
+        """Whether `after.encode()` must be written to `after.metadata_location`."""
+        return self.is_changed and not self.is_registered
+
+
+def decide_iceberg(
+    tables: Mapping[TableId, IcebergTable],
+    operations: Sequence[IcebergChange],
+    *,
+    time_ms: int,
+    transaction_id: str,
+    namespaces: Container[TableId],
+    others: Mapping[TableId, str],
+    check_location: Callable[[str], str] = lambda location: "",
+) -> tuple[IcebergResult, ...] | IcebergRefused:
+    """Decide all Iceberg changes of one transaction; changes nothing.
+
+    `others` are the tables of other formats, by name, with their uuids: they hold their names, but
+    no Iceberg change can touch them. `check_location` says why metadata cannot be written at a
+    location, or nothing; it must depend on the log alone.
+    """
+    try:
+        changes = [parse_change(operation) for operation in operations]
+        check_distinct(changes)
+        for change in changes:
+            if refused := _missing(change, tables, namespaces, others):
+                return refused
+        if refused := _failed(changes, tables, others):
+            return refused
+        results = []
+        for change in changes:
+            before = tables.get(change.table)
+            after = _applied(change, before, time_ms, transaction_id)
+            result = IcebergResult(change.table, before, after, change.is_register)
+            if result.writes_file and (reason := check_location(after.metadata_location)):
+                return IcebergRefused(Status.REJECTED, Code.LOCATION_NOT_ALLOWED, reason)
+            results.append(result)
+        return tuple(results)
+    except Invalid as error:
+        return IcebergRefused(Status.REJECTED, Code.INVALID_OPERATION, str(error))
+    except Stale as error:
+        return IcebergRefused(Status.RETRYABLE, Code.EXPECTATION_FAILED, str(error))
+
+
+def _applied(
+    change: TableChange, before: IcebergTable | None, time_ms: int, transaction_id: str
+) -> IcebergTable:
+    name = ".".join(change.table)
+    try:
+        return apply_updates(
+            before,
+            change.updates,
+            time_ms=time_ms,
+            # The metadata file of each table of a transaction has a name of its own.
+            transaction_id="\x1f".join((transaction_id, *change.table)),
+        )
+    except Invalid as error:
+        raise Invalid(f"table {name}: {error}") from None
+    except Stale as error:
+        raise Stale(f"table {name}: {error}") from None
+
+
+def _missing(
+    change: TableChange,
+    tables: Mapping[TableId, IcebergTable],
+    namespaces: Container[TableId],
+    others: Mapping[TableId, str],
+) -> IcebergRefused | None:
+    name, parent = ".".join(change.table), change.table[:-1]
+    if not change.is_create and change.table not in tables:
+        reason = "is not an Iceberg table" if change.table in others else "does not exist"
+        return IcebergRefused(Status.REJECTED, Code.NO_SUCH_TABLE, f"Table {reason}: {name}")
+    if change.is_create and parent and parent not in namespaces:
+        return IcebergRefused(
+            Status.REJECTED,
+            Code.NO_SUCH_NAMESPACE,
+            f"Namespace does not exist: {'.'.join(parent)}",
+        )
+    return None
+
+
+def _failed(
+    changes: Sequence[TableChange],
+    tables: Mapping[TableId, IcebergTable],
+    others: Mapping[TableId, str],
+) -> IcebergRefused | None:
+    failed = []
+    for change in changes:
+        for requirement in change.requirements:
+            if change.is_create and change.table in others:
+                actual: Mapping[str, Any] | None = {"uuid": others[change.table]}
+            else:
+                actual = unmet(requirement, tables.get(change.table))
+            if actual is not None:
+                failed.append(FailedRequirement(change.table, requirement.sent, actual))
+    if not failed:
+        return None
+    names = dict.fromkeys(".".join(item.table) for item in failed)
+    plural = "s" if len(names) > 1 else ""
+    return IcebergRefused(
+        Status.RETRYABLE,
+        Code.EXPECTATION_FAILED,
+        f"Transaction failed: requirement not met for table{plural} {', '.join(names)}",
+        tuple(failed),
+    )
+
+
+def encode_state(table: IcebergTable) -> bytes:
+    """Return what a checkpoint keeps of a table."""
+    return f"{dump_json(table.metadata_location)}\n{table.to_json()}".encode("ascii")
+
+
+def decode_state(data: bytes) -> IcebergTable:
+    """Return the table of a checkpoint."""
+    location, metadata = data.split(b"\n", 1)
+    what = "a checkpoint's table metadata"
+    return table_of(load_json(metadata, what), load_json(location, what), path=what)
+
+
+def state_digest(table: IcebergTable) -> bytes:
+    """Return a digest of all that is known of a table."""
+    return hashlib.sha256(encode_state(table)).digest()

@@ -1,0 +1,183 @@
+"""Partition specs and sort orders: added with ids of the server's choice, set, removed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog.core.iceberg.actions import Action, current_fields, last_added
+from commitlog.core.iceberg.draft import Draft
+from commitlog.core.iceberg.reading import Node
+from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.schemas import Fields
+from commitlog.core.iceberg.transforms import check_source, read_transform
+
+FIRST_PARTITION_FIELD_ID = 1000
+UNSORTED = 0
+
+Parts = list[dict[str, Any]]
+
+
+def read_spec(node: Node) -> Parts:
+    """Return a partition spec's fields; they have ids all or none."""
+    if (spec_id := node.optional("spec-id")) is not None:
+        spec_id.int32()
+    parts: Parts = []
+    for item in node.member("fields").items():
+        part: dict[str, Any] = {
+            "name": item.member("name").text(),
+            "transform": read_transform(item.member("transform")),
+            "source-id": item.member("source-id").int32(),
+        }
+        if (field_id := item.optional("field-id")) is not None:
+            part["field-id"] = field_id.int32(low=0)
+        if any(part["name"] == other["name"] for other in parts):
+            item.fail(f"uses the name {part['name']!r} a second time")
+        parts.append(part)
+    ids = [part["field-id"] for part in parts if "field-id" in part]
+    if len(ids) not in {0, len(parts)}:
+        node.fail("gives ids to some of its fields; give them to all or to none")
+    if len(ids) != len(set(ids)):
+        node.fail("gives one id to two fields")
+    return parts
+
+
+def read_order(node: Node) -> Parts:
+    """Return a sort order's fields."""
+    if (order_id := node.optional("order-id")) is not None:
+        order_id.int32()
+    return [_read_sort_field(item) for item in node.member("fields").items()]
+
+
+def _read_sort_field(item: Node) -> dict[str, Any]:
+    part = {
+        "transform": read_transform(item.member("transform")),
+        "source-id": item.member("source-id").int32(),
+        "direction": item.member("direction").string().lower(),
+        "null-order": item.member("null-order").string().lower(),
+    }
+    if part["direction"] not in {"asc", "desc"}:
+        item.member("direction").fail("must be 'asc' or 'desc'")
+    if part["null-order"] not in {"nulls-first", "nulls-last"}:
+        item.member("null-order").fail("must be 'nulls-first' or 'nulls-last'")
+    return part
+
+
+def _add_spec(draft: Draft, parts: Parts) -> None:
+    table = draft.table
+    spec_id = 0
+    for known in table.specs:
+        if _shape(known["fields"]) == _shape(parts):
+            # What was added here before keeps its meaning for -1 only while something was added.
+            draft.last_added_spec = None if draft.last_added_spec is None else int(known["spec-id"])
+            return
+        spec_id = max(spec_id, known["spec-id"] + 1)
+    fields = current_fields(draft)
+    for part in parts:
+        _check_partition_name(part, fields)
+        check_source(f"partition field {part['name']!r}", *_source(part), fields)
+    numbered = _numbered(draft, parts)
+    ids = [part["field-id"] for part in numbered]
+    expected = list(range(FIRST_PARTITION_FIELD_ID, FIRST_PARTITION_FIELD_ID + len(ids)))
+    if table.format_version == 1 and ids != expected:
+        raise Invalid(f"format version 1 needs the partition field ids {expected}, not {ids}")
+    draft.change(
+        specs=table.specs.add({"spec-id": spec_id, "fields": numbered}),
+        last_partition_id=max([table.last_partition_id, *ids]),
+    )
+    draft.last_added_spec = spec_id
+
+
+def _numbered(draft: Draft, parts: Parts) -> Parts:
+    if all("field-id" in part for part in parts):
+        return parts
+    table = draft.table
+    known: dict[tuple[int, str], int] = {}
+    if table.format_version > 1:
+        # The same source and transform are the same field in every spec.
+        for spec in table.specs:
+            for part in spec["fields"]:
+                known.setdefault(_source(part), part["field-id"])
+    is_first = table.format_version == 1
+    following = FIRST_PARTITION_FIELD_ID - 1 if is_first else table.last_partition_id
+    numbered: Parts = []
+    for part in parts:
+        field_id = known.pop(_source(part), None)
+        if field_id is None:
+            following += 1
+            field_id = following
+        numbered.append({**part, "field-id": field_id})
+    return numbered
+
+
+def _check_partition_name(part: dict[str, Any], fields: Fields) -> None:
+    column = fields.by_name.get(part["name"])
+    if column is not None and column.field_id != part["source-id"]:
+        raise Invalid(
+            f"partition field {part['name']!r} has the name of a column that it is not made from"
+        )
+
+
+def _shape(parts: Parts) -> list[tuple[Any, ...]]:
+    return [(p["source-id"], p["transform"].lower(), p["name"]) for p in parts]
+
+
+def _source(part: dict[str, Any]) -> tuple[int, str]:
+    return part["source-id"], part["transform"]
+
+
+def _set_default_spec(draft: Draft, wanted: int) -> None:
+    spec_id = last_added(wanted, draft.last_added_spec, "partition spec")
+    if spec_id != draft.table.default_spec_id:
+        # Whether there is such a spec is checked when all updates are applied.
+        draft.change(default_spec_id=spec_id)
+        draft.is_layout_changed = True
+
+
+def _remove_specs(draft: Draft, spec_ids: list[int]) -> None:
+    if draft.table.default_spec_id in spec_ids:
+        raise Invalid(f"partition spec {draft.table.default_spec_id} is the default: set another")
+    if spec_ids:
+        draft.change(specs=draft.table.specs.remove(spec_ids))
+
+
+def _add_order(draft: Draft, parts: Parts) -> None:
+    table = draft.table
+    order_id = 1 if parts else UNSORTED
+    for known in table.sort_orders:
+        if list(known["fields"]) == parts:
+            draft.last_added_order = (
+                None if draft.last_added_order is None else int(known["order-id"])
+            )
+            return
+        if parts:
+            order_id = max(order_id, known["order-id"] + 1)
+    if parts:
+        fields = current_fields(draft)
+        for part in parts:
+            check_source("a sort field", *_source(part), fields)
+    draft.change(sort_orders=table.sort_orders.add({"order-id": order_id, "fields": parts}))
+    draft.last_added_order = order_id
+
+
+def _set_default_order(draft: Draft, wanted: int) -> None:
+    order_id = last_added(wanted, draft.last_added_order, "sort order")
+    if order_id != draft.table.default_sort_order_id:
+        draft.change(default_sort_order_id=order_id)
+        draft.is_layout_changed = True
+
+
+def _read_spec_id(node: Node) -> int:
+    return node.member("spec-id").int32(low=-1)
+
+
+LAYOUT_ACTIONS = {
+    "add-spec": Action(lambda node: read_spec(node.member("spec")), _add_spec),
+    "set-default-spec": Action(_read_spec_id, _set_default_spec),
+    "remove-partition-specs": Action(
+        lambda node: [item.int32() for item in node.member("spec-ids").items()], _remove_specs
+    ),
+    "add-sort-order": Action(lambda node: read_order(node.member("sort-order")), _add_order),
+    "set-default-sort-order": Action(
+        lambda node: node.member("sort-order-id").int32(low=-1), _set_default_order
+    ),
+}

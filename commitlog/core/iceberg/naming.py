@@ -1,0 +1,48 @@
+"""Names that follow from the transaction: the metadata file's, and a uuid nobody sent.
+
+Deciding a transaction again after a crash names the same file, so a retry writes the same bytes
+to the same place, and a file whose transaction has no outcome is an orphan by its name alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from uuid import UUID, uuid5
+
+from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.table import COMPRESSION, METADATA_PATH
+
+_SPACE = UUID("9b8c0f0e-2c40-5d0a-9d53-0f6a0e1c7b11")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")
+_NUMBER = re.compile(r"(?:^|/)v?(\d{1,9})[-.][^/]*$")
+
+
+def derived_uuid(transaction_id: str, *what: str) -> str:
+    """Return the uuid of one thing that a transaction makes."""
+    return str(uuid5(_SPACE, "\x1f".join((transaction_id, *what))))
+
+
+def check_place(location: str, what: str) -> str:
+    """Return a location without its last slashes; refuse one that isn't absolute."""
+    stripped = location.rstrip("/")
+    is_absolute = stripped.startswith("/") or _SCHEME.match(stripped)
+    if not is_absolute or "\0" in stripped or ".." in stripped.split("/"):
+        raise Invalid(
+            f"{what} is {location!r}; it must be an absolute path or URI without '..' in it"
+        )
+    return stripped
+
+
+def next_metadata_location(
+    location: str, properties: Mapping[str, str], previous: str, uuid: str
+) -> str:
+    """Return where the metadata goes that follows the one at `previous` (empty: there is none)."""
+    folder = f"{location.rstrip('/')}/metadata"
+    if METADATA_PATH in properties:
+        folder = check_place(properties[METADATA_PATH], f"property {METADATA_PATH}")
+    number = _NUMBER.search(previous)
+    following = int(number[1]) + 1 if number else 0
+    compressed = properties.get(COMPRESSION, "none").lower() == "gzip"
+    suffix = ".gz.metadata.json" if compressed else ".metadata.json"
+    return f"{folder}/{following:05d}-{uuid}{suffix}"

@@ -1,0 +1,147 @@
+"""Reads parsed JSON by type; whatever is wrong is an `Invalid` that names its place.
+
+A place is written as people would in Python: `table-changes[0].updates[2].snapshot-id`. Booleans
+are not numbers and floats are not integers here, though Python's `json` and `int` are more relaxed.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+from commitlog.core.iceberg.refusals import Invalid
+
+INT32 = 2**31 - 1
+INT64 = 2**63 - 1
+DEPTH_MAX = 100
+"""Levels of a document; Python's own limit depends on the caller's stack, so it cannot decide."""
+
+
+def load_json(text: str | bytes, what: str) -> Any:
+    """Parse JSON strictly: no NaN, no lone surrogates, no document deeper than `DEPTH_MAX`."""
+    try:
+        value = _DECODER.decode(text if isinstance(text, str) else text.decode())
+    except RecursionError:
+        raise Invalid(f"{what} is nested deeper than {DEPTH_MAX} levels") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise Invalid(f"{what} is not JSON: {error}") from None
+    _check_depth(value, what)
+    return value
+
+
+def dump_json(value: Any) -> str:
+    """Write JSON in its one compact form; only ASCII, so that any encoder can take it."""
+    return _ENCODER.encode(value)
+
+
+class Node:
+    """A JSON value and its place in the document."""
+
+    __slots__ = ("path", "value")
+
+    def __init__(self, value: Any, path: str) -> None:
+        """Take a parsed value; `path` is empty for the document itself."""
+        self.value = value
+        self.path = path
+
+    def fail(self, problem: str) -> NoReturn:
+        """Refuse the document because of this value."""
+        raise Invalid(f"{self.path or 'body'} {problem}")
+
+    def object(self) -> dict[str, Any]:
+        """Return the object's members."""
+        if not isinstance(self.value, dict):
+            self.fail(f"must be an object, not {_kind(self.value)}")
+        return self.value
+
+    def items(self) -> list[Node]:
+        """Return the array's items."""
+        if not isinstance(self.value, list):
+            self.fail(f"must be an array, not {_kind(self.value)}")
+        return [Node(value, f"{self.path}[{i}]") for i, value in enumerate(self.value)]
+
+    def optional(self, name: str) -> Node | None:
+        """Return a member, or None if it is absent or null."""
+        value = self.object().get(name)
+        return None if value is None else Node(value, self._place(name))
+
+    def member(self, name: str) -> Node:
+        """Return a member that must be there and not null."""
+        members = self.object()
+        if members.get(name) is None:
+            problem = "must not be null" if name in members else "is missing"
+            Node(None, self._place(name)).fail(problem)
+        return Node(members[name], self._place(name))
+
+    def string(self) -> str:
+        """Return a string."""
+        if not isinstance(self.value, str):
+            self.fail(f"must be a string, not {_kind(self.value)}")
+        try:
+            self.value.encode()
+        except UnicodeEncodeError:
+            self.fail("is not Unicode text: it holds a lone surrogate")
+        return self.value
+
+    def text(self) -> str:
+        """Return a string that isn't empty."""
+        if not self.string():
+            self.fail("must not be empty")
+        return str(self.value)
+
+    def integer(self, low: int = -INT64 - 1, high: int = INT64) -> int:
+        """Return an integer between two bounds."""
+        if not isinstance(self.value, int) or isinstance(self.value, bool):
+            self.fail(f"must be an integer, not {_kind(self.value)}")
+        if not low <= self.value <= high:
+            self.fail(f"is {self.value}, which is not between {low} and {high}")
+        return self.value
+
+    def int32(self, low: int = -INT32 - 1) -> int:
+        """Return a 32-bit integer."""
+        return self.integer(low, INT32)
+
+    def boolean(self) -> bool:
+        """Return a boolean."""
+        if not isinstance(self.value, bool):
+            self.fail(f"must be a boolean, not {_kind(self.value)}")
+        return self.value
+
+    def strings(self) -> dict[str, str]:
+        """Return an object whose members are strings."""
+        members = self.object()
+        for name in members:
+            Node(name, self._place(name)).string()
+            Node(members[name], self._place(name)).string()
+        return dict(members)
+
+    def _place(self, name: str) -> str:
+        return f"{self.path}.{name}" if self.path else name
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
+    return "null" if value is None else names.get(type(value), f"the number {value!r:.40}")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_ENCODER = json.JSONEncoder(separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _check_depth(value: Any, what: str) -> None:
+    level = [value]
+    for _ in range(DEPTH_MAX):
+        level = [
+            item
+            for container in level
+            if isinstance(container, dict | list)
+            for item in (container.values() if isinstance(container, dict) else container)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return
+    raise Invalid(f"{what} is nested deeper than {DEPTH_MAX} levels")

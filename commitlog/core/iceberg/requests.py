@@ -1,0 +1,160 @@
+"""Reads commit requests: all that can be told without looking at a table.
+
+Whatever is wrong here is a 400, found before it is asked whether tables exist (404) and whether
+requirements hold (409).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.core.iceberg.actions import Update
+from commitlog.core.iceberg.reading import Node, dump_json, load_json
+from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.requirements import ASSERT_CREATE, Requirement, read_requirement
+from commitlog.core.iceberg.updates import REGISTER, read_update
+from commitlog.errors import InvalidTransaction
+from commitlog.model.limits import RECORD_BYTES_MAX
+from commitlog.model.operations import IcebergChange
+from commitlog.model.table import TableId, parse_table_id
+
+TABLES_MAX = 100
+UPDATES_MAX = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a request asks of one table."""
+
+    table: TableId
+    requirements: tuple[Requirement, ...]
+    updates: tuple[Update, ...]
+    sent: IcebergChange
+    """The same as the log keeps it: with the JSON that the client wrote."""
+
+    @property
+    def is_create(self) -> bool:
+        """Whether the table must not exist yet."""
+        return any(r.type == ASSERT_CREATE for r in self.requirements)
+
+    @property
+    def is_register(self) -> bool:
+        """Whether it takes over somebody else's metadata file."""
+        return any(update.action == REGISTER for update in self.updates)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """A request to change several tables at once."""
+
+    changes: tuple[TableChange, ...]
+    lance_operations: tuple[Any, ...] = ()
+    """Items of `lance-operations`, which commit together with the changes."""
+
+
+def parse_commit(
+    body: Any, *, tables_max: int = TABLES_MAX, updates_max: int = UPDATES_MAX
+) -> CommitRequest:
+    """Read the body of a multi-table commit; raise Invalid naming the place that is wrong."""
+    node = Node(body, "")
+    node.object()
+    items = node.member("table-changes").items()
+    if not items:
+        node.member("table-changes").fail("must not be empty")
+    if len(items) > tables_max:
+        node.member("table-changes").fail(
+            f"has {len(items)} tables; a transaction may change {tables_max}"
+        )
+    changes = tuple(
+        _read_change(item, read_identifier(item.member("identifier")), updates_max)
+        for item in items
+    )
+    check_distinct(changes)
+    lance = node.optional("lance-operations")
+    return CommitRequest(changes, tuple(i.value for i in lance.items()) if lance else ())
+
+
+def parse_table_commit(body: Any, table: TableId, *, updates_max: int = UPDATES_MAX) -> TableChange:
+    """Read the body of a commit to one table, whose address names it."""
+    node = Node(body, "")
+    identifier = node.optional("identifier")
+    if identifier is not None and read_identifier(identifier) != table:
+        identifier.fail("names another table than the address")
+    return _read_change(node, table, updates_max)
+
+
+def read_identifier(node: Node) -> TableId:
+    """Read a table's identifier."""
+    namespace = [item.string() for item in node.member("namespace").items()]
+    if not namespace:
+        node.member("namespace").fail("must not be empty")
+    return _table_id(node, (*namespace, node.member("name").string()))
+
+
+def read_namespace(node: Node) -> TableId:
+    """Read a namespace's name."""
+    parts = tuple(item.string() for item in node.items())
+    if not parts:
+        node.fail("must not be empty")
+    return _table_id(node, parts)
+
+
+def parse_change(operation: IcebergChange) -> TableChange:
+    """Read what the log keeps of a change."""
+    value = {
+        "requirements": load_json(operation.requirements, "requirements"),
+        "updates": load_json(operation.updates, "updates"),
+    }
+    # The server says how many updates a request may have; here the record's size bounds them.
+    return _read_change(Node(value, ""), operation.table, RECORD_BYTES_MAX, is_logged=True)
+
+
+def check_distinct(changes: Sequence[TableChange]) -> None:
+    """Refuse a request that names a table twice."""
+    seen: dict[TableId, int] = {}
+    for i, change in enumerate(changes):
+        first = seen.setdefault(change.table, i)
+        if first != i:
+            raise Invalid(
+                f"table-changes[{i}].identifier names {'.'.join(change.table)}, which "
+                f"table-changes[{first}] names already: put all updates of a table in one item"
+            )
+
+
+def _read_change(
+    node: Node, table: TableId, updates_max: int, *, is_logged: bool = False
+) -> TableChange:
+    requirements = node.member("requirements").items()
+    updates = node.member("updates").items()
+    if len(updates) > updates_max:
+        node.member("updates").fail(
+            f"has {len(updates)} updates; a table may have {updates_max} in one transaction"
+        )
+    read = tuple(read_requirement(item) for item in requirements)
+    for other in read:
+        if other.type != ASSERT_CREATE and any(r.type == ASSERT_CREATE for r in read):
+            node.member("requirements").fail(
+                f"holds {ASSERT_CREATE} and {other.type}, but a table that must not exist yet "
+                "has nothing else to require"
+            )
+    return TableChange(
+        table,
+        read,
+        tuple(read_update(item, is_logged=is_logged) for item in updates),
+        IcebergChange(
+            table,
+            dump_json(node.value["requirements"]),
+            dump_json(node.value["updates"]),
+        ),
+    )
+
+
+def _table_id(node: Node, parts: tuple[str, ...]) -> TableId:
+    try:
+        if any(ord(c) < 32 for part in parts for c in part):
+            raise InvalidTransaction(f"{parts!r} holds a control character")
+        return parse_table_id(parts)
+    except InvalidTransaction as error:
+        node.fail(f"is not usable: {error}")

@@ -1,0 +1,67 @@
+"""add-schema, set-current-schema, remove-schemas: the server picks the ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog.core.iceberg.actions import Action, last_added
+from commitlog.core.iceberg.draft import Draft
+from commitlog.core.iceberg.reading import Node
+from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.schemas import check_format, read_schema, same_schema, stored_fields
+
+
+def _read_add(node: Node) -> dict[str, Any]:
+    if (last := node.optional("last-column-id")) is not None:
+        last.int32()  # deprecated: the fields themselves say it
+    return read_schema(node.member("schema"))
+
+
+def _add(draft: Draft, schema: dict[str, Any]) -> None:
+    table = draft.table
+    fields = stored_fields(schema)
+    check_format(fields, table.format_version)
+    schema_id = table.current_schema_id
+    for known in table.schemas:
+        if same_schema(known, schema):
+            found = known["schema-id"]
+            draft.last_added_schema = found if found in draft.added_schemas else None
+            return
+        schema_id = max(schema_id, known["schema-id"] + 1)
+    draft.change(
+        schemas=table.schemas.add({**schema, "schema-id": schema_id}),
+        last_column_id=max(table.last_column_id, fields.highest_id),
+    )
+    draft.last_added_schema = schema_id
+    draft.added_schemas.add(schema_id)
+
+
+def _read_id(node: Node) -> int:
+    return node.member("schema-id").int32(low=-1)
+
+
+def _set_current(draft: Draft, wanted: int) -> None:
+    schema_id = last_added(wanted, draft.last_added_schema, "schema")
+    if schema_id not in draft.table.schemas:
+        raise Invalid(f"schema {schema_id} cannot be current: the table has no such schema")
+    if schema_id != draft.table.current_schema_id:
+        draft.change(current_schema_id=schema_id)
+        draft.is_layout_changed = True
+
+
+def _read_ids(node: Node) -> list[int]:
+    return [item.int32() for item in node.member("schema-ids").items()]
+
+
+def _remove(draft: Draft, schema_ids: list[int]) -> None:
+    if draft.table.current_schema_id in schema_ids:
+        raise Invalid(f"schema {draft.table.current_schema_id} is the current one: set another")
+    if schema_ids:
+        draft.change(schemas=draft.table.schemas.remove(schema_ids))
+
+
+SCHEMA_ACTIONS = {
+    "add-schema": Action(_read_add, _add),
+    "set-current-schema": Action(_read_id, _set_current),
+    "remove-schemas": Action(_read_ids, _remove),
+}

@@ -1,0 +1,245 @@
+"""Schemas: their fields by id, what makes one valid, and when two are the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.core.iceberg.reading import Node
+from commitlog.core.iceberg.refusals import Invalid
+
+_PLAIN = frozenset(
+    {
+        "boolean",
+        "int",
+        "long",
+        "float",
+        "double",
+        "date",
+        "time",
+        "timestamp",
+        "timestamptz",
+        "timestamp_ns",
+        "timestamptz_ns",
+        "string",
+        "uuid",
+        "binary",
+        "unknown",
+        "variant",
+        "geometry",
+        "geography",
+    }
+)
+_FIXED = re.compile(r"fixed\[\s*(\d{1,9})\s*\]")
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,9})\s*,\s*(\d{1,9})\s*\)")
+_PLACED = re.compile(r"(geometry|geography)\s*\((.*)\)", re.IGNORECASE)
+_SINCE_V3 = frozenset(
+    {"timestamp_ns", "timestamptz_ns", "variant", "unknown", "geometry", "geography"}
+)
+_DEFAULTS_SINCE = 3
+_DECIMAL_DIGITS_MAX = 38
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field, nested ones included; a list's element and a map's key and value are fields."""
+
+    field_id: int
+    name: str
+    """The full name: `address.street`."""
+    required: bool
+    type: str
+    """A primitive type's canonical name, or `struct`, `list`, `map`."""
+    parent: int | None
+    has_default: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """A schema's fields, by id and by full name."""
+
+    by_id: Mapping[int, Field]
+    by_name: Mapping[str, Field]
+
+    @property
+    def highest_id(self) -> int:
+        """The highest id in use, or 0."""
+        return max(self.by_id, default=0)
+
+    def ancestors(self, field: Field) -> Iterator[Field]:
+        """Yield the fields that a field lies in, from the inside."""
+        while field.parent is not None:
+            field = self.by_id[field.parent]
+            yield field
+
+
+def read_schema(node: Node) -> dict[str, Any]:
+    """Return a schema that is whole in itself, as it was sent."""
+    if node.member("type").string() != "struct":
+        node.member("type").fail("must be 'struct'")
+    fields = fields_of(node)
+    identifiers = node.optional("identifier-field-ids")
+    for item in identifiers.items() if identifiers else ():
+        _check_identifier(item, fields)
+    if (schema_id := node.optional("schema-id")) is not None:
+        schema_id.int32()
+    return node.object()
+
+
+def fields_of(node: Node) -> Fields:
+    """Return a schema's fields; raise Invalid where two share an id or a name."""
+    by_id: dict[int, Field] = {}
+    by_name: dict[str, Field] = {}
+    for field, where in _struct(node, "", None):
+        if field.field_id in by_id:
+            where.fail(
+                f"gives id {field.field_id} to {field.name}, which {by_id[field.field_id].name} has"
+            )
+        if field.name in by_name:
+            where.fail(f"names two fields {field.name}")
+        by_id[field.field_id] = by_name[field.name] = field
+    return Fields(by_id, by_name)
+
+
+def stored_fields(schema: Mapping[str, Any]) -> Fields:
+    """Return the fields of a schema that a table already has."""
+    return fields_of(Node(dict(schema), f"schema {schema.get('schema-id', 0)}"))
+
+
+def check_format(fields: Fields, format_version: int) -> None:
+    """Refuse types and defaults that the table's format version doesn't have."""
+    if format_version >= _DEFAULTS_SINCE:
+        return
+    for field in fields.by_id.values():
+        if field.type.split("(")[0] in _SINCE_V3:
+            raise Invalid(
+                f"field {field.name} has the type {field.type}, which needs format version 3; "
+                f"the table has {format_version}"
+            )
+        if field.has_default:
+            raise Invalid(
+                f"field {field.name} has an initial default, which needs format version 3; "
+                f"the table has {format_version}"
+            )
+
+
+def same_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Tell whether two schemas differ in nothing but their ids."""
+    return _canonical_struct(one) == _canonical_struct(other) and set(
+        one.get("identifier-field-ids") or ()
+    ) == set(other.get("identifier-field-ids") or ())
+
+
+def primitive(name: str) -> str | None:
+    """Return a primitive type's canonical name, or None if there is no such type."""
+    lower = name.lower()
+    if lower in _PLAIN:
+        return lower
+    if fixed := _FIXED.fullmatch(lower):
+        return f"fixed[{int(fixed[1])}]"
+    if decimal := _DECIMAL.fullmatch(lower):
+        precision, scale = int(decimal[1]), int(decimal[2])
+        return f"decimal({precision}, {scale})" if precision <= _DECIMAL_DIGITS_MAX else None
+    if placed := _PLACED.fullmatch(name):
+        return f"{placed[1].lower()}({placed[2].strip()})"
+    return None
+
+
+def _struct(node: Node, prefix: str, parent: int | None) -> Iterator[tuple[Field, Node]]:
+    for item in node.member("fields").items():
+        field_id = item.member("id").int32(low=0)
+        name = prefix + item.member("name").text()
+        required = item.member("required").boolean()
+        if (doc := item.optional("doc")) is not None:
+            doc.string()
+        kind = item.member("type")
+        has_default = item.optional("initial-default") is not None
+        yield Field(field_id, name, required, _name(kind), parent, has_default), item
+        yield from _nested(kind, name, field_id)
+
+
+def _nested(kind: Node, name: str, field_id: int) -> Iterator[tuple[Field, Node]]:
+    which = _name(kind)
+    if which == "struct":
+        yield from _struct(kind, f"{name}.", field_id)
+    elif which == "list":
+        required = kind.member("element-required").boolean()
+        yield from _part(kind, "element", name, required, field_id)
+    elif which == "map":
+        yield from _part(kind, "key", name, True, field_id)
+        required = kind.member("value-required").boolean()
+        yield from _part(kind, "value", name, required, field_id)
+
+
+def _part(
+    kind: Node, part: str, name: str, required: bool, parent: int
+) -> Iterator[tuple[Field, Node]]:
+    part_id = kind.member(f"{part}-id").int32(low=0)
+    inner = kind.member(part)
+    full = f"{name}.{part}"
+    yield Field(part_id, full, required, _name(inner), parent), kind
+    yield from _nested(inner, full, part_id)
+
+
+def _name(kind: Node) -> str:
+    if isinstance(kind.value, str):
+        name = primitive(kind.value)
+        if name is None:
+            kind.fail(f"is {kind.value!r}, which is not a type")
+        return name
+    which = kind.member("type").string()
+    if which not in {"struct", "list", "map"}:
+        kind.member("type").fail(f"is {which!r}; a nested type is a struct, a list or a map")
+    return which
+
+
+def _check_identifier(item: Node, fields: Fields) -> None:
+    field = fields.by_id.get(item.int32())
+    if field is None:
+        item.fail(f"names field {item.value}, which the schema doesn't have")
+    if field.type in {"struct", "list", "map", "variant"} or field.type in {"float", "double"}:
+        item.fail(f"names {field.name} of type {field.type}, which cannot identify a row")
+    if not field.required:
+        item.fail(f"names {field.name}, which is optional; an identifier field is required")
+    for above in fields.ancestors(field):
+        if above.type != "struct" or not above.required:
+            item.fail(f"names {field.name}, which lies in {above.name}: not a required struct")
+
+
+def _canonical_struct(struct: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            field["id"],
+            field["name"],
+            field["required"],
+            _canonical(field["type"]),
+            field.get("doc"),
+            field.get("initial-default"),
+            field.get("write-default"),
+        )
+        for field in struct["fields"]
+    ]
+
+
+def _canonical(kind: Any) -> Any:
+    if isinstance(kind, str):
+        return primitive(kind)
+    if kind["type"] == "struct":
+        return _canonical_struct(kind)
+    if kind["type"] == "list":
+        return (
+            "list",
+            kind["element-id"],
+            kind["element-required"],
+            _canonical(kind["element"]),
+        )
+    return (
+        "map",
+        kind["key-id"],
+        _canonical(kind["key"]),
+        kind["value-id"],
+        kind["value-required"],
+        _canonical(kind["value"]),
+    )

@@ -1,0 +1,180 @@
+"""Snapshots and the branches and tags that name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog.core.iceberg.actions import Action
+from commitlog.core.iceberg.draft import Draft, log_current
+from commitlog.core.iceberg.reading import INT64, Node
+from commitlog.core.iceberg.refusals import Invalid, Stale
+from commitlog.core.iceberg.table import MAIN, ROW_IDS_SINCE, IcebergTable
+
+_OPERATIONS = {"append", "replace", "overwrite", "delete"}
+
+
+def read_snapshot(node: Node) -> dict[str, Any]:
+    """Return a snapshot as it was sent, without members that are null."""
+    node.member("snapshot-id").integer(low=0)
+    node.member("timestamp-ms").integer(low=0)
+    node.member("manifest-list").text()
+    node.member("summary").strings()
+    operation = node.member("summary").member("operation").string()
+    if operation not in _OPERATIONS:
+        node.member("summary").member("operation").fail(
+            f"is {operation!r}; it must be one of {', '.join(sorted(_OPERATIONS))}"
+        )
+    for name in ("parent-snapshot-id", "sequence-number", "first-row-id", "added-rows"):
+        if (value := node.optional(name)) is not None:
+            value.integer(low=-1 if name == "parent-snapshot-id" else 0)
+    if (schema_id := node.optional("schema-id")) is not None:
+        schema_id.int32()
+    if node.optional("first-row-id") and not node.optional("added-rows"):
+        node.fail("has a first-row-id but no added-rows")
+    return {name: value for name, value in node.object().items() if value is not None}
+
+
+def _add(draft: Draft, snapshot: dict[str, Any]) -> None:
+    table = draft.table
+    for what, there in (
+        ("schema", len(table.schemas)),
+        ("partition spec", len(table.specs)),
+        ("sort order", len(table.sort_orders)),
+    ):
+        if not there:
+            raise Invalid(f"a snapshot cannot be added before a {what}")
+    snapshot_id = snapshot["snapshot-id"]
+    if snapshot_id in table.snapshots:
+        raise Invalid(f"snapshot {snapshot_id} is in the table already")
+    sequence_number = _checked_sequence_number(table, snapshot)
+    next_row_id = _checked_next_row_id(table, snapshot)
+    draft.change(
+        snapshots=table.snapshots.add(snapshot),
+        last_sequence_number=sequence_number,
+        next_row_id=next_row_id,
+    )
+    draft.added_snapshots.add(snapshot_id)
+
+
+def _checked_sequence_number(table: IcebergTable, snapshot: dict[str, Any]) -> int:
+    number: int = snapshot.get("sequence-number", 0)
+    last = table.last_sequence_number
+    if table.format_version == 1:
+        if number:
+            raise Invalid(
+                f"snapshot {snapshot['snapshot-id']} has the sequence number {number}; format "
+                "version 1 has none"
+            )
+    elif "parent-snapshot-id" in snapshot and number <= last:
+        raise Stale(
+            f"snapshot {snapshot['snapshot-id']} has the sequence number {number}, but the "
+            f"table's last one is {last}: read the table again and use a higher one"
+        )
+    elif number < last:
+        # Java lets a snapshot without a parent take the table's last sequence number back.
+        raise Invalid(
+            f"snapshot {snapshot['snapshot-id']} has the sequence number {number}, below the "
+            f"table's last one, {last}"
+        )
+    return number
+
+
+def _checked_next_row_id(table: IcebergTable, snapshot: dict[str, Any]) -> int:
+    if table.format_version < ROW_IDS_SINCE:
+        return table.next_row_id
+    first: int | None = snapshot.get("first-row-id")
+    if first is None:
+        raise Invalid(
+            f"snapshot {snapshot['snapshot-id']} has no first-row-id, which format version "
+            f"{ROW_IDS_SINCE} needs"
+        )
+    if first < table.next_row_id:
+        raise Stale(
+            f"snapshot {snapshot['snapshot-id']} has the first-row-id {first}, but the table's "
+            f"next-row-id is {table.next_row_id}: read the table again"
+        )
+    # Not next-row-id plus added-rows: a gap before `first` would make ids be given out twice.
+    following = first + int(snapshot["added-rows"])
+    if following > INT64:
+        raise Invalid(f"snapshot {snapshot['snapshot-id']} has row ids up to {following}")
+    return following
+
+
+def _read_remove(node: Node) -> list[int]:
+    return [item.integer() for item in node.member("snapshot-ids").items()]
+
+
+def _remove(draft: Draft, snapshot_ids: list[int]) -> None:
+    table = draft.table
+    gone = {id_ for id_ in snapshot_ids if id_ in table.snapshots}
+    if not gone:
+        return
+    draft.change(
+        snapshots=table.snapshots.remove(gone),
+        statistics=table.statistics.remove(gone),
+        partition_statistics=table.partition_statistics.remove(gone),
+    )
+    draft.removed_snapshots |= gone
+    for name, ref in table.refs.items():
+        if ref["snapshot-id"] in gone:
+            _remove_ref(draft, name)
+
+
+def _read_set_ref(node: Node) -> tuple[str, dict[str, Any]]:
+    name = node.member("ref-name").text()
+    return name, read_ref(node, name)
+
+
+def read_ref(node: Node, name: str) -> dict[str, Any]:
+    """Return what a branch or tag says of itself."""
+    kind = node.member("type").string().lower()
+    if kind not in {"branch", "tag"}:
+        node.member("type").fail(f"is {node.value['type']!r}; it must be 'branch' or 'tag'")
+    if kind == "tag" and name == MAIN:
+        node.member("type").fail("is 'tag', but main must be a branch")
+    ref: dict[str, Any] = {"snapshot-id": node.member("snapshot-id").integer(), "type": kind}
+    for limit in ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms"):
+        value = node.optional(limit)
+        if value is None:
+            continue
+        if kind == "tag" and limit != "max-ref-age-ms":
+            value.fail("is not for tags")
+        small = limit == "min-snapshots-to-keep"
+        ref[limit] = value.int32(low=1) if small else value.integer(low=1)
+    return ref
+
+
+def _set_ref(draft: Draft, arguments: tuple[str, dict[str, Any]]) -> None:
+    name, ref = arguments
+    table = draft.table
+    if table.refs.get(name) == ref:
+        return
+    snapshot = table.snapshots.get(ref["snapshot-id"])
+    if snapshot is None:
+        raise Invalid(f"{name} cannot name snapshot {ref['snapshot-id']}: the table has none such")
+    draft.change(refs={**table.refs, name: ref})
+    if name == MAIN:
+        snapshot_id = ref["snapshot-id"]
+        is_added = snapshot_id in draft.added_snapshots
+        time_ms = snapshot["timestamp-ms"] if is_added else draft.time_ms
+        draft.mains.append(snapshot_id)
+        draft.change(
+            current_snapshot_id=snapshot_id,
+            snapshot_log=log_current(table.snapshot_log, snapshot_id, time_ms),
+        )
+
+
+def _remove_ref(draft: Draft, name: str) -> None:
+    refs = dict(draft.table.refs)
+    if refs.pop(name, None) is not None:
+        draft.change(refs=refs)
+        if name == MAIN:
+            draft.change(current_snapshot_id=None)
+
+
+SNAPSHOT_ACTIONS = {
+    "add-snapshot": Action(lambda node: read_snapshot(node.member("snapshot")), _add),
+    "remove-snapshots": Action(_read_remove, _remove),
+    "set-snapshot-ref": Action(_read_set_ref, _set_ref),
+    "remove-snapshot-ref": Action(lambda node: node.member("ref-name").text(), _remove_ref),
+}

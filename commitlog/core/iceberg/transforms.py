@@ -1,0 +1,53 @@
+"""Partition and sort transforms: their canonical names, and which types each one takes."""
+
+from __future__ import annotations
+
+import re
+
+from commitlog.core.iceberg.reading import INT32, Node
+from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.schemas import Field, Fields
+
+VOID = "void"
+_WIDTH = re.compile(r"(bucket|truncate)\[(\d{1,10})\]", re.IGNORECASE)
+_TIMES = frozenset({"timestamp", "timestamptz", "timestamp_ns", "timestamptz_ns"})
+_TAKES = {
+    "year": _TIMES | {"date"},
+    "month": _TIMES | {"date"},
+    "day": _TIMES | {"date"},
+    "hour": _TIMES,
+    "bucket": _TIMES | {"int", "long", "date", "time", "string", "binary", "uuid"},
+    "truncate": frozenset({"int", "long", "string", "binary"}),
+}
+_NOT_IDENTITY = frozenset({"variant", "geometry", "geography", "struct", "list", "map"})
+
+
+def read_transform(node: Node) -> str:
+    """Return a transform's canonical name."""
+    text = node.string()
+    if width := _WIDTH.fullmatch(text):
+        if not 0 < int(width[2]) <= INT32:
+            node.fail(f"is {text!r}; the width must be between 1 and {INT32}")
+        return f"{width[1].lower()}[{int(width[2])}]"
+    if text.lower() not in {"identity", "year", "month", "day", "hour", VOID}:
+        node.fail(f"is {text!r}, which is not a transform that this server knows")
+    return text.lower()
+
+
+def check_source(what: str, source_id: int, transform: str, fields: Fields) -> Field | None:
+    """Refuse a transform of a column that isn't there or whose type it doesn't take."""
+    field = fields.by_id.get(source_id)
+    if transform == VOID:
+        return field
+    if field is None:
+        raise Invalid(f"{what} needs column {source_id}, which the current schema doesn't have")
+    base, base_type = transform.split("[")[0], re.split(r"[(\[]", field.type)[0]
+    if base == "identity":
+        taken = base_type not in _NOT_IDENTITY
+    else:
+        taken = base_type in _TAKES[base]
+        taken = taken or (base in {"bucket", "truncate"} and base_type == "decimal")
+        taken = taken or (base == "bucket" and base_type == "fixed")
+    if not taken:
+        raise Invalid(f"{what} cannot apply {transform} to {field.name} of type {field.type}")
+    return field

@@ -1,0 +1,73 @@
+"""All updates by name: read from a request, applied in its order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from commitlog.core.iceberg.actions import Action, Update
+from commitlog.core.iceberg.draft import Draft, finish, start
+from commitlog.core.iceberg.layout_actions import LAYOUT_ACTIONS
+from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.naming import derived_uuid
+from commitlog.core.iceberg.plain_actions import PLAIN_ACTIONS
+from commitlog.core.iceberg.reading import Node
+from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.schema_actions import SCHEMA_ACTIONS
+from commitlog.core.iceberg.snapshot_actions import SNAPSHOT_ACTIONS
+from commitlog.core.iceberg.table import IcebergTable
+
+ALIASES = {"add-partition-spec": "add-spec"}
+"""Names of the transaction document that differ from the official ones."""
+
+REGISTER = "commitlog-register"
+"""Take over metadata that lies in a file: the log keeps it whole. Clients cannot ask for it so."""
+
+ACTIONS: dict[str, Action] = {
+    **PLAIN_ACTIONS,
+    **SCHEMA_ACTIONS,
+    **LAYOUT_ACTIONS,
+    **SNAPSHOT_ACTIONS,
+}
+
+
+def read_update(node: Node, *, is_logged: bool = False) -> Update:
+    """Read one update; an unknown action is refused, since skipping it would change its meaning.
+
+    Only in the log may it be `REGISTER`.
+    """
+    sent = node.member("action").string().lower()
+    if is_logged and sent == REGISTER:
+        location = node.member("metadata-location").text()
+        table = table_of(node.member("metadata").value, location, path=node.member("metadata").path)
+        return Update(REGISTER, table)
+    name = ALIASES.get(sent, sent)
+    action = ACTIONS.get(name)
+    if action is None:
+        node.member("action").fail(
+            f"is {node.value['action']!r}, which this server cannot apply; it knows "
+            f"{', '.join(sorted({*ACTIONS, *ALIASES}))}"
+        )
+    return Update(name, action.read(node))
+
+
+def apply_updates(
+    base: IcebergTable | None, updates: Sequence[Update], *, time_ms: int, transaction_id: str
+) -> IcebergTable:
+    """Return the table with all updates applied in order; `base` itself if they change nothing.
+
+    `base` None makes a table. Raises Invalid or Stale; `base` is never changed.
+    """
+    if [update.action for update in updates] == [REGISTER]:
+        registered: IcebergTable = updates[0].arguments
+        return registered
+    format_version = 2
+    if base is None:
+        named = [u.arguments for u in updates if u.action == "upgrade-format-version"]
+        format_version = named[0] if named else format_version
+    uuid = derived_uuid(transaction_id, "table")
+    draft: Draft = start(base, time_ms=time_ms, uuid=uuid, format_version=format_version)
+    for update in updates:
+        if update.action == REGISTER:
+            raise Invalid(f"{REGISTER} must be the only update")
+        ACTIONS[update.action].apply(draft, update.arguments)
+    return finish(draft, base, transaction_id=transaction_id)

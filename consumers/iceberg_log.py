@@ -1,0 +1,238 @@
+"""The Iceberg catalogue's service over the log: asks the leader, appends, reads metadata files.
+
+Nothing is kept but metadata by its location, which never changes: names, heads and outcomes are
+the leader's, as of what Kafka acknowledged. Files are read only below the tables root, wherever a
+request points to.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+from lance_namespace import LanceNamespaceError, TableNotFoundError
+
+from commitlog import CommitLog
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.codecs.avro import decode_outcome_record
+from commitlog.core.iceberg.domain import FailedRequirement
+from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.reading import load_json
+from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.table import IcebergTable, is_compressed
+from commitlog.errors import InvalidTransaction, NoSuchTable
+from commitlog.model.operations import IcebergChange, Operation
+from commitlog.model.records import Outcome, Status
+from commitlog.model.table import TableId
+from consumers.iceberg_service import CatalogView, Committed, Refused
+from consumers.namespace.batch import batch_operations
+from consumers.namespace.call import IDEMPOTENCY_KEY, Call
+from consumers.namespace.service import Service
+from consumers.namespace.status import HttpError
+
+_TABLES_KEPT = 64
+
+V = TypeVar("V")
+
+
+class LogIcebergService:
+    """One log, for all requests. Thread-safe."""
+
+    def __init__(self, log: CommitLog) -> None:
+        """Serve this log."""
+        self._log = log
+        self._lance = Service(log)
+        self._kept: OrderedDict[str, IcebergTable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def tables_root(self) -> str:
+        """Where the log keeps its tables: nothing is read or written elsewhere."""
+        return self._log.runtime().genesis.tables_root
+
+    def view(self, *, timeout_seconds: float) -> CatalogView:
+        """Return the catalogue as of the log's end; each part is asked for when it is looked at."""
+        return CatalogView(
+            _Asked(self._names, self._table),
+            _Asked(self._others, lambda name: self._others().get(name)),
+            _Asked(self._namespaces, lambda name: self._namespaces().get(name)),
+        )
+
+    def submit(
+        self,
+        operations: Sequence[Operation],
+        *,
+        transaction_id: str,
+        principal: str,
+        timeout_seconds: float,
+    ) -> Committed | Refused:
+        """Append one transaction and return its outcome; the same id returns the same outcome."""
+        runtime = self._log.runtime()
+        made = self._log.transaction(tuple(operations), transaction_id=transaction_id)
+        transaction = replace(made, principal=principal)
+        ticket = runtime.submit(transaction, id_is_new=False)
+        try:
+            outcome = ticket.result(timeout_seconds, "committed")
+        finally:
+            runtime.forget(ticket)
+        if outcome.status is not Status.COMMITTED:
+            if outcome.answers is not None:
+                outcome = self._first(outcome, runtime.partition_of(transaction))
+            return Refused(
+                outcome.status,
+                outcome.code,
+                outcome.message,
+                tuple(
+                    FailedRequirement(
+                        failed.table,
+                        load_json(failed.requirement, "requirement"),
+                        load_json(failed.actual, "actual"),
+                    )
+                    for failed in outcome.failed_requirements
+                ),
+            )
+        locations = {r.table: r.metadata_location for r in outcome.results if r.metadata_location}
+        return Committed(transaction_id, locations)
+
+    def read_file(self, location: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+        store, name = self._place(location)
+        return store_for(store).read(name)
+
+    def has_file(self, location: str) -> bool:
+        """Tell whether there is such a file."""
+        try:
+            store, name = self._place(location)
+        except FileNotFoundError:
+            return False
+        return store_for(store).size(name) >= 0
+
+    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
+        """Return the operations of a request's `lance-operations`, as batch-commit reads them.
+
+        Those of the first request under this id, if there was one: what they name may be gone.
+        Raises InvalidTransaction, and NoSuchTable.
+        """
+        known = self._lance.transaction(transaction_id)
+        if known is not None:
+            return tuple(o for o in known[1].operations if not isinstance(o, IcebergChange))
+        call = Call(
+            "BatchCommitTables",
+            "lance-operations",
+            headers={IDEMPOTENCY_KEY: transaction_id},
+            body=json.dumps({"operations": list(items)}).encode(),
+        )
+        try:
+            return batch_operations(self._lance, call)
+        except (TableNotFoundError, NoSuchTable) as error:
+            raise NoSuchTable(f"lance-{error}") from error
+        except (LanceNamespaceError, HttpError, ValueError) as error:
+            raise InvalidTransaction(f"lance-{error}", field="lance-operations") from error
+
+    def _place(self, location: str) -> tuple[str, str]:
+        """Return the tables root and a path below it; a file elsewhere might as well not be."""
+        root = local_path(self.tables_root)
+        path = local_path(location)
+        if root is None or path is None or not path.is_absolute():
+            raise FileNotFoundError(f"{location} is not a local file")
+        real_root, real = root.resolve(), path.resolve()
+        if real_root not in real.parents:
+            raise FileNotFoundError(f"{location} is not below the tables root {root}")
+        return str(real_root), str(real.relative_to(real_root))
+
+    def _first(self, repeated: Outcome, partition: int) -> Outcome:
+        """Return the outcome that another one repeats: it says all that was wrong."""
+        found = self._log.runtime().request(
+            partition, "transaction", transaction_id=repeated.transaction_id
+        )
+        if found is None:
+            return repeated
+        first = decode_outcome_record(base64.b64decode(found["outcome"]))
+        return first if isinstance(first, Outcome) else repeated
+
+    def _ask_all(self, method: str) -> Iterator[dict[str, Any]]:
+        runtime = self._log.runtime()
+        for partition in range(runtime.partitions):
+            yield from runtime.request(partition, method)
+
+    def _names(self) -> dict[TableId, None]:
+        return {tuple(entry["table"]): None for entry in self._ask_all("iceberg_tables")}
+
+    def _others(self) -> dict[TableId, str]:
+        return {tuple(entry["table"]): entry["incarnation"] for entry in self._ask_all("tables")}
+
+    def _namespaces(self) -> dict[TableId, Mapping[str, str]]:
+        found: dict[TableId, Mapping[str, str]] = {}
+        for entry in self._ask_all("namespaces"):
+            name = tuple(entry["namespace"])
+            found[name] = {**found.get(name, {}), **entry["properties"]}
+        return found
+
+    def _table(self, name: TableId) -> IcebergTable | None:
+        runtime = self._log.runtime()
+        partition = runtime.domains.partition(name)
+        asked = {"table": list(name)}
+        head = runtime.request(partition, "iceberg_table", **asked)
+        if head is None:
+            return None
+        location = head["metadata_location"]
+        with self._lock:
+            kept = self._kept.get(location)
+        if kept is not None and kept.uuid == head["uuid"]:
+            return kept
+        try:
+            data = self.read_file(location)
+            text = gzip.decompress(data) if is_compressed(location) else data
+            table = table_of(load_json(text, location), location)
+        except (OSError, EOFError, zlib.error, Invalid):
+            # The log has it all the same.
+            head = runtime.request(partition, "iceberg_table", metadata=True, **asked)
+            if head is None:
+                return None
+            location = head["metadata_location"]
+            return table_of(load_json(head["metadata"], location), location)
+        with self._lock:
+            self._kept[location] = table
+            if len(self._kept) > _TABLES_KEPT:
+                self._kept.popitem(last=False)
+        return table
+
+
+class _Asked(Mapping[TableId, V], Generic[V]):
+    """A mapping whose names and values are asked for only when they are looked at, once."""
+
+    def __init__(
+        self,
+        names: Callable[[], Mapping[TableId, Any]],
+        value: Callable[[TableId], V | None],
+    ) -> None:
+        self._ask_names = names
+        self._ask_value = value
+        self._names: Mapping[TableId, Any] | None = None
+        self._values: dict[TableId, V | None] = {}
+
+    def __getitem__(self, name: TableId) -> V:
+        if name not in self._values:
+            self._values[name] = self._ask_value(name)
+        value = self._values[name]
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[TableId]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> Mapping[TableId, Any]:
+        if self._names is None:
+            self._names = self._ask_names()
+        return self._names

@@ -1,0 +1,169 @@
+"""The HTTP routes of the Iceberg REST catalogue, and of the multi-table commit.
+
+A handler reads its body up to a limit, then works in a thread: the log's answer may take its
+time, and the event loop serves others meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import uuid_utils
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from commitlog.core.iceberg.refusals import Invalid
+from commitlog.model.table import TableId, parse_table_id
+from consumers.iceberg_catalog import Asked, IcebergCatalog, IcebergSettings
+from consumers.iceberg_namespaces import SEPARATOR, IcebergNamespaces
+from consumers.iceberg_replies import failure_of, json_reply
+from consumers.iceberg_service import IcebergService
+
+_KEY = "Idempotency-Key"
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NAMESPACE = "/v1/namespaces/{namespace}"
+_TABLE = "/v1/namespaces/{namespace}/tables/{table}"
+
+Handler = Callable[[Request, bytes], Response]
+
+
+def iceberg_routes(service: IcebergService, settings: IcebergSettings) -> list[Route]:
+    """Return the routes of the catalogue."""
+    routes = _Routes(service, settings)
+    table: list[tuple[str, str, Handler]] = [
+        ("GET", "/v1/config", routes.config),
+        ("POST", "/v1/transactions/commit", routes.commit_transaction),
+        ("GET", "/v1/namespaces", routes.list_namespaces),
+        ("POST", "/v1/namespaces", routes.create_namespace),
+        ("HEAD", _NAMESPACE, routes.namespace_exists),
+        ("GET", _NAMESPACE, routes.load_namespace),
+        ("DELETE", _NAMESPACE, routes.drop_namespace),
+        ("POST", f"{_NAMESPACE}/properties", routes.update_namespace),
+        ("GET", f"{_NAMESPACE}/tables", routes.list_tables),
+        ("POST", f"{_NAMESPACE}/tables", routes.create_table),
+        ("POST", f"{_NAMESPACE}/register", routes.register_table),
+        ("HEAD", _TABLE, routes.table_exists),
+        ("GET", _TABLE, routes.load_table),
+        ("POST", _TABLE, routes.commit_table),
+        ("DELETE", _TABLE, routes.drop_table),
+        ("POST", f"{_TABLE}/metrics", routes.metrics),
+        ("POST", "/v1/tables/rename", routes.rename_table),
+    ]
+    routes.endpoints = [
+        f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}"
+        for method, path, _ in table
+        if path != "/v1/config"
+    ]
+    return [_route(method, path, handler, settings) for method, path, handler in table]
+
+
+def _route(method: str, path: str, handler: Handler, settings: IcebergSettings) -> Route:
+    async def endpoint(request: Request) -> Response:
+        try:
+            body = await _body(request, settings.body_bytes_max)
+            return await run_in_threadpool(handler, request, body)
+        except Exception as error:  # every failure has an answer of the catalogue's own shape
+            return failure_of(error).response(has_body=method != "HEAD")
+
+    route = Route(path, endpoint, methods=[method])
+    # Starlette adds HEAD to GET; here HEAD has handlers of its own.
+    route.methods = {method}
+    return route
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > bytes_max:
+            raise Invalid(f"body is larger than {bytes_max} bytes")
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+class _Routes:
+    def __init__(self, service: IcebergService, settings: IcebergSettings) -> None:
+        self._settings = settings
+        self._catalog = IcebergCatalog(service, settings)
+        self._namespaces = IcebergNamespaces(self._catalog)
+        self.endpoints: list[str] = []
+
+    def config(self, request: Request, body: bytes) -> Response:
+        return json_reply(
+            {
+                "defaults": {},
+                "overrides": {},
+                "endpoints": self.endpoints,
+                "idempotency-key-lifetime": self._settings.key_lifetime,
+            }
+        )
+
+    def commit_transaction(self, request: Request, body: bytes) -> Response:
+        return self._catalog.commit_transaction(_asked(request), body)
+
+    def list_namespaces(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.children(request.query_params)
+
+    def create_namespace(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.create(_asked(request), body)
+
+    def namespace_exists(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.exists(_namespace(request))
+
+    def load_namespace(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.load(_namespace(request))
+
+    def drop_namespace(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.drop(_asked(request), _namespace(request))
+
+    def update_namespace(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.update(_asked(request), _namespace(request), body)
+
+    def list_tables(self, request: Request, body: bytes) -> Response:
+        return self._catalog.list_tables(_namespace(request), request.query_params)
+
+    def create_table(self, request: Request, body: bytes) -> Response:
+        return self._catalog.create_table(_asked(request), _namespace(request), body)
+
+    def register_table(self, request: Request, body: bytes) -> Response:
+        return self._catalog.register_table(_asked(request), _namespace(request), body)
+
+    def table_exists(self, request: Request, body: bytes) -> Response:
+        return self._catalog.table_exists(_table(request))
+
+    def load_table(self, request: Request, body: bytes) -> Response:
+        snapshots = request.query_params.get("snapshots", "all")
+        return self._catalog.load_table(_table(request), snapshots=snapshots)
+
+    def commit_table(self, request: Request, body: bytes) -> Response:
+        return self._catalog.commit_table(_asked(request), _table(request), body)
+
+    def drop_table(self, request: Request, body: bytes) -> Response:
+        purge = request.query_params.get("purgeRequested", "false").lower() == "true"
+        return self._catalog.drop_table(_asked(request), _table(request), purge=purge)
+
+    def metrics(self, request: Request, body: bytes) -> Response:
+        return Response(status_code=204)
+
+    def rename_table(self, request: Request, body: bytes) -> Response:
+        return self._catalog.rename_table(_asked(request), body)
+
+
+def _asked(request: Request) -> Asked:
+    key = request.headers.get(_KEY)
+    if key is None:
+        return Asked(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False)
+    if not _UUID.fullmatch(key):
+        raise Invalid(f"header {_KEY} is {key!r}, which is not a UUID")
+    return Asked(key.lower(), "iceberg-rest", has_key=True)
+
+
+def _namespace(request: Request) -> TableId:
+    return parse_table_id(request.path_params["namespace"].split(SEPARATOR))
+
+
+def _table(request: Request) -> TableId:
+    return parse_table_id((*_namespace(request), request.path_params["table"]))

@@ -1,0 +1,82 @@
+"""What the Iceberg REST catalogue needs of the log: one reading, one writing.
+
+`view` shows the catalogue as of the log's end, so that a 404 or an empty list is true when it is
+said. `submit` appends one transaction and waits for its outcome; how it fails says what the
+caller may tell its client:
+
+    InvalidTransaction, RecordTooLarge   nothing was appended: 400
+    Unavailable, Overloaded              nothing was appended: 503 with Retry-After
+    OutcomeUnknown                       it may be committed: 500 CommitStateUnknownException
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from commitlog.core.iceberg.domain import FailedRequirement
+from commitlog.core.iceberg.table import IcebergTable
+from commitlog.model.operations import Operation
+from commitlog.model.records import Code, Status
+from commitlog.model.table import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogView:
+    """The tables and namespaces at one position of the log."""
+
+    tables: Mapping[TableId, IcebergTable]
+    others: Mapping[TableId, str]
+    """Tables of other formats, with their uuids: they hold names too."""
+    namespaces: Mapping[TableId, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A transaction that committed: where each Iceberg table's metadata is now."""
+
+    transaction_id: str
+    locations: Mapping[TableId, str]
+    tables: Mapping[TableId, IcebergTable] = field(default_factory=dict)
+    """The tables as committed, where the service has them at hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A transaction that did not commit, by a definite outcome."""
+
+    status: Status
+    code: Code
+    message: str
+    failed: tuple[FailedRequirement, ...] = ()
+
+
+class IcebergService(Protocol):
+    """The log, as the REST catalogue sees it. Its methods block; each ends by its deadline."""
+
+    def view(self, *, timeout_seconds: float) -> CatalogView:
+        """Return the catalogue as of the log's end; raise Unavailable if that cannot be known."""
+
+    def submit(
+        self,
+        operations: Sequence[Operation],
+        *,
+        transaction_id: str,
+        principal: str,
+        timeout_seconds: float,
+    ) -> Committed | Refused:
+        """Append one transaction and return its outcome; the same id returns the same outcome."""
+
+    def read_file(self, location: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+
+    def has_file(self, location: str) -> bool:
+        """Tell whether there is such a file."""
+
+    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
+        """Return the operations of a request's `lance-operations`.
+
+        Those of the first request under this id, if there was one: what they name may be gone.
+        Raises InvalidTransaction, and NoSuchTable.
+        """

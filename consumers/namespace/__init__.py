@@ -1,0 +1,1 @@
+"""The Lance Namespace: every operation of the protocol, answered from the log."""

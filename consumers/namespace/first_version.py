@@ -1,0 +1,58 @@
+"""A new table with rows: its first version is staged, then declared and committed as one record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace import (
+    DeclareTableResponse,
+    TableNotFoundError,
+    TableVersionNotFoundError,
+)
+
+from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
+from commitlog.model.table import TableId
+
+
+class _NewTable(StagingNamespace):
+    """What pylance sees of a table that nobody made yet."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location, 0)
+
+    def describe_table(self, request: Any) -> Any:
+        raise TableNotFoundError("there is no such table yet")
+
+    def declare_table(self, request: Any) -> Any:
+        return DeclareTableResponse(
+            location=self.location, managed_versioning=True, storage_options={}
+        )
+
+    def list_table_versions(self, request: Any) -> Any:
+        return {"versions": []}
+
+    def describe_table_version(self, request: Any) -> Any:
+        raise TableVersionNotFoundError("there is no version yet")
+
+
+def stage_first_version(
+    table: TableId,
+    location: str,
+    rows: pa.RecordBatchReader,
+    options: Mapping[str, Any] | None = None,
+) -> StagedManifest:
+    """Write rows below a location and return the manifest that would make them version 1."""
+    namespace = _NewTable(location)
+    lance.write_dataset(
+        rows,
+        namespace_client=namespace,
+        table_id=list(table),
+        mode="create",
+        enable_v2_manifest_paths=True,
+        **(options or {}),
+    )
+    (staged,) = namespace.staged
+    return staged

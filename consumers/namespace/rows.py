@@ -1,0 +1,267 @@
+"""Rows: tables made of them, added, changed, removed, counted and read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace import (
+    CountTableRowsRequest,
+    CreateTableRequest,
+    DeclareTableRequest,
+    DeleteFromTableRequest,
+    InsertIntoTableRequest,
+    InvalidInputError,
+    MergeInsertIntoTableRequest,
+    TableSchemaValidationError,
+    UnsupportedOperationError,
+    UpdateTableRequest,
+)
+
+from commitlog.client.execution import Execution
+from commitlog.client.rows import MergeOptions
+from commitlog.client.tables import TableInfo
+from commitlog.errors import InvalidTransaction, TableAlreadyExists
+from commitlog.model.operations import DeclareTable
+from commitlog.model.records import Outcome
+from commitlog.model.table import TableId
+from consumers.namespace.call import Call, one_of
+from consumers.namespace.first_version import stage_first_version
+from consumers.namespace.native import commit_natively, refuse_branch
+from consumers.namespace.service import Service
+from consumers.namespace.staged import Target, read_staged
+from consumers.namespace.tables import declaration
+from consumers.namespace.versions import commit_staged, raise_refusal
+
+TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS_MAX = 3600.0
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def create_table(service: Service, call: Call) -> dict[str, Any]:
+    """Make a table of an Arrow stream; its name and its rows are one record of the log."""
+    request = call.read(CreateTableRequest, {"mode", "properties"})
+    table = call.table
+    mode = one_of("mode", request.mode, "create", "exist_ok", "overwrite")
+    first = service.first_answer(call)
+    if first is None:
+        standing = service.find(table)
+        if standing is not None and mode == "exist_ok":
+            return _created(service, standing, standing.version, None)
+        if standing is not None and mode == "create":
+            raise TableAlreadyExists(
+                f"table {standing.name} exists, at {standing.location}; choose another name, or"
+                " the mode exist_ok or overwrite"
+            )
+        if standing is not None and standing.version and mode == "overwrite":
+            if request.properties:
+                raise UnsupportedOperationError(
+                    "CreateTable: properties of a table that exists; leave them out to overwrite"
+                )
+            return _overwritten(service, call, standing)
+        first = _create(service, call, table, request.properties)
+    outcome, transaction = first
+    made = transaction.operations[0]
+    assert isinstance(made, DeclareTable)
+    return {
+        "transaction_id": outcome.transaction_id,
+        "location": made.location,
+        "version": 1,
+        "storage_options": dict(service.settings.storage_options),
+        "properties": dict(made.properties),
+    }
+
+
+def _create(
+    service: Service, call: Call, table: TableId, properties: Mapping[str, str] | None
+) -> Any:
+    made = declaration(service, call, table, DeclareTableRequest(properties=dict(properties or {})))
+    rows = call.arrow()
+    try:
+        manifest = stage_first_version(table, made.location, rows)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise InvalidInputError(f"the rows cannot be written: {error}") from error
+    request = SimpleNamespace(
+        version=1,
+        manifest_path=f"{made.location}/{manifest.path}",
+        manifest_size=None,
+        e_tag=None,
+        metadata=None,
+        naming_scheme=manifest.naming_scheme,
+        branch=None,
+    )
+    staged = read_staged(Target(table, made.location, made.incarnation), request)
+    found = commit_staged(service, call, [made, staged.operation], staged.transaction_id)
+    raise_refusal(service, *found)
+    return found
+
+
+def _overwritten(service: Service, call: Call, info: TableInfo) -> dict[str, Any]:
+    body = commit_natively(
+        service, call, lambda dataset: lance.write_dataset(call.arrow(), dataset, mode="overwrite")
+    )
+    return _created(service, info, body["version"], body.get("transaction_id"))
+
+
+def _created(
+    service: Service, info: TableInfo, version: int, transaction_id: str | None
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "location": info.location,
+        "version": version,
+        "storage_options": dict(service.settings.storage_options),
+        "properties": dict(info.properties),
+    }
+    if transaction_id is not None:
+        body["transaction_id"] = transaction_id
+    return body
+
+
+def insert(service: Service, call: Call) -> dict[str, Any]:
+    """Add the rows of an Arrow stream, or put them in the place of all others."""
+    request = call.read(InsertIntoTableRequest, {"mode", "branch"})
+    info = service.info(call.table)
+    refuse_branch(call, info, request.branch)
+    if one_of("mode", request.mode, "append", "overwrite") == "overwrite":
+        rows = call.arrow().read_all()
+        body = commit_natively(
+            service, call, lambda dataset: lance.write_dataset(rows, dataset, mode="overwrite")
+        )
+        return {**body, "num_inserted_rows": rows.num_rows}
+    execution = _execution(service, call, info.table_id)
+    outcome = _checked(call, execution.append(call.arrow()))
+    return {
+        "transaction_id": outcome.transaction_id,
+        "version": outcome.version,
+        "num_inserted_rows": execution.counts.get("inserted", 0),
+    }
+
+
+def merge_insert(service: Service, call: Call) -> dict[str, Any]:
+    """Join the rows of an Arrow stream with the table by key."""
+    request = call.read(
+        MergeInsertIntoTableRequest,
+        {
+            *("branch", "on", "when_matched_update_all", "when_matched_update_all_filt"),
+            *("when_not_matched_insert_all", "when_not_matched_by_source_delete"),
+            *("when_not_matched_by_source_delete_filt", "timeout", "use_index"),
+        },
+    )
+    info = service.info(call.table)
+    refuse_branch(call, info, request.branch)
+    if not request.on:
+        raise InvalidInputError("on is missing: name the columns by which rows match")
+    if not (
+        request.when_matched_update_all
+        or request.when_not_matched_insert_all
+        or request.when_not_matched_by_source_delete
+    ):
+        raise InvalidInputError(
+            "nothing is asked for: set when_matched_update_all, when_not_matched_insert_all or"
+            " when_not_matched_by_source_delete"
+        )
+    options = MergeOptions(
+        bool(request.when_matched_update_all),
+        request.when_matched_update_all_filt,
+        bool(request.when_not_matched_insert_all),
+        bool(request.when_not_matched_by_source_delete),
+        request.when_not_matched_by_source_delete_filt,
+        use_index=bool(request.use_index),
+    )
+    execution = _execution(service, call, info.table_id, seconds(request.timeout))
+    outcome = _checked(call, execution.merge_insert(call.arrow(), tuple(request.on), options))
+    counts = execution.counts
+    return {
+        "transaction_id": outcome.transaction_id,
+        "num_updated_rows": counts.get("updated", 0),
+        "num_inserted_rows": counts.get("inserted", 0),
+        "num_deleted_rows": counts.get("deleted", 0),
+        "version": outcome.version,
+    }
+
+
+def update(service: Service, call: Call) -> dict[str, Any]:
+    """Set columns to SQL expressions, where a predicate holds."""
+    request = call.read(UpdateTableRequest, {"branch", "predicate", "updates"})
+    info = service.info(call.table)
+    refuse_branch(call, info, request.branch)
+    values: dict[str, Any] = {}
+    for pair in request.updates:
+        if len(pair) != 2 or pair[0] in values:
+            raise InvalidInputError(
+                f"updates holds one [column, expression] per column, not {pair}"
+            )
+        values[pair[0]] = pair[1]
+    execution = _execution(service, call, info.table_id)
+    outcome = _checked(call, execution.update(values, request.predicate or None))
+    return {
+        "transaction_id": outcome.transaction_id,
+        "updated_rows": execution.counts.get("updated", 0),
+        "version": outcome.version,
+    }
+
+
+def delete(service: Service, call: Call) -> dict[str, Any]:
+    """Delete the rows for which a predicate holds."""
+    request = call.read(DeleteFromTableRequest, {"branch", "predicate"})
+    info = service.info(call.table)
+    refuse_branch(call, info, request.branch)
+    if not request.predicate.strip():
+        raise InvalidInputError("predicate is empty; to delete all rows, say `true`")
+    execution = _execution(service, call, info.table_id)
+    outcome = _checked(call, execution.delete(request.predicate))
+    return {"transaction_id": outcome.transaction_id, "version": outcome.version}
+
+
+def count_rows(service: Service, call: Call) -> int:
+    """Count the rows of a version for which a predicate holds."""
+    request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
+    info = service.info(call.table)
+    refuse_branch(call, info, request.branch)
+    dataset = service.open(info, request.version)
+    try:
+        return dataset.count_rows(request.predicate or None)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise InvalidInputError(f"predicate {request.predicate!r}: {error}") from error
+
+
+def _execution(
+    service: Service, call: Call, table: TableId, timeout: float = TIMEOUT_SECONDS
+) -> Execution:
+    return Execution(
+        service.log,
+        table,
+        transaction_id=call.key,
+        properties=call.properties,
+        timeout=timeout,
+    )
+
+
+def _checked(call: Call, outcome: Outcome) -> Outcome:
+    call.position = outcome.sequence
+    return outcome.raise_for_conflict()
+
+
+def seconds(text: str | None) -> float:
+    """Return a duration such as `30s` or `5m` in seconds."""
+    if not text:
+        return TIMEOUT_SECONDS
+    found = _DURATION.fullmatch(text.strip())
+    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < value <= TIMEOUT_SECONDS_MAX:
+        raise InvalidInputError(
+            f"timeout is a duration such as 30s or 5m, at most 1h, not {text!r}"
+        )
+    return value
+
+
+def schema_error(error: InvalidTransaction) -> Exception:
+    """Return a mistake in the rows' columns by its own code."""
+    if error.field == "schema":
+        return TableSchemaValidationError(str(error))
+    return error

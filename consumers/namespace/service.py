@@ -1,0 +1,311 @@
+"""What all operations share: the log, descriptions of tables, submitting and its answers.
+
+It holds no truth. Everything is asked of the leader, whose answers are what Kafka acknowledged, or
+read from the tables' files. A repeated request is recognized by its transaction id: the caller's
+Idempotency-Key, Lance's own uuid, or one made of the request's content.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID, uuid5
+
+import lance
+from lance_namespace import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    NamespaceNotFoundError,
+    TableVersionNotFoundError,
+)
+
+from commitlog import CommitLog
+from commitlog.adapters.lance_namespace import object_path
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.client.submission import new_transaction_id, parse_message
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.avro import decode_log_record, decode_outcome_record
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest
+from commitlog.errors import NoSuchTable, OutcomeUnknown
+from commitlog.model.operations import Operation
+from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.table import TableId, format_table_id
+from consumers.namespace.call import Call
+
+BODY_HASH = "http.body_sha256"
+"""A property of transactions made under an Idempotency-Key: one key is one request."""
+FACTS_REMEMBERED_MAX = 100_000
+ATTEMPTS_REMEMBERED_MAX = 10_000
+ATTEMPTS_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the server behaves."""
+
+    base_path: str = ""
+    locations: tuple[str, ...] = ()
+    """Prefixes besides the tables root under which tables may lie."""
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    """Returned with each location."""
+    operations_max: int = 1000
+    json_bytes_max: int = 32 * 1024 * 1024
+    arrow_bytes_max: int = 4 * 1024 * 1024 * 1024
+    commit_seconds: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """What a version's manifest says; it never changes."""
+
+    size: int
+    e_tag: str
+    timestamp_millis: int
+
+
+class Service:
+    """One log, for all requests. Thread-safe."""
+
+    def __init__(self, log: CommitLog, settings: Settings | None = None) -> None:
+        """Serve this log."""
+        self.log = log
+        self.settings = settings or Settings()
+        self.attempts: OrderedDict[str, int] = OrderedDict()
+        """The last attempt of ids whose tries came through this process: saves asking."""
+        self._facts: OrderedDict[tuple[str, int], VersionFacts] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def info(self, table: TableId) -> TableInfo:
+        """Return a table as the log has it now; NoSuchTable."""
+        return self.log.table(table)
+
+    def find(self, table: TableId) -> TableInfo | None:
+        """Return a table, or None if the log has none of this name."""
+        try:
+            return self.log.table(table)
+        except NoSuchTable:
+            return None
+
+    def request(self, table_id: TableId, method: str, **params: Any) -> Any:
+        """Ask the leader that decides for a table."""
+        runtime = self.log.runtime()
+        return runtime.request(runtime.domains.partition(table_id), method, **params)
+
+    def namespaces(self) -> dict[TableId, dict[str, str]]:
+        """Return all namespaces with their properties."""
+        runtime = self.log.runtime()
+        found: dict[TableId, dict[str, str]] = {}
+        for partition in range(runtime.partitions):
+            for entry in runtime.request(partition, "namespaces"):
+                found.setdefault(tuple(entry["namespace"]), {}).update(entry["properties"])
+        return found
+
+    def need_namespace(self, namespace: TableId) -> dict[str, str]:
+        """Return a namespace's properties; the root always exists."""
+        if not namespace:
+            return {}
+        found = self.namespaces().get(namespace)
+        if found is None:
+            raise NamespaceNotFoundError(
+                f"the log knows no namespace {format_table_id(namespace)}; create it first"
+            )
+        return found
+
+    def transaction(self, transaction_id: str) -> tuple[Outcome, Transaction] | None:
+        """Return a decided transaction, or None if the log holds no answer to this id by now."""
+        runtime = self.log.runtime()
+        for partition in range(runtime.partitions):
+            found = runtime.request(partition, "transaction", transaction_id=transaction_id)
+            if found is None:
+                continue
+            outcome = decode_outcome_record(base64.b64decode(found["outcome"]))
+            key = f"{transaction_id}/0".encode()
+            record = decode_log_record(key, base64.b64decode(found["transaction"]))
+            if isinstance(outcome, Outcome) and isinstance(record, Transaction):
+                return outcome, record
+        return None
+
+    def change(self, call: Call, *operations: Operation) -> tuple[Outcome, Transaction]:
+        """Commit operations of the catalogue as one transaction, or raise why not.
+
+        Under an Idempotency-Key, the first answer is given again.
+        """
+        first = self.first_answer(call)
+        if first is not None:
+            return first
+        transaction_id = call.key
+        outcome, transaction = self.submit(
+            call, operations, transaction_id or new_transaction_id(), is_new=transaction_id is None
+        )
+        outcome.raise_for_conflict()
+        return outcome, transaction
+
+    def first_answer(self, call: Call) -> tuple[Outcome, Transaction] | None:
+        """Return what a request under the same Idempotency-Key was answered, if there was one."""
+        key = call.key
+        found = self.transaction(key) if key is not None else None
+        if found is None:
+            return None
+        outcome, transaction = found
+        if dict(transaction.properties).get(BODY_HASH) != body_hash(call):
+            raise ConcurrentModificationError(
+                f"the Idempotency-Key was used for another request, transaction {key}; use a new"
+                " key for a new request"
+            )
+        outcome.raise_for_conflict()
+        return outcome, transaction
+
+    def submit(
+        self,
+        call: Call,
+        operations: Sequence[Operation],
+        transaction_id: str,
+        *,
+        is_new: bool,
+        attempt: int = 0,
+    ) -> tuple[Outcome, Transaction]:
+        """Append a transaction and wait until its versions can be read."""
+        properties = list(call.properties)
+        if call.key is not None:
+            properties.append((BODY_HASH, body_hash(call)))
+        transaction = self.log.transaction(
+            tuple(operations),
+            transaction_id=transaction_id,
+            attempt=attempt,
+            properties=properties,
+        )
+        ticket = self.log.runtime().submit(transaction, id_is_new=is_new)
+        deadline = time.monotonic() + self.settings.commit_seconds
+        outcome = ticket.result(self.settings.commit_seconds, wait="committed")
+        if outcome.status is Status.COMMITTED:
+            call.committed, call.position = transaction_id, outcome.sequence
+            try:
+                outcome = ticket.result(max(deadline - time.monotonic(), 1), wait="readable")
+            except OutcomeUnknown as error:
+                raise OutcomeUnknown(
+                    f"transaction {transaction_id} is committed (sequence {outcome.sequence}), and"
+                    " its files cannot be read yet: describe the version again",
+                    transaction_id,
+                ) from error
+        return outcome, transaction
+
+    def note_attempt(self, transaction_id: str, attempt: int) -> None:
+        """Remember an id's last attempt for a while."""
+        with self._lock:
+            self.attempts[transaction_id] = attempt
+            if len(self.attempts) > ATTEMPTS_REMEMBERED_MAX:
+                self.attempts.popitem(last=False)
+
+    def incarnation(self, call: Call, number: int = 0) -> str:
+        """Return a new table's uuid; the same for a repeated request."""
+        seed = call.key or new_transaction_id()
+        return str(uuid5(UUID(seed), f"incarnation/{number}"))
+
+    def location(self, given: str, *, is_relative: bool = False) -> str:
+        """Return a location that a caller may name: under the tables root or an allowed prefix."""
+        root = self.log.runtime().genesis.tables_root
+        if "://" not in given and not given.startswith("/"):
+            given = f"{root.rstrip('/')}/{given}"
+        path = local_path(given)
+        if path is None:
+            store_for(given)
+        resolved = os.path.realpath(path or given)
+        for prefix in (root, *self.settings.locations):
+            allowed = local_path(prefix)
+            if allowed is not None and _is_inside(resolved, os.path.realpath(allowed)):
+                return os.path.abspath(path or given)
+        raise InvalidInputError(
+            f"location {given!r} is outside of the tables root {root!r} and of the allowed"
+            " prefixes; choose one inside, or have the server's operator allow it"
+        )
+
+    def readable(self, info: TableInfo, version: int) -> str:
+        """Return the canonical path of a version once it can be read, relative to the location."""
+        if not 1 <= version <= info.version:
+            raise TableVersionNotFoundError(
+                f"{info.name} has no version {version}; its newest is {info.version}"
+            )
+        answer = self.request(
+            info.table_id, "materialize", table=list(info.table_id), version=version
+        )
+        path: str = answer["path"]
+        return path if path.startswith(VERSIONS_DIRECTORY) else f"{VERSIONS_DIRECTORY}/{path}"
+
+    def version_entry(self, info: TableInfo, version: int, path: str = "") -> dict[str, Any]:
+        """Describe a version whose manifest can be read."""
+        path = path or self.readable(info, version)
+        facts = self._facts_of(info, version, path)
+        return {
+            "version": version,
+            "manifest_path": object_path(info.location, path),
+            "manifest_size": facts.size,
+            "e_tag": facts.e_tag,
+            "timestamp_millis": facts.timestamp_millis,
+        }
+
+    def transaction_id_of(self, info: TableInfo, version: int) -> str:
+        """Return the id of the transaction that made a version, as its manifest names it."""
+        store = store_for(info.location)
+        state, message = decode_manifest(store.read(self.readable(info, version)))
+        if message is not None:
+            return parse_message(message).uuid
+        # `<read version>-<uuid>.txn`
+        return state.transaction_file.partition("-")[2].removesuffix(".txn")
+
+    def open(self, info: TableInfo, version: int | None = None) -> lance.LanceDataset:
+        """Open a version for reading."""
+        wanted = info.version if version is None else version
+        if not info.version:
+            raise TableVersionNotFoundError(f"{info.name} is declared and has no version yet")
+        self.readable(info, wanted)
+        return self.log.opened.plain(info, wanted)
+
+    def open_managed(self, info: TableInfo) -> lance.LanceDataset:
+        """Open a table's head for native writes, which go through the log."""
+        self.open(info)
+        return self.log.open(info.table_id)
+
+    def _facts_of(self, info: TableInfo, version: int, path: str) -> VersionFacts:
+        key = (info.incarnation, version)
+        found = self._facts.get(key)
+        if found is not None:
+            return found
+        root = local_path(info.location)
+        data = store_for(info.location).read(path)
+        state, _ = decode_manifest(data)
+        e_tag = ""
+        if root is not None:
+            stat = (root / path).stat()
+            e_tag = f'"{stat.st_ino:x}-{stat.st_mtime_ns // 1000:x}-{stat.st_size:x}"'
+        facts = VersionFacts(len(data), e_tag, state.timestamp_nanos // 1_000_000)
+        with self._lock:
+            self._facts[key] = facts
+            if len(self._facts) > FACTS_REMEMBERED_MAX:
+                self._facts.popitem(last=False)
+        return facts
+
+
+def body_hash(call: Call) -> str:
+    """Return what tells one request from another under the same key."""
+    digest = hashlib.sha256()
+    digest.update(json.dumps([call.operation, call.object_id, sorted(call.query)]).encode())
+    if call.stream is not None:
+        call.stream.seek(0)
+        while piece := call.stream.read(1 << 20):
+            digest.update(piece)
+        call.stream.seek(0)
+    else:
+        digest.update(call.body)
+    return digest.hexdigest()
+
+
+def _is_inside(path: str, folder: str) -> bool:
+    return path.startswith(folder.rstrip(os.sep) + os.sep)

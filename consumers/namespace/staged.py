@@ -1,0 +1,132 @@
+"""Manifests that clients staged, read and made into operations of the log.
+
+A path is confined to the table's own `_versions`, and everything is read and checked before
+anything is appended. The transaction in the manifest names the commit, so that a client that asks
+twice commits once; each of a client's tries, after it rebased, is an attempt of that id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lance_namespace import InvalidInputError, UnsupportedOperationError
+
+from commitlog.adapters.lance_namespace import relative_path
+from commitlog.adapters.storage import store_for
+from commitlog.client.submission import parse_message
+from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name
+from commitlog.core.touches import kind_of
+from commitlog.errors import CommitLogError
+from commitlog.model.operations import CreateTableVersion
+from commitlog.model.table import TableId
+
+E_TAG, METADATA = "http.e_tag", "http."
+SCHEMES = ("V1", "V2")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table that a version is for: one that stands, or one that the same request declares."""
+
+    table: TableId
+    location: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A staged manifest as an operation, and the id of the transaction in it."""
+
+    operation: CreateTableVersion
+    transaction_id: str
+
+
+class StagedManifestMissing(InvalidInputError):
+    """There is no file where a client says that it staged a manifest."""
+
+
+def check_fields(request: Any) -> None:
+    """Refuse what no table can be asked for."""
+    if request.branch:
+        raise UnsupportedOperationError(
+            f"branch {request.branch!r}: versions of branches are not supported yet"
+        )
+    scheme = request.naming_scheme
+    if scheme is not None and scheme not in SCHEMES:
+        raise InvalidInputError(f"naming_scheme is V1 or V2, not {scheme!r}")
+    if request.version < 1:
+        raise InvalidInputError(
+            f"version {request.version} cannot be created: versions are numbered from 1, and"
+            " detached versions are not kept by the log"
+        )
+
+
+def read_staged(target: Target, request: Any) -> Staged:
+    """Read and check a staged manifest; nothing was appended if it raises."""
+    check_fields(request)
+    path = relative_path(target.location, request.manifest_path)
+    _check_name(path, request)
+    store = store_for(target.location)
+    try:
+        data = store.read(path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise StagedManifestMissing(
+            f"there is no staged manifest at {request.manifest_path!r}"
+        ) from error
+    if request.manifest_size is not None and request.manifest_size != len(data):
+        raise InvalidInputError(
+            f"manifest_size is {request.manifest_size}, and {request.manifest_path!r} has"
+            f" {len(data)} bytes"
+        )
+    try:
+        state, message = decode_manifest(data)
+        if message is None:
+            message = store.read(f"_transactions/{state.transaction_file}")
+        lance_message = parse_message(message)
+    except (CommitLogError, ValueError, OSError) as error:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} is no manifest of Lance with its transaction: {error}"
+        ) from error
+    if state.version != request.version:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
+        )
+    if not lance_message.uuid:
+        raise InvalidInputError(f"the transaction in {request.manifest_path!r} has no uuid")
+    operation = CreateTableVersion(
+        table=target.table,
+        version=request.version,
+        manifest_path=path,
+        manifest_size=len(data),
+        e_tag=request.e_tag or "",
+        naming_scheme=request.naming_scheme or "V2",
+        sha256=hashlib.sha256(data).digest(),
+        message=message,
+        operation=kind_of(lance_message),
+        incarnation=target.incarnation,
+        metadata=_metadata(request.metadata),
+    )
+    return Staged(operation, lance_message.uuid)
+
+
+def _check_name(path: str, request: Any) -> None:
+    name = parse_manifest_name(path.rsplit("/", 1)[1])
+    assert name is not None
+    if path.startswith("tree/"):
+        raise UnsupportedOperationError("versions of branches are not supported yet")
+    if name.version != request.version:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} names version {name.version}, not {request.version}"
+        )
+    if request.naming_scheme is not None and name.scheme != request.naming_scheme:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} is named after {name.scheme}, and naming_scheme is"
+            f" {request.naming_scheme}"
+        )
+
+
+def _metadata(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((metadata or {}).items()))

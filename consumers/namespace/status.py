@@ -1,0 +1,165 @@
+"""What a failure is called on the wire: Lance's error code, and the status that goes with it.
+
+A 4xx is given only where nothing was appended, or where the log holds the refusal. What isn't known
+is 500 and says so. 503 promises that nothing was appended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from lance_namespace import LanceNamespaceError
+from lance_namespace.errors import ErrorCode as Error
+from pydantic import ValidationError
+from starlette.responses import JSONResponse
+
+from commitlog.errors import (
+    CommitConflict,
+    CommitLogError,
+    CorruptLog,
+    Fenced,
+    InvalidTransaction,
+    NoSuchTable,
+    NoSuchVersion,
+    OutcomeUnknown,
+    Overloaded,
+    TableAlreadyExists,
+    Unavailable,
+    UnsupportedFormat,
+)
+from commitlog.model.records import Code, Status
+
+STATUS: Mapping[int, int] = {
+    Error.UNSUPPORTED: 406,
+    Error.NAMESPACE_NOT_FOUND: 404,
+    Error.NAMESPACE_ALREADY_EXISTS: 409,
+    Error.NAMESPACE_NOT_EMPTY: 409,
+    Error.TABLE_NOT_FOUND: 404,
+    Error.TABLE_ALREADY_EXISTS: 409,
+    Error.TABLE_INDEX_NOT_FOUND: 404,
+    Error.TABLE_INDEX_ALREADY_EXISTS: 409,
+    Error.TABLE_TAG_NOT_FOUND: 404,
+    Error.TABLE_TAG_ALREADY_EXISTS: 409,
+    Error.TRANSACTION_NOT_FOUND: 404,
+    Error.TABLE_VERSION_NOT_FOUND: 404,
+    Error.TABLE_COLUMN_NOT_FOUND: 404,
+    Error.INVALID_INPUT: 400,
+    Error.CONCURRENT_MODIFICATION: 409,
+    Error.PERMISSION_DENIED: 403,
+    Error.UNAUTHENTICATED: 401,
+    Error.SERVICE_UNAVAILABLE: 503,
+    Error.INTERNAL: 500,
+    Error.INVALID_TABLE_STATE: 409,
+    Error.TABLE_SCHEMA_VALIDATION_ERROR: 400,
+    Error.THROTTLING: 429,
+    Error.TABLE_BRANCH_NOT_FOUND: 404,
+    Error.TABLE_BRANCH_ALREADY_EXISTS: 409,
+}
+
+REJECTED: Mapping[Code, Error] = {
+    Code.CONFLICT: Error.CONCURRENT_MODIFICATION,
+    Code.READ_VERSION_PRUNED: Error.CONCURRENT_MODIFICATION,
+    Code.EXPECTATION_FAILED: Error.CONCURRENT_MODIFICATION,
+    Code.UNSUPPORTED_OPERATION: Error.UNSUPPORTED,
+    Code.ID_REUSED: Error.CONCURRENT_MODIFICATION,
+    Code.NO_SUCH_TABLE: Error.TABLE_NOT_FOUND,
+    Code.NO_SUCH_NAMESPACE: Error.NAMESPACE_NOT_FOUND,
+    Code.TABLE_EXISTS: Error.TABLE_ALREADY_EXISTS,
+    Code.TABLE_REPLACED: Error.CONCURRENT_MODIFICATION,
+    Code.LOCATION_TAKEN: Error.TABLE_ALREADY_EXISTS,
+    Code.WRONG_SCHEMA: Error.TABLE_SCHEMA_VALIDATION_ERROR,
+    Code.NOT_LATEST: Error.CONCURRENT_MODIFICATION,
+}
+"""What the log's own refusals are called; the others are mistakes of the request."""
+
+RETRY_AFTER_SECONDS = 1
+
+logger = logging.getLogger(__name__)
+
+
+class HttpError(LanceNamespaceError):
+    """A failure whose status says more than its code: 405, 413, 415."""
+
+    def __init__(
+        self, status: int, message: str, code: Error = Error.INVALID_INPUT, **headers: str
+    ) -> None:
+        """Take the status and headers besides the message."""
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+_COMMITLOG: tuple[tuple[type[CommitLogError], Error], ...] = (
+    (InvalidTransaction, Error.INVALID_INPUT),
+    (NoSuchVersion, Error.TABLE_VERSION_NOT_FOUND),
+    (NoSuchTable, Error.TABLE_NOT_FOUND),
+    (TableAlreadyExists, Error.TABLE_ALREADY_EXISTS),
+    (OutcomeUnknown, Error.INTERNAL),
+    (Unavailable, Error.SERVICE_UNAVAILABLE),
+    (UnsupportedFormat, Error.UNSUPPORTED),
+    (CorruptLog, Error.INTERNAL),
+    (Fenced, Error.INTERNAL),
+)
+
+
+def code_of(error: BaseException) -> Error:
+    """Return Lance's code for an error."""
+    if isinstance(error, LanceNamespaceError):
+        return Error(error.code)
+    if isinstance(error, CommitConflict):
+        if error.outcome.status is Status.REJECTED:
+            return REJECTED.get(error.outcome.code, Error.INVALID_INPUT)
+        return Error.CONCURRENT_MODIFICATION
+    if isinstance(error, ValidationError):
+        return Error.INVALID_INPUT
+    return next((code for kind, code in _COMMITLOG if isinstance(error, kind)), Error.INTERNAL)
+
+
+def message_of(error: BaseException) -> str:
+    """Say what is wrong, without what only our own log should hold."""
+    if isinstance(error, ValidationError):
+        return "; ".join(
+            f"{'.'.join(map(str, one['loc'])) or 'body'}: {one['msg']}"
+            for one in error.errors(include_url=False, include_input=False)[:5]
+        )
+    if isinstance(error, LanceNamespaceError | CommitLogError):
+        return str(error)
+    return (
+        f"the server failed: {type(error).__name__}; whether the request was carried out is unknown"
+    )
+
+
+def error_response(error: BaseException, instance: str) -> JSONResponse:
+    """Answer with an error's code, status and body."""
+    code = code_of(error)
+    status = getattr(error, "status", STATUS[code])
+    headers = dict(getattr(error, "headers", {}))
+    if status == 503:
+        seconds = RETRY_AFTER_SECONDS
+        if isinstance(error, Overloaded):
+            seconds = max(1, round(error.retry_after_seconds))
+        headers["Retry-After"] = str(seconds)
+    if status >= 500:
+        is_ours = isinstance(error, LanceNamespaceError | CommitLogError)
+        logger.error("%s: %s", instance, error, exc_info=None if is_ours else error)
+    body: dict[str, Any] = {"error": message_of(error), "code": int(code), "instance": instance}
+    if isinstance(error, CommitConflict):
+        body["detail"] = _detail(error)
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+def _detail(error: CommitConflict) -> str:
+    outcome = error.outcome
+    words = [f"{outcome.status} as outcome {outcome.sequence}"]
+    if outcome.code:
+        words.append(str(outcome.code))
+    if outcome.conflict is not None:
+        conflict = outcome.conflict
+        words.append(
+            f"{conflict.rule} against {conflict.operation} {conflict.transaction_id} at version"
+            f" {conflict.version}"
+        )
+    return ", ".join(words)

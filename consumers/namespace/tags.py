@@ -1,0 +1,125 @@
+"""Tags: names of versions, which Lance keeps beside the table in `_refs`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lance_namespace import (
+    CreateTableTagRequest,
+    DeleteTableTagRequest,
+    GetTableTagVersionRequest,
+    InvalidInputError,
+    ListTableBranchesRequest,
+    ListTableTagsRequest,
+    TableTagAlreadyExistsError,
+    TableTagNotFoundError,
+    UpdateTableTagRequest,
+)
+
+from commitlog.client.tables import TableInfo
+from consumers.namespace.call import Call, page
+from consumers.namespace.native import refuse_branch
+from consumers.namespace.service import Service
+
+
+def list_tags(service: Service, call: Call) -> dict[str, Any]:
+    """List a table's tags."""
+    request = call.read(ListTableTagsRequest, {"page_token", "limit"})
+    tags = _tags(service, service.info(call.table))
+    names, token = page(sorted(tags), request.page_token, request.limit)
+    body: dict[str, Any] = {"tags": {name: _contents(tags[name]) for name in names}}
+    return body if token is None else {**body, "page_token": token}
+
+
+def tag_version(service: Service, call: Call) -> dict[str, Any]:
+    """Return the version that a tag names."""
+    request = call.read(GetTableTagVersionRequest, {"tag"})
+    info = service.info(call.table)
+    tags = _tags(service, info)
+    _need(info, tags, request.tag)
+    found = _contents(tags[request.tag])
+    return {name: found[name] for name in ("version", "branch") if name in found}
+
+
+def create_tag(service: Service, call: Call) -> dict[str, Any]:
+    """Name a version."""
+    request = call.read(CreateTableTagRequest, {"tag", "version", "branch"})
+    info = service.info(call.table)
+    refuse_branch(call, info, request.branch)
+    dataset = service.open(info, request.version)
+    if request.tag in dataset.tags.list():
+        raise TableTagAlreadyExistsError(f"{info.name} has a tag {request.tag!r}")
+    try:
+        dataset.tags.create(request.tag, request.version)
+    except (ValueError, OSError) as error:
+        if "already exists" in str(error):
+            raise TableTagAlreadyExistsError(str(error)) from error
+        raise InvalidInputError(f"tag {request.tag!r}: {error}") from error
+    return {}
+
+
+def update_tag(service: Service, call: Call) -> dict[str, Any]:
+    """Have a tag name another version."""
+    request = call.read(UpdateTableTagRequest, {"tag", "version", "branch"})
+    info = service.info(call.table)
+    refuse_branch(call, info, request.branch)
+    dataset = service.open(info, request.version)
+    _need(info, dataset.tags.list(), request.tag)
+    try:
+        dataset.tags.update(request.tag, request.version)
+    except (ValueError, OSError) as error:
+        raise InvalidInputError(f"tag {request.tag!r}: {error}") from error
+    return {}
+
+
+def delete_tag(service: Service, call: Call) -> dict[str, Any]:
+    """Forget a tag."""
+    request = call.read(DeleteTableTagRequest, {"tag"})
+    info = service.info(call.table)
+    dataset = service.open(info)
+    _need(info, dataset.tags.list(), request.tag)
+    try:
+        dataset.tags.delete(request.tag)
+    except (ValueError, OSError) as error:
+        raise TableTagNotFoundError(f"tag {request.tag!r}: {error}") from error
+    return {}
+
+
+def list_branches(service: Service, call: Call) -> dict[str, Any]:
+    """List the branches that somebody made around the log, which itself keeps the main one."""
+    request = call.read(ListTableBranchesRequest, {"page_token", "limit"})
+    info = service.info(call.table)
+    branches = dict(service.open(info).branches.list()) if info.version else {}
+    names, token = page(sorted(branches), request.page_token, request.limit)
+    body: dict[str, Any] = {"branches": {name: _branch(branches[name]) for name in names}}
+    return body if token is None else {**body, "page_token": token}
+
+
+def _branch(branch: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "parentVersion": int(branch["parent_version"]),
+        "createAt": int(branch["create_at"]),
+        "manifestSize": int(branch["manifest_size"]),
+    }
+    if branch.get("parent_branch"):
+        body["parentBranch"] = branch["parent_branch"]
+    return body
+
+
+def _tags(service: Service, info: TableInfo) -> dict[str, Any]:
+    return dict(service.open(info).tags.list()) if info.version else {}
+
+
+def _need(info: TableInfo, tags: Any, tag: str) -> None:
+    if tag not in tags:
+        raise TableTagNotFoundError(f"{info.name} has no tag {tag!r}")
+
+
+def _contents(tag: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "version": int(tag["version"]),
+        "manifestSize": int(tag["manifest_size"]),
+    }
+    if tag.get("branch"):
+        body["branch"] = tag["branch"]
+    return body

@@ -1,0 +1,87 @@
+"""Serves an Iceberg catalogue on a free port of this machine, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+
+from consumers.iceberg_catalog import IcebergSettings
+from consumers.iceberg_rest import iceberg_routes
+from consumers.iceberg_service import IcebergService
+
+_START_SECONDS = 20
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    data: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.data)
+
+    @property
+    def error(self) -> Any:
+        return self.json["error"]
+
+
+@dataclass(frozen=True)
+class IcebergServer:
+    port: int
+
+    @property
+    def uri(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(
+                method, path, data, {"Content-Type": "application/json", **(headers or {})}
+            )
+            response = connection.getresponse()
+            return Reply(response.status, dict(response.getheaders()), response.read())
+        finally:
+            connection.close()
+
+
+@contextlib.contextmanager
+def serving(
+    service: IcebergService, settings: IcebergSettings | None = None
+) -> Iterator[IcebergServer]:
+    app = Starlette(routes=[*iceberg_routes(service, settings or IcebergSettings("s3://bucket"))])
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
+    server = uvicorn.Server(config)
+    listener = socket.create_server(("127.0.0.1", 0))
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while not server.started:
+            assert thread.is_alive()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        yield IcebergServer(listener.getsockname()[1])
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()

@@ -1,0 +1,240 @@
+"""Does `commitlog up` serve Iceberg: the document's cases, pyiceberg as it is, both formats?"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog
+from commitlog.errors import CommitConflict
+from commitlog.model.operations import IcebergChange
+from tests.iceberg_cases import DATA, World, run_case
+from tests.iceberg_server import IcebergServer
+from tests.integration.test_up import service
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.timeout(300),
+    pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning"),
+]
+
+_ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
+_WRITERS = 4
+_APPENDS = 3
+
+
+@dataclass(frozen=True)
+class Up:
+    """A running `commitlog up`."""
+
+    root: Path
+    server: IcebergServer
+    kafka: str
+
+    @property
+    def tables(self) -> Path:
+        return self.root / "tables"
+
+    def catalog(self, name: str = "ours") -> Any:
+        from pyiceberg.catalog import load_catalog
+
+        return load_catalog(name, type="rest", uri=self.server.uri)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    root = tmp_path_factory.mktemp("iceberg") / "root"
+    with service(root, "--kafka-port", "0") as running:
+        yield Up(root, IcebergServer(running.port), running.kafka)
+
+
+def _forget_tables(server: IcebergServer) -> None:
+    tables = "/v1/namespaces/analytics/tables"
+    for found in server.ask("GET", tables).json["identifiers"]:
+        assert server.ask("DELETE", f"{tables}/{found['name']}").status == 204
+
+
+def test_the_cases_of_the_document_hold_over_the_log(up: Up) -> None:
+    def put(location: str, data: bytes) -> None:
+        path = Path(location)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+
+    server = up.server
+    assert server.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
+    world = World(server, put, lambda place: Path(place).read_bytes(), str(up.tables / "bucket"))
+    failed = {}
+    for case in DATA["cases"]:
+        try:
+            run_case(case, world)
+        except AssertionError as error:
+            failed[case["id"]] = str(error)[:500]
+        _forget_tables(server)
+    assert not failed, failed
+
+
+def test_pyiceberg_works_as_it_is(up: Up) -> None:
+    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+    from pyiceberg import exceptions
+    from pyiceberg.types import IntegerType
+
+    catalog = up.catalog()
+    catalog.create_namespace("life")
+    table = catalog.create_table("life.t", _ROWS.schema)
+    assert table.location().startswith(str(up.tables))
+    table.append(_ROWS)
+    table.overwrite(_ROWS)
+    table.delete("id = 2")
+    with table.update_schema() as update:
+        update.add_column("more", IntegerType())
+    with table.transaction() as transaction:
+        transaction.set_properties(a="b")
+        transaction.append(_ROWS.append_column("more", pa.array([1, 2, 3], pa.int32())))
+    assert catalog.load_table("life.t").scan().to_arrow().num_rows == 5
+    with catalog.create_table_transaction("life.staged", _ROWS.schema) as staged:
+        staged.append(_ROWS)
+    catalog.rename_table("life.staged", "life.moved")
+    assert sorted(catalog.list_tables("life")) == [("life", "moved"), ("life", "t")]
+    location = catalog.load_table("life.moved").metadata_location
+    catalog.drop_table("life.moved")
+    again = catalog.register_table("life.back", location)
+    again.append(_ROWS)
+    assert again.scan().to_arrow().num_rows == 6
+    with pytest.raises(exceptions.NamespaceNotEmptyError):
+        catalog.drop_namespace("life")
+    with pytest.raises(exceptions.NoSuchNamespaceError):
+        catalog.create_table("nowhere.t", _ROWS.schema)
+    stale = catalog.load_table("life.t")
+    catalog.load_table("life.t").append(_ROWS.append_column("more", pa.nulls(3, pa.int32())))
+    stale.properties["commit.retry.num-retries"] = "0"
+    with pytest.raises(exceptions.CommitFailedException):
+        stale.append(_ROWS.append_column("more", pa.nulls(3, pa.int32())))
+
+
+def test_writers_beside_each_other_lose_nothing(up: Up) -> None:
+    pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+    from pyiceberg.exceptions import CommitFailedException
+
+    catalog = up.catalog()
+    catalog.create_namespace("many")
+    catalog.create_table("many.t", _ROWS.schema)
+
+    def write(number: int) -> None:
+        mine = up.catalog(f"writer-{number}")
+        for _ in range(_APPENDS):
+            for _ in range(200):
+                try:
+                    mine.load_table("many.t").append(_ROWS)
+                    break
+                except CommitFailedException:
+                    continue
+
+    threads = [threading.Thread(target=write, args=(n,)) for n in range(_WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    table = catalog.load_table("many.t")
+    assert table.scan().to_arrow().num_rows == 3 * _WRITERS * _APPENDS
+    assert len(table.snapshots()) == _WRITERS * _APPENDS
+
+
+def test_both_formats_commit_in_one_record(up: Up) -> None:
+    server = up.server
+    assert server.ask("POST", "/v1/namespaces", {"namespace": ["both"]}).status == 200
+    fields = [{"id": 1, "name": "id", "required": False, "type": "long"}]
+    body = {"name": "ice", "schema": {"type": "struct", "fields": fields}}
+    made = server.ask("POST", "/v1/namespaces/both/tables", body)
+    assert made.status == 200, made.data
+    found = made.json["metadata"]["table-uuid"]
+    update = '[{"action":"set-properties","updates":{"lance":"2"}}]'
+
+    def wants(id_: str) -> IcebergChange:
+        requirement = f'[{{"type":"assert-table-uuid","uuid":"{id_}"}}]'
+        return IcebergChange(("both", "ice"), requirement, update)
+
+    def commit_both(log: CommitLog, id_: str) -> None:
+        with log.transact() as both:
+            both.append("both$lance", _ROWS)
+            both.submit(None, wants(id_))
+
+    with CommitLog.connect(up.kafka) as log:
+        log.create_table("both$lance", _ROWS.schema)
+        with pytest.raises(CommitConflict) as refused:
+            commit_both(log, str(uuid.uuid4()))
+        assert refused.value.outcome.failed_requirements
+        assert log.table("both$lance").version == 1
+        commit_both(log, found)
+        assert log.open("both$lance").count_rows() == 3
+    loaded = server.ask("GET", "/v1/namespaces/both/tables/ice").json
+    assert loaded["metadata"]["properties"]["lance"] == "2"
+
+
+def test_a_key_gets_the_same_answer_again(up: Up) -> None:
+    server = up.server
+    assert server.ask("POST", "/v1/namespaces", {"namespace": ["keys"]}).status == 200
+    body = {"name": "t", "schema": {"type": "struct", "fields": []}}
+    key = {"Idempotency-Key": "0199a000-0000-4000-8000-00000000000a"}
+    first = server.ask("POST", "/v1/namespaces/keys/tables", body, key)
+    again = server.ask("POST", "/v1/namespaces/keys/tables", body, key)
+    assert first.status == again.status == 200, (first.data, again.data)
+    assert first.data == again.data
+    changes = {
+        "table-changes": [
+            {
+                "identifier": {"namespace": ["keys"], "name": "t"},
+                "requirements": [{"type": "assert-table-uuid", "uuid": str(uuid.uuid4())}],
+                "updates": [],
+            }
+        ]
+    }
+    key = {"Idempotency-Key": "0199a000-0000-4000-8000-00000000000b"}
+    answers = [server.ask("POST", "/v1/transactions/commit", changes, key) for _ in range(2)]
+    assert answers[0].status == 409
+    assert answers[0].error["failed-requirements"]
+    assert answers[0].data == answers[1].data
+
+
+def test_files_elsewhere_are_nobodys_business(up: Up, tmp_path: Path) -> None:
+    server = up.server
+    assert server.ask("POST", "/v1/namespaces", {"namespace": ["places"]}).status == 200
+    outside = tmp_path / "x.metadata.json"
+    outside.write_text('{"secret": 1}')
+    body = {"name": "t", "metadata-location": str(outside)}
+    reply = server.ask("POST", "/v1/namespaces/places/register", body)
+    assert reply.status == 400
+    assert "secret" not in reply.data.decode()
+    wanted = {
+        "name": "t",
+        "location": str(tmp_path / "t"),
+        "schema": {"type": "struct", "fields": []},
+    }
+    assert server.ask("POST", "/v1/namespaces/places/tables", wanted).status == 400
+    assert not (tmp_path / "t").exists()
+
+
+def test_tables_are_there_after_a_restart(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    made = {"name": "t", "schema": {"type": "struct", "fields": []}}
+    address = "/v1/namespaces/kept/tables"
+    with service(root, "--kafka-port", "0") as running:
+        server = IcebergServer(running.port)
+        assert server.ask("POST", "/v1/namespaces", {"namespace": ["kept"]}).status == 200
+        before = server.ask("POST", address, made).json
+        running.stop()
+    with service(root, "--kafka-port", "0") as running:
+        server = IcebergServer(running.port)
+        assert server.ask("GET", f"{address}/t").json == before
+        change = {
+            "requirements": [],
+            "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
+        }
+        assert server.ask("POST", f"{address}/t", change).status == 200

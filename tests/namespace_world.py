@@ -1,0 +1,244 @@
+"""A namespace server over a log in memory: the leader, the files, HTTP, all in this process.
+
+Clients talk to it over a real socket, as to any server. A fault may be put between them and it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import lance
+import lance_namespace
+import pyarrow as pa
+import uvicorn
+from lance_namespace import DeclareTableResponse, DescribeTableRequest
+from starlette.applications import Starlette
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from commitlog import CommitLog
+from commitlog.adapters.lance_namespace import GivenNamespace
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.client.runtime import RuntimeSettings
+from commitlog.ports import Log
+from consumers.committer import Committer, CommitterOptions
+from consumers.namespace.routes import routes
+from consumers.namespace.service import Settings
+
+START_SECONDS = 20.0
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+
+
+@dataclass
+class Faults:
+    """What goes wrong with the next answers to one path."""
+
+    path: str = ""
+    answers: list[str] = field(default_factory=list)
+    """`lost`: carried out, and the connection ends halfway; a status: carried out, then that."""
+    count: int = 0
+
+
+class Flaky:
+    """Carries requests out, and spoils their answers."""
+
+    def __init__(self, app: ASGIApp, faults: Faults) -> None:
+        self._app = app
+        self._faults = faults
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        faults = self._faults
+        is_hit = scope["type"] == "http" and faults.path and scope["path"].endswith(faults.path)
+        if not is_hit or not faults.answers:
+            return await self._app(scope, receive, send)
+        answer = faults.answers.pop(0)
+        faults.count += 1
+
+        async def swallow(message: Message) -> None:
+            return
+
+        await self._app(scope, receive, swallow)
+        start: dict[str, Any] = {"type": "http.response.start", "status": 200, "headers": []}
+        if answer == "lost":
+            start["headers"] = [(b"content-length", b"1000")]
+            await send(start)
+            await send({"type": "http.response.body", "body": b"{", "more_body": True})
+            raise ConnectionResetError("the answer is lost on purpose")
+        await send({**start, "status": int(answer)})
+        return await send({"type": "http.response.body", "body": b"<html>no</html>"})
+
+
+class World:
+    """A running server and its log."""
+
+    def __init__(
+        self,
+        root: Path,
+        open_log: Callable[[], Log] | None = None,
+        settings: Settings | None = None,
+        request_seconds: float = 30.0,
+    ) -> None:
+        cluster = MemoryCluster()
+        opened = open_log or (lambda: MemoryLog(cluster))
+        self._names = 0
+        self.root = root
+        self.tables_root = root / "tables"
+        self._log = opened()
+        self._log.create(tables_root=str(self.tables_root))
+        self._stop, ready = threading.Event(), threading.Event()
+        self.committer = Committer(
+            self._log, CommitterOptions(root), on_ready=lambda node: ready.set()
+        )
+        self._leader = threading.Thread(target=self.committer.run, args=(self._stop,), daemon=True)
+        self._leader.start()
+        assert ready.wait(START_SECONDS)
+        self.log = CommitLog(
+            opened, settings=RuntimeSettings(request_timeout_seconds=request_seconds)
+        )
+        self.faults = Faults()
+        app: Any = Flaky(Starlette(routes=routes(self.log, settings)), self.faults)
+        listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        self.uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        self._listener = listener
+        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+        self._http = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
+        self._http.start()
+        deadline = time.monotonic() + START_SECONDS
+        while not self._server.started:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        self.namespace = lance_namespace.connect("rest", {"uri": self.uri})
+
+    def close(self) -> None:
+        self._server.should_exit = True
+        self._http.join(10)
+        self._listener.close()
+        self.log.close()
+        self.stop_leader()
+        self._log.close()
+
+    def fresh_name(self) -> str:
+        """Return a namespace that nobody used."""
+        self._names += 1
+        return f"test_{self._names}"
+
+    def stop_leader(self) -> None:
+        """Leave the log without anybody who decides."""
+        self._stop.set()
+        self._leader.join(20)
+
+    def post(
+        self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Send JSON (or bytes) and return status and decoded body."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode() if body else b""
+        given = {"Content-Type": "application/json", **(headers or {})}
+        return self.send("POST", path, data, given)
+
+    def send(
+        self, method: str, path: str, data: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        request = urllib.request.Request(
+            self.uri + path, data=data, method=method, headers=dict(headers or {})
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=60) as response:
+                return response.status, _decoded(response)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, _decoded(error)
+
+    def rows(
+        self, path: str, rows: pa.Table, *, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Send rows as an Arrow stream."""
+        given = {"Content-Type": ARROW_STREAM, **(headers or {})}
+        return self.send("POST", path, arrow_stream(rows), given)
+
+    def write(self, table: list[str], rows: pa.Table, mode: str = "create") -> lance.LanceDataset:
+        """Write as an unmodified pylance does."""
+        return lance.write_dataset(rows, namespace_client=self.namespace, table_id=table, mode=mode)
+
+    def open(self, table: list[str], version: Any = None) -> lance.LanceDataset:
+        return lance.dataset(namespace_client=self.namespace, table_id=table, version=version)
+
+    def location(self, table: list[str]) -> str:
+        return str(self.namespace.describe_table(DescribeTableRequest(id=table)).location)
+
+    def stage(
+        self, table: list[str], work: Callable[[lance.LanceDataset], Any]
+    ) -> list[dict[str, Any]]:
+        """Have pylance stage versions of a table; return the requests that would commit them."""
+        head = self.open(table).version
+        capture = Capture(self.location(table), head)
+        work(lance.dataset(namespace_client=capture, table_id=table))
+        return capture.requests
+
+    def stage_new(self, table: list[str], location: str, rows: pa.Table) -> list[dict[str, Any]]:
+        """Have pylance stage the first version of a table that nobody declared."""
+        capture = Capture(location, 0)
+        lance.write_dataset(rows, namespace_client=capture, table_id=table, mode="create")
+        return capture.requests
+
+
+class Capture(GivenNamespace):
+    """Keeps what pylance stages, and lets it build further versions on that."""
+
+    def __init__(self, location: str, head: int) -> None:
+        super().__init__(location, head)
+        self.requests: list[dict[str, Any]] = []
+        self._staged: dict[int, str] = {}
+
+    def declare_table(self, request: Any) -> Any:
+        return DeclareTableResponse(
+            location=self.location, managed_versioning=True, storage_options={}
+        )
+
+    def list_table_versions(self, request: Any) -> Any:
+        return {"versions": [self._entry(self.head)] if self.head else []}
+
+    def describe_table_version(self, request: Any) -> Any:
+        return {"version": self._entry(request["version"] or self.head)}
+
+    def create_table_version(self, request: Any) -> Any:
+        self.requests.append({k: v for k, v in dict(request).items() if v is not None})
+        self.head = request["version"]
+        self._staged[self.head] = request["manifest_path"]
+        return {"version": self._entry(self.head)}
+
+    def _entry(self, version: int) -> dict[str, Any]:
+        if version in self._staged:
+            return {"version": version, "manifest_path": self._staged[version]}
+        return self.version_entry(version)
+
+
+def arrow_stream(rows: pa.Table) -> bytes:
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def numbers(first: int, last: int, x: float = 0.0) -> pa.Table:
+    """Rows with ids from `first` up to and without `last`."""
+    ids = list(range(first, last))
+    return pa.table({"id": pa.array(ids, pa.int64()), "x": [x + i for i in ids]})
+
+
+def _decoded(response: Any) -> Any:
+    body = response.read()
+    if "json" in (response.headers.get("Content-Type") or ""):
+        return json.loads(body)
+    return body

@@ -1,0 +1,117 @@
+"""The Iceberg catalogue over a log in memory: both formats in one record, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.iceberg_catalog import IcebergSettings
+from consumers.iceberg_log import LogIcebergService
+from tests.iceberg_server import IcebergServer, serving
+from tests.namespace_world import World, numbers
+
+_COMMIT = "/v1/transactions/commit"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("iceberg-log"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def server(world: World) -> Iterator[IcebergServer]:
+    service = LogIcebergService(world.log)
+    with serving(service, IcebergSettings(service.tables_root)) as running:
+        yield running
+
+
+@pytest.fixture
+def namespace(world: World, server: IcebergServer) -> str:
+    """A namespace with the Iceberg table `ice` and the Lance table `lance` at version 1."""
+    name = world.fresh_name()
+    assert server.ask("POST", "/v1/namespaces", {"namespace": [name]}).status == 200
+    body = {"name": "ice", "schema": {"type": "struct", "fields": []}}
+    assert server.ask("POST", f"/v1/namespaces/{name}/tables", body).status == 200
+    world.write([name, "lance"], numbers(0, 10))
+    return name
+
+
+def request(namespace: str, lance: list[Any], requirements: Any = ()) -> dict[str, Any]:
+    change = {
+        "identifier": {"namespace": [namespace], "name": "ice"},
+        "requirements": list(requirements),
+        "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
+    }
+    return {"table-changes": [change], "lance-operations": lance}
+
+
+def properties(server: IcebergServer, namespace: str) -> Any:
+    found = server.ask("GET", f"/v1/namespaces/{namespace}/tables/ice").json
+    return found["metadata"]["properties"].get("a")
+
+
+def test_a_request_commits_both_formats_in_one_record(
+    world: World, server: IcebergServer, namespace: str
+) -> None:
+    table = [namespace, "lance"]
+    (staged,) = world.stage(table, lambda dataset: dataset.insert(numbers(10, 15)))
+    before = world.log.runtime().request(0, "status")["sequence"]
+    key = {"Idempotency-Key": "0199a000-0000-4000-8000-00000000000c"}
+    body = request(namespace, [{"create_table_version": staged}])
+    first = server.ask("POST", _COMMIT, body, key)
+    assert first.status == 200, first.data
+    assert world.log.runtime().request(0, "status")["sequence"] == before + 1
+    assert world.open(table).count_rows() == 15
+    assert properties(server, namespace) == "b"
+    assert server.ask("POST", _COMMIT, body, key).data == first.data
+
+
+def test_a_request_that_is_refused_changes_neither(
+    world: World, server: IcebergServer, namespace: str
+) -> None:
+    table = [namespace, "lance"]
+    (staged,) = world.stage(table, lambda dataset: dataset.insert(numbers(10, 15)))
+    create = {"create_table_version": staged}
+    wrong = [{"type": "assert-current-schema-id", "current-schema-id": 7}]
+    refused = server.ask("POST", _COMMIT, request(namespace, [create], wrong))
+    assert (refused.status, len(refused.error["failed-requirements"])) == (409, 1)
+    world.open(table).insert(numbers(20, 21))
+    late = server.ask("POST", _COMMIT, request(namespace, [create]))
+    assert (late.status, late.error["type"]) == (409, "CommitFailedException"), late.data
+    assert (world.open(table).version, properties(server, namespace)) == (2, None)
+
+
+@pytest.mark.parametrize(
+    ("operation", "status"),
+    [
+        ({}, 400),
+        ({"drop_table": {"id": ["x"]}}, 400),
+        ({"declare_table": {"id": ["x"], "location": "/etc"}}, 400),
+        ({"deregister_table": {"id": ["nowhere"]}}, 404),
+        (7, 400),
+    ],
+)
+def test_what_is_wrong_with_lance_operations_is_said_before_anything_is_appended(
+    world: World, server: IcebergServer, namespace: str, operation: Any, status: int
+) -> None:
+    before = world.log.runtime().request(0, "status")["sequence"]
+    reply = server.ask("POST", _COMMIT, request(namespace, [operation]))
+    assert reply.status == status, reply.data
+    assert "lance-" in reply.error["message"]
+    assert world.log.runtime().request(0, "status")["sequence"] == before
+
+
+def test_a_missing_file_is_said_when_the_table_is_loaded(
+    world: World, server: IcebergServer, namespace: str
+) -> None:
+    address = f"/v1/namespaces/{namespace}/tables/ice"
+    location = server.ask("GET", address).json["metadata-location"]
+    Path(location.removeprefix("file://")).unlink()
+    reply = server.ask("GET", address)
+    assert (reply.status, reply.error["type"]) == (404, "NotFoundException")
+    assert server.ask("HEAD", address).status == 204

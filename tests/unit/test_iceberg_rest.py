@@ -1,0 +1,266 @@
+"""What clients of the Iceberg catalogue are told, above all when something goes wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
+from consumers.iceberg_catalog import IcebergSettings
+from tests.fakes.iceberg_memory import MemoryIcebergService
+from tests.iceberg_server import IcebergServer, Reply, serving
+from tests.unit.iceberg_examples import create_updates, schema
+
+_COMMIT = "/v1/transactions/commit"
+_TABLES = "/v1/namespaces/analytics/tables"
+_KEY = {"Idempotency-Key": "0190a0a0-0000-7000-8000-00000000beef"}
+
+
+@pytest.fixture(scope="module")
+def service() -> MemoryIcebergService:
+    return MemoryIcebergService()
+
+
+@pytest.fixture(scope="module")
+def server(
+    service: MemoryIcebergService, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[IcebergServer]:
+    root = tmp_path_factory.mktemp("warehouse")
+    settings = IcebergSettings(f"file://{root}", tables_max=3, updates_max=4, body_bytes_max=4_000)
+    with serving(service, settings) as running:
+        assert running.ask("POST", "/v1/namespaces", {"namespace": ["analytics"]}).status == 200
+        yield running
+
+
+@pytest.fixture
+def table(server: IcebergServer, request: pytest.FixtureRequest) -> str:
+    name = request.node.name.split("[")[0]
+    if server.ask("HEAD", f"{_TABLES}/{name}").status == 404:
+        assert _create(server, name).status == 200
+    return str(name)
+
+
+def _create(server: IcebergServer, name: str, **more: Any) -> Reply:
+    body = {"name": name, "schema": schema("id"), **more}
+    return server.ask("POST", _TABLES, body)
+
+
+def _change(name: str, key: str = "k", requirements: Any = ()) -> dict[str, Any]:
+    return {
+        "identifier": {"namespace": ["analytics"], "name": name},
+        "requirements": list(requirements),
+        "updates": [{"action": "set-properties", "updates": {key: "v"}}],
+    }
+
+
+def _commit(
+    server: IcebergServer, *changes: dict[str, Any], headers: dict[str, str] | None = None
+) -> Reply:
+    return server.ask("POST", _COMMIT, {"table-changes": list(changes)}, headers)
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "kind"),
+    [
+        (OutcomeUnknown("no answer in 30 s", "some-id"), 500, "CommitStateUnknownException"),
+        (Unavailable("no leader"), 503, "ServiceUnavailableException"),
+        (Overloaded("busy", 2.6), 503, "ServiceUnavailableException"),
+        (RecordTooLarge("17 MB"), 400, "BadRequestException"),
+        (CorruptLog("hash differs"), 500, "ServerError"),
+        (RuntimeError("our bug"), 500, "ServerError"),
+    ],
+)
+def test_only_what_did_not_land_is_a_4xx(
+    server: IcebergServer,
+    service: MemoryIcebergService,
+    failure: Exception,
+    status: int,
+    kind: str,
+) -> None:
+    service.failure = failure
+    try:
+        reply = _commit(server, _change("t"))
+    finally:
+        service.failure = None
+    assert (reply.status, reply.error["type"], reply.error["code"]) == (status, kind, status)
+    assert ("retry-after" in reply.headers) == (status == 503)
+    assert set(reply.error) == {"message", "type", "code"}
+    if isinstance(failure, Overloaded):
+        assert reply.headers["retry-after"] == "3"
+
+
+def test_limits_and_sizes_are_the_operators(server: IcebergServer, table: str) -> None:
+    many = _commit(server, *[_change(f"t{i}") for i in range(4)])
+    assert (many.status, "4 tables" in many.error["message"]) == (400, True)
+    large = server.ask("POST", _COMMIT, b"[" + b" " * 4_000 + b"]")
+    assert (large.status, "4000 bytes" in large.error["message"]) == (400, True)
+    change = _change(table)
+    change["updates"] *= 5
+    assert _commit(server, change).status == 400
+
+
+def test_the_same_key_gets_the_same_answer(
+    server: IcebergServer, service: MemoryIcebergService, table: str
+) -> None:
+    first = _commit(server, _change(table), headers=_KEY)
+    appended = service.appended
+    second = _commit(server, _change(table), headers=_KEY)
+    assert first.data == second.data
+    assert first.json["commit-id"] == f"txn-{_KEY['Idempotency-Key']}"
+    assert service.appended == appended
+    other = _commit(server, _change(table, key="other"), headers=_KEY)
+    assert (other.status, other.error["type"]) == (400, "BadRequestException")
+    bad = _commit(server, _change(table), headers={"Idempotency-Key": "mine"})
+    assert (bad.status, "Idempotency-Key" in bad.error["message"]) == (400, True)
+
+
+def test_a_refusal_is_repeated_under_its_key_too(server: IcebergServer, table: str) -> None:
+    key = {"Idempotency-Key": "0190a0a0-0000-7000-8000-00000000dead"}
+    wish = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 4}
+    first = _commit(server, _change(table, requirements=[wish]), headers=key)
+    assert first.status == 409
+    assert first.error["failed-requirements"] == [
+        {
+            "identifier": {"namespace": ["analytics"], "name": table},
+            "requirement": wish,
+            "actual": {"snapshot-id": None},
+        }
+    ]
+    assert _commit(server, _change(table, requirements=[wish]), headers=key).data == first.data
+
+
+def test_a_create_may_be_repeated_under_its_key(server: IcebergServer) -> None:
+    key = {"Idempotency-Key": "0190a0a0-0000-7000-8000-00000000cafe"}
+    body = {"name": "made_once", "schema": schema("id")}
+    first = server.ask("POST", _TABLES, body, key)
+    assert (first.status, first.data) == (200, server.ask("POST", _TABLES, body, key).data)
+    again = server.ask("POST", _TABLES, body)
+    assert (again.status, again.error["type"]) == (409, "AlreadyExistsException")
+    assert server.ask("DELETE", f"{_TABLES}/made_once").status == 204
+    assert server.ask("DELETE", f"{_TABLES}/made_once").status == 404
+
+
+def test_the_file_holds_what_the_catalogue_says(server: IcebergServer, table: str) -> None:
+    reply = server.ask("POST", f"{_TABLES}/{table}", {**_change(table)})
+    assert reply.status == 200
+    path = Path(reply.json["metadata-location"].removeprefix("file://"))
+    assert json.loads(path.read_text()) == reply.json["metadata"]
+    assert server.ask("GET", f"{_TABLES}/{table}").data == reply.data
+    assert path.name.startswith("00001-")
+
+
+def test_nothing_to_do_leaves_the_location(server: IcebergServer, table: str) -> None:
+    before = server.ask("GET", f"{_TABLES}/{table}").json["metadata-location"]
+    reply = _commit(server, {**_change(table), "updates": []})
+    assert reply.json["results"][0]["metadata-location"] == before
+
+
+def test_a_table_can_be_made_within_a_transaction(server: IcebergServer, table: str) -> None:
+    create = {
+        **_change("made_along", requirements=[{"type": "assert-create"}]),
+        "updates": [*create_updates("file:///nowhere/x")][:4],
+    }
+    assert _commit(server, create).status == 400  # four updates do not make a table
+    assert server.ask("HEAD", f"{_TABLES}/made_along").status == 404
+    nowhere = {**create, "identifier": {"namespace": ["no"], "name": "t"}}
+    reply = _commit(server, _change(table), nowhere)
+    assert (reply.status, reply.error["type"]) == (404, "NoSuchTableException")
+
+
+def test_staging_makes_nothing(server: IcebergServer, service: MemoryIcebergService) -> None:
+    appended = service.appended
+    reply = _create(server, "staged", **{"stage-create": True})
+    assert reply.status == 200
+    assert "metadata-location" not in reply.json
+    assert reply.json["metadata"]["location"].startswith("file://")
+    assert service.appended == appended
+    assert server.ask("HEAD", f"{_TABLES}/staged").status == 404
+
+
+def test_missing_and_taken_names(server: IcebergServer, table: str) -> None:
+    for method, path, status, kind in [
+        ("GET", f"{_TABLES}/nope", 404, "NoSuchTableException"),
+        ("GET", "/v1/namespaces/nope/tables", 404, "NoSuchNamespaceException"),
+        ("GET", "/v1/namespaces/nope", 404, "NoSuchNamespaceException"),
+        ("DELETE", "/v1/namespaces/nope", 404, "NoSuchNamespaceException"),
+        ("DELETE", "/v1/namespaces/analytics", 409, "NamespaceNotEmptyException"),
+        ("GET", "/v1/namespaces/..", 400, "BadRequestException"),
+        ("GET", f"{_TABLES}/{table}?snapshots=some", 400, "BadRequestException"),
+        ("GET", f"{_TABLES}?pageSize=x", 400, "BadRequestException"),
+    ]:
+        reply = server.ask(method, path)
+        assert (reply.status, reply.error["type"]) == (status, kind), path
+    deep = server.ask("POST", "/v1/namespaces", {"namespace": ["x", "y"]})
+    assert (deep.status, deep.error["type"]) == (404, "NoSuchNamespaceException")
+    both = {"removals": ["a"], "updates": {"a": "b"}}
+    reply = server.ask("POST", "/v1/namespaces/analytics/properties", both)
+    assert (reply.status, reply.error["type"]) == (422, "UnprocessableEntityException")
+    head = server.ask("HEAD", f"{_TABLES}/nope")
+    assert (head.status, head.data) == (404, b"")
+
+
+def test_a_missing_metadata_file_is_told(server: IcebergServer, table: str) -> None:
+    path = f"{_TABLES}/{table}"
+    file = Path(server.ask("GET", path).json["metadata-location"].removeprefix("file://"))
+    aside = file.rename(file.with_suffix(".aside"))
+    reply = server.ask("GET", path)
+    aside.rename(file)
+    assert (reply.status, reply.error["type"]) == (404, "NotFoundException")
+    assert server.ask("GET", path).status == 200
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"type": "assert-create"}, "table already exists"),
+        ({"type": "assert-table-uuid", "uuid": "x"}, "UUID does not match"),
+        (
+            {"type": "assert-default-spec-id", "default-spec-id": 7},
+            "default partition spec changed",
+        ),
+        ({"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": 7}, "main is missing"),
+    ],
+)
+def test_one_tables_refusal_is_said_as_java_says_it(
+    server: IcebergServer, table: str, wish: dict[str, Any], said: str
+) -> None:
+    reply = server.ask("POST", f"{_TABLES}/{table}", _change(table, requirements=[wish]))
+    assert (reply.status, reply.error["type"]) == (409, "CommitFailedException")
+    assert reply.error["message"].startswith("Requirement failed: ")
+    assert said in reply.error["message"]
+
+
+def test_lists_come_in_pages(server: IcebergServer) -> None:
+    server.ask("POST", "/v1/namespaces", {"namespace": ["paged"]})
+    for i in range(3):
+        body = {"name": f"t{i}", "schema": schema("id")}
+        assert server.ask("POST", "/v1/namespaces/paged/tables", body).status == 200
+    names, token = [], ""
+    while True:
+        path = f"/v1/namespaces/paged/tables?pageSize=2&pageToken={token}"
+        page = server.ask("GET", path).json
+        names += [item["name"] for item in page["identifiers"]]
+        token = page["next-page-token"]
+        if token is None:
+            break
+    assert names == ["t0", "t1", "t2"]
+
+
+def test_the_configuration_names_every_route(server: IcebergServer) -> None:
+    config = server.ask("GET", "/v1/config?warehouse=w").json
+    assert "POST /v1/{prefix}/transactions/commit" in config["endpoints"]
+    assert "HEAD /v1/{prefix}/namespaces/{namespace}/tables/{table}" in config["endpoints"]
+    assert config["idempotency-key-lifetime"] == "P7D"
+    assert server.ask("POST", f"{_TABLES}/any/metrics", {"report-type": "x"}).status == 204
+
+
+def test_lance_operations_go_where_the_service_takes_them(
+    server: IcebergServer, table: str
+) -> None:
+    body = {"table-changes": [_change(table)], "lance-operations": [{"any": 1}]}
+    reply = server.ask("POST", _COMMIT, body)
+    assert (reply.status, "no Lance tables" in reply.error["message"]) == (400, True)

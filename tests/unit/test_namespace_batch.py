@@ -1,0 +1,190 @@
+"""Are the two batch calls what their specifications say: many tables, all or none, in order?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.namespace_world import World, numbers
+
+BATCH = "/v1/table/batch-commit"
+BATCH_CREATE = "/v1/table/version/batch-create"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("batch"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def tables(world: World) -> tuple[list[str], list[str]]:
+    """Two tables of this test's own, at version 1 with 10 rows."""
+    namespace = world.fresh_name()
+    names = [namespace, "p"], [namespace, "q"]
+    for name in names:
+        world.write(name, numbers(0, 10))
+    return names
+
+
+def create(request: dict[str, Any]) -> dict[str, Any]:
+    return {"create_table_version": request}
+
+
+def append(world: World, table: list[str], count: int = 1) -> list[dict[str, Any]]:
+    def work(dataset: Any) -> None:
+        for number in range(count):
+            dataset.insert(numbers(100 * (number + 1), 100 * (number + 1) + 5))
+
+    return world.stage(table, work)
+
+
+def heads(world: World, *tables: list[str]) -> list[tuple[int, int]]:
+    opened = [world.open(table) for table in tables]
+    return [(dataset.version, dataset.count_rows()) for dataset in opened]
+
+
+def test_versions_of_many_tables_commit_as_one_record(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    p, q = tables
+    staged = [*append(world, p, 2), *append(world, q)]
+    records = world.log.runtime().request(0, "status")["sequence"]
+    status, body = world.post(BATCH, {"operations": [create(one) for one in staged]})
+    assert status == 200, body
+    made = [result["create_table_version"]["version"]["version"] for result in body["results"]]
+    assert made == [2, 3, 2]
+    assert all(set(result) == {"create_table_version"} for result in body["results"])
+    assert world.log.runtime().request(0, "status")["sequence"] == records + 1
+    assert heads(world, p, q) == [(3, 20), (2, 15)]
+    assert world.open(p, 2).count_rows() == 15
+
+
+def test_one_conflict_refuses_all_and_names_the_operation(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    p, q = tables
+    staged = [*append(world, p), *append(world, q)]
+    world.open(q).insert(numbers(50, 51))
+    status, body = world.post(BATCH, {"operations": [create(one) for one in staged]})
+    assert (status, body["code"]) == (409, 14)
+    assert "operations[1]" in body["error"]
+    assert heads(world, p, q) == [(1, 10), (2, 11)]
+    described = world.post(f"/v1/table/{'$'.join(q)}/version/describe", {"version": 2})
+    assert described[0] == 200, "the winner can be described once 409 is answered"
+
+
+def test_a_table_can_be_declared_and_filled_in_one_batch(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    namespace = tables[0][0]
+    location = str(world.tables_root / namespace / "new.lance")
+    staged = world.stage_new([namespace, "new"], location, numbers(0, 7))
+    declared = {"id": [namespace, "new"], "location": location, "properties": {"owner": "me"}}
+    operations = [
+        {"declare_table": declared},
+        create(staged[0]),
+        {"deregister_table": {"id": tables[0]}},
+    ]
+    status, body = world.post(BATCH, {"operations": operations})
+    assert status == 200, body
+    kinds = [next(iter(result)) for result in body["results"]]
+    assert kinds == ["declare_table", "create_table_version", "deregister_table"]
+    assert body["results"][0]["declare_table"]["properties"] == {"owner": "me"}
+    assert body["results"][0]["declare_table"]["managed_versioning"] is True
+    assert world.open([namespace, "new"]).count_rows() == 7
+    assert world.post(f"/v1/table/{'$'.join(tables[0])}/describe")[0] == 404
+
+
+def test_the_same_batch_again_gets_the_first_answer(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    p, q = tables
+    request = {"operations": [create(one) for one in (*append(world, p), *append(world, q))]}
+    first = world.post(BATCH, request)
+    assert world.post(BATCH, request) == first
+    assert heads(world, p, q) == [(2, 15), (2, 15)]
+
+
+def test_an_idempotency_key_is_one_request(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    namespace = tables[0][0]
+    key = {"Idempotency-Key": f"key of {namespace}"}
+    request = {"operations": [{"declare_table": {"id": [namespace, "d"]}}]}
+    first = world.post(BATCH, request, headers=key)
+    assert first[0] == 200
+    assert world.post(BATCH, request, headers=key) == first
+    other = {"operations": [{"declare_table": {"id": [namespace, "e"]}}]}
+    status, body = world.post(BATCH, other, headers=key)
+    assert (status, body["code"]) == (409, 14)
+
+
+def test_batch_create_answers_versions_in_order(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    p, q = tables
+    entries = [*append(world, q), *append(world, p)]
+    entries[0]["metadata"] = {"by": "test"}
+    status, body = world.post(BATCH_CREATE, {"entries": entries})
+    assert status == 200, body
+    assert body["transaction_id"]
+    assert [version["version"] for version in body["versions"]] == [2, 2]
+    assert body["versions"][0]["metadata"] == {"by": "test"}
+    for version, table in zip(body["versions"], (q, p), strict=True):
+        assert f"{table[1]}-" in version["manifest_path"]
+        assert version["manifest_path"].endswith(".manifest")
+        assert version["manifest_size"] > 0
+        assert version["timestamp_millis"] > 0
+
+
+def test_batch_create_commits_nothing_if_one_entry_is_wrong(
+    world: World, tables: tuple[list[str], list[str]]
+) -> None:
+    p, q = tables
+    entries = [*append(world, p), *append(world, q)]
+    entries[1]["manifest_path"] += "-gone"
+    status, body = world.post(BATCH_CREATE, {"entries": entries})
+    assert (status, body["code"]) == (400, 13)
+    assert "entries[1]" in body["error"]
+    assert heads(world, p, q) == [(1, 10), (1, 10)]
+
+
+@pytest.mark.parametrize(
+    ("operation", "status", "code"),
+    [
+        ({}, 400, 13),
+        ({"declare_table": {"id": ["n", "a"]}, "deregister_table": {"id": ["n", "b"]}}, 400, 13),
+        ({"deregister_table": {}}, 400, 13),
+        ({"deregister_table": {"id": ["n", "nobody"]}}, 404, 4),
+        ({"declare_table": {"id": ["n", ".."]}}, 400, 13),
+        ({"declare_table": {"id": ["n", "a"], "location": "/elsewhere/a.lance"}}, 400, 13),
+        ({"create_table_version": {"id": ["n", "a"]}}, 400, 13),
+        (
+            {"create_table_version": {"id": ["n", "a"], "version": "1", "manifest_path": "x"}},
+            400,
+            13,
+        ),
+        ({"delete_table_versions": {"id": ["n", "a"], "ranges": []}}, 406, 0),
+    ],
+)
+def test_a_wrong_operation_is_named(
+    world: World, operation: dict[str, Any], status: int, code: int
+) -> None:
+    answered, body = world.post(BATCH, {"operations": [operation]})
+    assert (answered, body["code"]) == (status, code), body
+    assert "operations" in body["error"]
+
+
+@pytest.mark.parametrize("body", [{"operations": []}, {}, {"operations": None}, b"[]", b"{"])
+def test_a_batch_without_operations_is_refused(world: World, body: Any) -> None:
+    status, answer = world.post(BATCH, body)
+    assert (status, answer["code"]) == (400, 13), answer
+
+
+def test_a_batch_has_a_limit(world: World) -> None:
+    operations = [{"deregister_table": {"id": ["n", "a"]}}] * 1001
+    status, body = world.post(BATCH, {"operations": operations})
+    assert (status, body["code"]) == (400, 13)
+    assert "1000" in body["error"]

@@ -1,0 +1,266 @@
+"""Do operations on rows answer as pylance does on the same rows, and merge_insert as specified?"""
+
+import io
+from collections.abc import Iterator
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from consumers.namespace.rows import seconds
+from tests.namespace_world import World, numbers
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("rows"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def table(world: World) -> str:
+    name = world.fresh_name()
+    status, body = world.rows(f"/v1/table/{name}$t/create", numbers(0, 10))
+    assert (status, body["version"]) == (200, 1), body
+    return f"/v1/table/{name}$t"
+
+
+def count(world: World, table: str, **request: Any) -> int:
+    status, found = world.post(f"{table}/count_rows", request)
+    assert status == 200, found
+    return int(found)
+
+
+def query(world: World, table: str, **request: Any) -> pa.Table:
+    status, body = world.post(f"{table}/query", {"k": 1000, "vector": [], **request})
+    assert status == 200, body
+    return pa.ipc.open_file(io.BytesIO(body)).read_all()
+
+
+def merge(world: World, table: str, rows: pa.Table, options: str) -> tuple[int, Any]:
+    return world.rows(f"{table}/merge_insert?{options}", rows)
+
+
+def test_a_table_of_rows_is_made_by_one_record(world: World) -> None:
+    before = world.log.runtime().request(0, "status")["sequence"]
+    rows = numbers(0, 3)
+    status, body = world.rows("/v1/table/made$t/create?properties=%7B%22a%22%3A%22b%22%7D", rows)
+    assert status == 200, body
+    assert (body["version"], body["properties"]) == (1, {"a": "b"})
+    assert world.log.runtime().request(0, "status")["sequence"] == before + 1
+    assert world.rows("/v1/table/made$t/create", rows)[1]["code"] == 5
+    kept = world.rows("/v1/table/made$t/create?mode=exist_ok", numbers(5, 6))
+    assert (kept[0], count(world, "/v1/table/made$t")) == (200, 3)
+    replaced = world.rows("/v1/table/made$t/create?mode=Overwrite", numbers(5, 6))
+    assert (replaced[1]["version"], count(world, "/v1/table/made$t")) == (2, 1)
+
+
+def test_rows_are_added_once_under_a_key(world: World, table: str) -> None:
+    key = {"Idempotency-Key": f"insert into {table}"}
+    first = world.rows(f"{table}/insert", numbers(10, 20), headers=key)
+    assert first[1]["num_inserted_rows"] == 10
+    again = world.rows(f"{table}/insert", numbers(10, 20), headers=key)
+    assert again[1]["transaction_id"] == first[1]["transaction_id"]
+    assert count(world, table) == 20
+    replaced = world.rows(f"{table}/insert?mode=overwrite", numbers(0, 4))
+    assert (replaced[0], count(world, table), count(world, table, version=1)) == (200, 4, 10)
+
+
+def test_merge_insert_says_exactly_what_it_did(world: World, table: str) -> None:
+    options = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true&timeout=30s"
+    status, body = merge(world, table, numbers(8, 13, 0.5), options)
+    assert status == 200, body
+    assert body["transaction_id"]
+    counts = [body[f"num_{what}_rows"] for what in ("updated", "inserted", "deleted")]
+    assert (counts, body["version"]) == ([2, 3, 0], 2)
+    assert sorted(query(world, table)["x"].to_pylist())[-5:] == [8.5, 9.5, 10.5, 11.5, 12.5]
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [
+        ("when_matched_update_all=true", [2, 0, 0]),
+        ("when_not_matched_insert_all=true", [0, 3, 0]),
+        ("when_matched_update_all=true&when_matched_update_all_filt=target.x>8.1", [1, 0, 0]),
+        ("when_not_matched_by_source_delete=true", [0, 0, 8]),
+        (
+            "when_not_matched_by_source_delete=true"
+            "&when_not_matched_by_source_delete_filt=id<3&when_matched_update_all=true",
+            [2, 0, 3],
+        ),
+        ("when_not_matched_insert_all=true&use_index=true&timeout=5m", [0, 3, 0]),
+    ],
+)
+def test_each_parameter_does_what_pylance_does(
+    world: World, table: str, options: str, counts: list[int], tmp_path: Any
+) -> None:
+    status, body = merge(world, table, numbers(8, 13, 0.5), f"on=id&{options}")
+    assert status == 200, body
+    assert [body[f"num_{what}_rows"] for what in ("updated", "inserted", "deleted")] == counts
+    given = dict(part.split("=", 1) for part in options.split("&"))
+    alone = lance.write_dataset(numbers(0, 10), tmp_path / "alone.lance")
+    builder = alone.merge_insert("id")
+    if "when_matched_update_all" in given:
+        builder.when_matched_update_all(given.get("when_matched_update_all_filt"))
+    if "when_not_matched_insert_all" in given:
+        builder.when_not_matched_insert_all()
+    if "when_not_matched_by_source_delete" in given:
+        builder.when_not_matched_by_source_delete(
+            given.get("when_not_matched_by_source_delete_filt")
+        )
+    builder.execute(numbers(8, 13, 0.5))
+    assert query(world, table).sort_by("id") == alone.to_table().sort_by("id")
+
+
+def test_several_columns_may_match(world: World, table: str) -> None:
+    options = "on=id&on=x&when_not_matched_insert_all=true"
+    status, body = merge(world, table, numbers(9, 11), options)
+    assert (status, body["num_inserted_rows"]) == (200, 1)
+
+
+def test_no_rows_change_nothing(world: World, table: str) -> None:
+    options = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
+    status, body = merge(world, table, numbers(0, 0), options)
+    assert status == 200
+    assert [body[f"num_{what}_rows"] for what in ("updated", "inserted", "deleted")] == [0, 0, 0]
+    assert count(world, table) == 10
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "when_matched_update_all=true",
+        "on=id",
+        "on=nobody&when_matched_update_all=true",
+        "on=id&when_matched_update_all=perhaps",
+        "on=id&when_matched_update_all=true&timeout=soon",
+        "on=id&when_matched_update_all=true&timeout=0s",
+        "on=id&when_matched_update_all=true&when_matched_update_all_filt=nobody>1",
+        "on=id&when_matched_update_all=true&when_matched_update_all=true",
+    ],
+)
+def test_a_wrong_merge_appends_nothing(world: World, table: str, options: str) -> None:
+    before = world.log.runtime().request(0, "status")["sequence"]
+    status, body = merge(world, table, numbers(0, 3), options)
+    assert (status, body["code"]) == (400, 13), body
+    assert world.log.runtime().request(0, "status")["sequence"] == before
+
+
+def test_keys_that_come_twice_are_refused(world: World, table: str) -> None:
+    rows = pa.concat_tables([numbers(0, 2), numbers(1, 3)])
+    status, body = merge(world, table, rows, "on=id&when_matched_update_all=true")
+    assert (status, body["code"]) == (400, 13)
+
+
+def test_unknown_columns_are_a_mistake_of_the_schema(world: World, table: str) -> None:
+    rows = pa.table({"id": [1], "y": [1]})
+    status, body = world.rows(f"{table}/insert", rows)
+    assert (status, body["code"]) == (400, 20), body
+
+
+def test_a_body_is_an_arrow_stream(world: World, table: str) -> None:
+    status, body = world.post(f"{table}/insert", b"{}")
+    assert (status, body["code"]) == (415, 13)
+    stream = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    for data in (b"", b"no stream at all", b"\xff\xff\xff\xff\x10"):
+        status, body = world.post(f"{table}/insert", data, headers=stream)
+        assert (status, body["code"]) == (400, 13), body
+
+
+def test_rows_are_updated_and_deleted_by_predicate(world: World, table: str) -> None:
+    request = {"updates": [["x", "x + 100"]], "predicate": "id >= 7"}
+    status, body = world.post(f"{table}/update", request)
+    assert (status, body["updated_rows"], body["version"]) == (200, 3, 2)
+    status, body = world.post(f"{table}/delete", {"predicate": "x >= 100"})
+    assert (status, body["version"], count(world, table)) == (200, 3, 7)
+    assert count(world, table, predicate="id < 3") == 3
+    for path, wrong in (
+        ("delete", {"predicate": "nobody = 1"}),
+        ("delete", {"predicate": " "}),
+        ("delete", {}),
+        ("update", {"updates": [["nobody", "1"]]}),
+        ("update", {"updates": [["x"]]}),
+        ("count_rows", {"predicate": "nobody = 1"}),
+    ):
+        status, body = world.post(f"{table}/{path}", wrong)
+        assert (status, body["code"]) == (400, 13), (path, wrong, body)
+
+
+def test_a_query_reads_as_pylance_does(world: World, table: str) -> None:
+    found = query(world, table, filter="id > 4", offset=1, k=2, columns=["id"])
+    assert found.to_pydict() == {"id": [6, 7]}
+    aliased = query(world, table, columns={"column_aliases": {"n": "id"}}, k=1)
+    assert aliased.to_pydict() == {"n": [0]}
+    assert query(world, table, with_row_id=True, k=1).column_names == ["id", "x", "_rowid"]
+    world.post(f"{table}/delete", {"predicate": "id < 9"})
+    assert query(world, table)["id"].to_pylist() == [9]
+    assert query(world, table, version=1).num_rows == 10
+    status, body = world.post(f"{table}/query", {"k": 1, "vector": [], "version": 9})
+    assert (status, body["code"]) == (404, 11)
+    request = {"query": {"k": 1, "vector": [], "filter": "id > 4"}}
+    status, plan = world.post(f"{table}/explain_plan", request)
+    assert (status, "LanceRead" in plan) == (200, True), plan
+
+
+def test_the_nearest_vectors_are_found(world: World) -> None:
+    vectors = pa.FixedSizeListArray.from_arrays(pa.array(range(20), pa.float32()), 2)
+    world.rows("/v1/table/vectors$t/create", pa.table({"id": list(range(10)), "v": vectors}))
+    found = query(world, "/v1/table/vectors$t", vector=[4.2, 5.2], k=2, columns=["id"])
+    assert found["id"].to_pylist() == [2, 3]
+
+
+def test_a_table_is_measured(world: World, table: str) -> None:
+    world.rows(f"{table}/insert", numbers(10, 14))
+    status, stats = world.post(f"{table}/stats")
+    assert (status, stats["num_rows"], stats["num_indices"]) == (200, 14, 0)
+    assert stats["fragment_stats"]["num_fragments"] == 2
+    assert stats["fragment_stats"]["lengths"]["max"] == 10
+    assert stats["total_bytes"] > 0
+
+
+def test_columns_metadata_and_indices_change_through_the_log(world: World, table: str) -> None:
+    column = {"new_columns": [{"name": "y", "expression": "x * 2"}]}
+    assert world.post(f"{table}/add_columns", column)[1]["version"] == 2
+    rename = {"alterations": [{"path": "y", "rename": "z"}]}
+    assert world.post(f"{table}/alter_columns", rename)[1]["version"] == 3
+    assert world.post(f"{table}/drop_columns", {"columns": ["nobody"]})[1]["code"] == 12
+    assert world.post(f"{table}/drop_columns", {"columns": ["z"]})[1]["version"] == 4
+    assert world.post(f"{table}/schema_metadata/update", {"a": "b"}) == (200, {"a": "b"})
+    index = {"column": "id", "index_type": "BTREE", "name": "by_id"}
+    assert world.post(f"{table}/create_scalar_index", index)[0] == 200
+    assert world.post(f"{table}/create_scalar_index", index)[1]["code"] == 7
+    listed = world.post(f"{table}/index/list")[1]["indexes"]
+    assert [(one["index_name"], one["columns"]) for one in listed] == [("by_id", ["id"])]
+    assert world.post(f"{table}/index/by_id/stats")[1]["num_indexed_rows"] == 10
+    assert world.post(f"{table}/index/by_id/drop")[0] == 200
+    assert world.post(f"{table}/index/by_id/drop")[1]["code"] == 6
+    assert world.post(f"{table}/restore", {"version": 1})[0] == 200
+    described = world.post(f"{table}/describe", {"load_detailed_metadata": True})[1]
+    assert [one["name"] for one in described["schema"]["fields"]] == ["id", "x"]
+    assert described["version"] == 8
+
+
+def test_no_branches_are_listed_where_there_are_none(world: World, table: str) -> None:
+    assert world.post(f"{table}/branches/list") == (200, {"branches": {}})
+
+
+def test_tags_name_versions(world: World, table: str) -> None:
+    world.rows(f"{table}/insert", numbers(10, 14))
+    assert world.post(f"{table}/tags/create", {"tag": "one", "version": 1})[0] == 200
+    assert world.post(f"{table}/tags/create", {"tag": "one", "version": 1})[1]["code"] == 9
+    assert world.post(f"{table}/tags/version", {"tag": "one"})[1]["version"] == 1
+    assert world.post(f"{table}/tags/update", {"tag": "one", "version": 2})[0] == 200
+    assert world.post(f"{table}/tags/list")[1]["tags"]["one"]["version"] == 2
+    assert world.post(f"{table}/describe", {"tag": "one"})[1]["version"] == 2
+    assert world.post(f"{table}/tags/delete", {"tag": "one"})[0] == 200
+    assert world.post(f"{table}/tags/version", {"tag": "one"})[1]["code"] == 8
+    assert world.post(f"{table}/tags/create", {"tag": "x", "version": 9})[1]["code"] == 11
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("30s", 30), ("5m", 300), ("250ms", 0.25), ("1h", 3600), (None, 60)]
+)
+def test_durations_are_read(text: str | None, expected: float) -> None:
+    assert seconds(text) == expected

@@ -1,0 +1,198 @@
+"""Do names of tables and namespaces, and the errors about them, come out as the protocol has it?"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.namespace_world import World, numbers
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("tables"))
+    yield running
+    running.close()
+
+
+def code(answer: tuple[int, Any]) -> tuple[int, int]:
+    status, body = answer
+    assert set(body) >= {"error", "code", "instance"}, body
+    return status, body["code"]
+
+
+def test_namespaces_are_made_listed_and_dropped(world: World) -> None:
+    made = world.post("/v1/namespace/a/create", {"properties": {"owner": "me"}})
+    assert made[0] == 200
+    assert made[1]["properties"] == {"owner": "me"}
+    assert code(world.post("/v1/namespace/a/create")) == (409, 2)
+    again = world.post("/v1/namespace/a/create", {"mode": "ExistOk"})
+    assert again[0] == 200
+    assert again[1]["properties"] == {"owner": "me"}, "the one that exists is kept"
+    assert world.post("/v1/namespace/a$b$c/create")[0] == 200, "missing parents are made"
+    assert world.send("GET", "/v1/namespace/a/list")[1] == {"namespaces": ["b"]}
+    assert "a" in world.send("GET", "/v1/namespace/$/list")[1]["namespaces"]
+    described = world.post("/v1/namespace/a/describe")
+    assert described == (200, {"properties": {"owner": "me"}})
+    assert world.post("/v1/namespace/a$b/exists")[0] == 200
+    assert code(world.post("/v1/namespace/a/drop")) == (409, 3)
+    assert world.post("/v1/namespace/a/drop", {"behavior": "Cascade"})[0] == 200
+    assert code(world.post("/v1/namespace/a/exists")) == (404, 1)
+    assert code(world.post("/v1/namespace/a/drop")) == (404, 1)
+    assert world.post("/v1/namespace/a/drop", {"mode": "skip"})[0] == 200
+    replaced = world.post("/v1/namespace/a/create", {"mode": "overwrite"})
+    assert replaced[1]["properties"] == {}
+
+
+def test_a_table_is_declared_described_and_dropped(world: World) -> None:
+    status, made = world.post("/v1/table/d$t/declare", {"properties": {"k": "v"}})
+    assert status == 200
+    assert made["managed_versioning"] is True
+    assert made["storage_options"] == {}
+    assert made["transaction_id"]
+    assert code(world.post("/v1/table/d$t/declare")) == (409, 5)
+    status, found = world.post("/v1/table/d$t/describe", {"check_declared": True})
+    assert found["location"] == made["location"]
+    assert found["properties"] == {"k": "v"}
+    assert found["is_only_declared"] is True
+    assert (found["namespace"], found["table"]) == (["d"], "t")
+    assert world.post("/v1/table/d$t/exists")[0] == 200
+    assert code(world.post("/v1/table/d$t/exists", {"version": 1})) == (404, 11)
+    listed = world.send("GET", "/v1/namespace/d/table/list")
+    assert listed[1] == {"tables": ["t"]}
+    hidden = world.send("GET", "/v1/namespace/d/table/list?include_declared=false")
+    assert hidden[1] == {"tables": []}
+    status, ended = world.post("/v1/table/d$t/drop")
+    assert ended["id"] == ["d", "t"]
+    assert ended["properties"] == {"k": "v"}
+    assert code(world.post("/v1/table/d$t/drop")) == (404, 4)
+
+
+def test_a_deregistered_table_comes_back_with_all_its_versions(world: World) -> None:
+    dataset = world.write(["e", "t"], numbers(0, 5))
+    dataset.insert(numbers(5, 9))
+    status, ended = world.post("/v1/table/e$t/deregister")
+    assert status == 200
+    assert Path(ended["location"]).is_dir()
+    assert code(world.post("/v1/table/e$t/describe")) == (404, 4)
+    status, back = world.post("/v1/table/e$again/register", {"location": ended["location"]})
+    assert status == 200, back
+    again = world.open(["e", "again"])
+    assert (again.version, again.count_rows()) == (2, 9)
+    again.insert(numbers(9, 10))
+    assert world.open(["e", "again"]).count_rows() == 10
+    assert world.open(["e", "again"], 1).count_rows() == 5
+
+
+def test_a_table_gets_another_name(world: World) -> None:
+    world.write(["f", "t"], numbers(0, 5))
+    request = {"new_table_name": "u", "new_namespace_id": ["g"]}
+    assert world.post("/v1/table/f$t/rename", request)[0] == 200
+    assert world.open(["g", "u"]).count_rows() == 5
+    assert code(world.post("/v1/table/f$t/describe")) == (404, 4)
+    world.open(["g", "u"]).insert(numbers(5, 6))
+    assert world.open(["g", "u"]).version == 2
+
+
+@pytest.mark.parametrize("location", ["/etc/t.lance", "../t.lance", "{root}", "{root}/../t.lance"])
+def test_locations_are_confined(world: World, location: str) -> None:
+    given = {"location": location.format(root=world.tables_root)}
+    assert code(world.post("/v1/table/h$t/declare", given)) == (400, 13)
+    assert code(world.post("/v1/table/h$t/register", given)) == (400, 13)
+
+
+def test_a_link_does_not_lead_out(world: World, tmp_path: Path) -> None:
+    world.tables_root.mkdir(exist_ok=True)
+    (world.tables_root / "way_out").symlink_to(tmp_path)
+    given = {"location": f"{world.tables_root}/way_out/t.lance"}
+    assert code(world.post("/v1/table/h$t/declare", given)) == (400, 13)
+
+
+def test_one_location_holds_one_table(world: World) -> None:
+    location = f"{world.tables_root}/one.lance"
+    assert world.post("/v1/table/i$a/declare", {"location": location})[0] == 200
+    assert code(world.post("/v1/table/i$b/declare", {"location": location})) == (409, 5)
+    inside = {"location": f"{location}/data"}
+    assert code(world.post("/v1/table/i$b/declare", inside)) == (409, 5)
+
+
+def test_lists_come_in_pages(world: World) -> None:
+    for name in "cab":
+        world.post(f"/v1/table/j${name}/declare")
+    first = world.send("GET", "/v1/namespace/j/table/list?limit=2")[1]
+    assert first["tables"] == ["a", "b"]
+    token = first["page_token"]
+    rest = world.send("GET", f"/v1/namespace/j/table/list?limit=2&page_token={token}")
+    assert rest[1] == {"tables": ["c"]}
+    assert code(world.send("GET", "/v1/namespace/j/table/list?limit=0")) == (400, 13)
+    assert code(world.send("GET", "/v1/namespace/j/table/list?limit=x")) == (400, 13)
+    everything = world.send("GET", "/v1/table?delimiter=.")[1]["tables"]
+    assert {"j.a", "j.b", "j.c"} <= set(everything)
+
+
+@pytest.mark.parametrize("body", [b"", b"null", b"{}", b'{"a_field_of_tomorrow": 1}'])
+def test_bodies_may_be_absent_null_or_newer(world: World, body: bytes) -> None:
+    world.post("/v1/table/k$t/declare")
+    assert world.post("/v1/table/k$t/describe", body)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["k2$t", "k2%24t", "k2.t?delimiter=.", "k2::t?delimiter=::"])
+def test_an_id_has_any_delimiter(world: World, path: str) -> None:
+    world.post("/v1/table/k2$t/declare")
+    name, _, query = path.partition("?")
+    assert world.post(f"/v1/table/{name}/describe?{query}")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "expected"),
+    [
+        ("GET", "/v1/table/t/describe", b"", (405, 13)),
+        ("DELETE", "/v1/namespace/a/list", b"", (405, 13)),
+        ("POST", "/v1/table/t/no_such_operation", b"", (404, 0)),
+        ("POST", "/v1/transaction/t", b"", (404, 0)),
+        ("POST", "/v1/table/nobody/describe", b"{", (400, 13)),
+        ("POST", "/v1/table/nobody/describe", b"[1]", (400, 13)),
+        ("POST", "/v1/table/nobody/describe", b'{"version": "x"}', (400, 13)),
+        ("POST", "/v1/table/nobody/describe", b'{"branch": "x"}', (406, 0)),
+        ("POST", "/v1/table/$/describe", b"", (400, 13)),
+        ("POST", "/v1/table/a$..$b/describe", b"", (400, 13)),
+        ("POST", "/v1/table/nobody/describe", b'{"id": ["other"]}', (400, 13)),
+        ("POST", "/v1/namespace/$/drop", b"", (400, 13)),
+        ("POST", "/v1/namespace/x/create", b'{"mode": "maybe"}', (400, 13)),
+        ("POST", "/v1/table/nobody/branches/create", b"", (406, 0)),
+        ("POST", "/v1/table/nobody/version/delete", b"", (406, 0)),
+        ("POST", "/v1/materialized_view/v/create", b"", (406, 0)),
+    ],
+)
+def test_every_mistake_is_answered_in_one_shape(
+    world: World, method: str, path: str, body: bytes, expected: tuple[int, int]
+) -> None:
+    assert code(world.send(method, path, body)) == expected
+
+
+def test_the_context_is_kept_with_the_transaction(world: World) -> None:
+    headers = {"x-lance-ctx-trace": "from the header"}
+    request = {"context": {"trace": "from the body", "team": "red"}, "identity": {"api_key": "x"}}
+    made = world.post("/v1/table/l$t/declare", request, headers=headers)[1]
+    status, found = world.post(f"/v1/transaction/{made['transaction_id']}/describe")
+    assert status == 200
+    assert found["status"] == "Succeeded"
+    assert found["properties"]["context.trace"] == "from the header"
+    assert found["properties"]["context.team"] == "red"
+    assert "api_key" not in str(found)
+
+
+def test_a_decided_transaction_stays_as_it_is(world: World) -> None:
+    made = world.post("/v1/table/m$t/declare")[1]
+    path = f"/v1/transaction/{made['transaction_id']}"
+    status = {"actions": [{"setStatusAction": {"status": "Canceled"}}]}
+    assert code(world.post(f"{path}/alter", status)) == (409, 14)
+    value = {"actions": [{"setPropertyAction": {"key": "a", "value": "b"}}]}
+    assert code(world.post(f"{path}/alter", value)) == (406, 0)
+    assert code(world.post(f"{path}/alter", {"actions": []})) == (400, 13)
+    assert code(world.post("/v1/transaction/nobody/describe")) == (404, 10)
+    refused = world.post("/v1/table/m$t/declare")[1]["error"].split()[1].rstrip(":")
+    found = world.post(f"/v1/transaction/{refused}/describe")[1]
+    assert found["status"] == "Failed"
+    assert found["properties"]["commitlog.code"] == "TABLE_EXISTS"

@@ -1,0 +1,210 @@
+"""Does a version commit once, whatever becomes of the answer, and does 409 name a winner?"""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import lance
+import pytest
+
+from tests.namespace_world import World, numbers
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("versions"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def table(world: World) -> list[str]:
+    name = world.fresh_name()
+    world.write([name, "t"], numbers(0, 10))
+    return [name, "t"]
+
+
+def path(table: list[str], operation: str) -> str:
+    return f"/v1/table/{'$'.join(table)}/version/{operation}"
+
+
+def stage(world: World, table: list[str], first: int = 100) -> dict[str, Any]:
+    (staged,) = world.stage(table, lambda dataset: dataset.insert(numbers(first, first + 5)))
+    return staged
+
+
+def test_a_staged_manifest_is_committed_once(world: World, table: list[str]) -> None:
+    staged = stage(world, table)
+    first = world.post(path(table, "create"), staged)
+    assert first[0] == 200, first
+    assert first[1]["version"]["e_tag"] == staged["e_tag"]
+    assert world.post(path(table, "create"), staged) == first, "the file is staged no more"
+    assert world.open(table).count_rows() == 15
+    left = os.listdir(f"{world.location(table)}/_versions")
+    assert not [name for name in left if ".manifest-" in name]
+
+
+def test_a_taken_version_is_409_and_the_winner_can_be_described(
+    world: World, table: list[str]
+) -> None:
+    loser, winner = stage(world, table), stage(world, table, 200)
+    assert world.post(path(table, "create"), winner)[0] == 200
+    status, body = world.post(path(table, "create"), loser)
+    assert (status, body["code"]) == (409, 14)
+    status, body = world.post(path(table, "describe"), {"version": 2})
+    assert status == 200
+    assert body["version"]["manifest_path"].endswith(".manifest")
+    assert os.path.exists(f"/{body['version']['manifest_path']}")
+
+
+def test_a_version_beyond_the_next_is_no_conflict(world: World, table: list[str]) -> None:
+    second, third = world.stage(
+        table, lambda dataset: [dataset.insert(numbers(n, n + 1)) for n in (100, 200)]
+    )
+    status, body = world.post(path(table, "create"), third)
+    assert (status, body["code"]) == (400, 13), "nobody could describe a winner"
+    assert world.post(path(table, "create"), second)[0] == 200
+    assert world.post(path(table, "create"), third)[0] == 200
+    assert world.open(table).version == 3
+
+
+def test_a_version_written_around_the_log_does_not_wedge_the_table(
+    world: World, table: list[str]
+) -> None:
+    location = world.location(table)
+    lance.write_dataset(numbers(50, 60), location, mode="append")
+    managed = world.open(table)
+    assert managed.count_rows() == 10, "it is none of the log's"
+    with pytest.raises(OSError, match="unknown"):
+        managed.insert(numbers(10, 12))
+    managed.insert(numbers(10, 12))
+    opened = world.open(table)
+    assert (opened.version, opened.count_rows()) == (2, 12)
+    assert len(os.listdir(f"{location}/_quarantine")) == 1
+
+
+@pytest.mark.parametrize("answer", ["lost", "500", "503", "409"])
+def test_an_answer_that_goes_wrong_leaves_no_duplicate(
+    world: World, table: list[str], answer: str
+) -> None:
+    dataset = world.open(table)
+    world.faults.path, world.faults.answers = "/version/create", [answer]
+    dataset.insert(numbers(50, 60))
+    assert world.faults.answers == []
+    opened = world.open(table)
+    assert (opened.version, opened.count_rows()) == (2, 20)
+    dataset.insert(numbers(60, 70))
+    assert world.open(table).count_rows() == 30
+
+
+def test_writers_that_conflict_are_rebased_by_lance(world: World, table: list[str]) -> None:
+    one, two = world.open(table), world.open(table)
+    one.insert(numbers(10, 20))
+    two.insert(numbers(20, 30))
+    one = world.open(table)
+    two = world.open(table)
+    one.delete("id = 1")
+    two.delete("id = 2")
+    opened = world.open(table)
+    assert (opened.version, opened.count_rows()) == (5, 28)
+
+
+def test_an_overwrite_that_won_refuses_an_update(world: World, table: list[str]) -> None:
+    late = world.open(table)
+    world.write(table, numbers(0, 3), mode="overwrite")
+    with pytest.raises(OSError, match=r"(?i)conflict|incompatible"):
+        late.update({"x": "x + 1"}, "id = 1")
+    assert world.open(table).count_rows() == 3
+
+
+def test_versions_are_listed_by_pages_both_ways(world: World, table: list[str]) -> None:
+    dataset = world.open(table)
+    for number in range(6):
+        dataset.insert(numbers(number, number + 1))
+
+    def pages(order: str) -> list[list[int]]:
+        found, token = [], ""
+        while True:
+            query = f"?limit=3{order}" + (f"&page_token={token}" if token else "")
+            status, body = world.post(path(table, "list") + query, b"null")
+            assert status == 200
+            found.append([version["version"] for version in body["versions"]])
+            token = body.get("page_token")
+            if not token:
+                return found
+
+    assert pages("") == [[1, 2, 3], [4, 5, 6], [7]]
+    assert pages("&descending=true") == [[7, 6, 5], [4, 3, 2], [1]]
+    status, body = world.post(path(table, "list") + "?limit=1&descending=true")
+    assert [version["version"] for version in body["versions"]] == [7]
+
+
+def test_a_declared_table_has_no_versions(world: World) -> None:
+    assert world.post("/v1/table/declared$t/declare")[0] == 200
+    assert world.post("/v1/table/declared$t/version/list") == (200, {"versions": []})
+    status, body = world.post("/v1/table/declared$t/version/describe")
+    assert (status, body["code"]) == (404, 11)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code"),
+    [
+        ({"manifest_path": "etc/passwd"}, 400, 13),
+        ({"manifest_path": "/etc/passwd"}, 400, 13),
+        ({"manifest_path": "{}/_versions/../../../x.manifest-1"}, 400, 13),
+        ({"manifest_path": "{}/data/18446744073709551613.manifest-x"}, 400, 13),
+        ({"manifest_path": "{}/_versions/18446744073709551613.manifest"}, 400, 13),
+        ({"manifest_path": "{}/_versions/18446744073709551613.manifest-absent"}, 400, 13),
+        ({"version": 0}, 400, 13),
+        ({"version": -9223372036854775807}, 400, 13),
+        ({"version": 3}, 400, 13),
+        ({"naming_scheme": "V3"}, 400, 13),
+        ({"naming_scheme": "V1"}, 400, 13),
+        ({"manifest_size": 1}, 400, 13),
+        ({"branch": "dev"}, 406, 0),
+        ({"id": ["other"]}, 400, 13),
+        ({"version": "2"}, 400, 13),
+    ],
+)
+def test_a_wrong_request_appends_nothing(
+    world: World, table: list[str], change: dict[str, Any], status: int, code: int
+) -> None:
+    staged = stage(world, table)
+    location = world.location(table)
+    wrong = {k: v.format(location) if isinstance(v, str) else v for k, v in change.items()}
+    before = world.log.runtime().request(0, "status")["sequence"]
+    answered, body = world.post(path(table, "create"), {**staged, **wrong})
+    assert (answered, body["code"]) == (status, code), body
+    assert world.log.runtime().request(0, "status")["sequence"] == before
+    assert world.post(path(table, "create"), staged)[0] == 200, "the staged file is untouched"
+
+
+def test_a_manifest_that_does_more_than_its_transaction_is_refused(
+    world: World, table: list[str]
+) -> None:
+    other = [table[0], "other"]
+    world.write(other, numbers(0, 3))
+    foreign, own = stage(world, other), stage(world, table)
+    with open(f"/{foreign['manifest_path']}", "rb") as file:
+        data = file.read()
+    with open(f"/{own['manifest_path']}", "wb") as file:
+        file.write(data)
+    del own["manifest_size"]
+    status, body = world.post(path(table, "create"), own)
+    assert (status, body["code"]) == (400, 13), body
+    assert world.open(table).version == 1
+
+
+def test_both_naming_schemes_are_honoured(world: World) -> None:
+    table = ["schemes", "v1"]
+    dataset = lance.write_dataset(
+        numbers(0, 3),
+        namespace_client=world.namespace,
+        table_id=table,
+        mode="create",
+        enable_v2_manifest_paths=False,
+    )
+    dataset.insert(numbers(3, 6))
+    names = set(os.listdir(f"{world.location(table)}/_versions"))
+    assert {"1.manifest", "2.manifest"} <= names
+    assert world.open(table).count_rows() == 6
