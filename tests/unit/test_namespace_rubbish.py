@@ -10,7 +10,19 @@ import pytest
 from consumers.namespace.routes import OPERATIONS, Entry
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 
-IDS = ("r$t", "r$declared", "nobody", "$", "a$$b", "..", "a%2Fb", "%00", "x" * 300, "%FF", "%C3%A9$%C3%BC")
+IDS = (
+    "r$t",
+    "r$declared",
+    "nobody",
+    "$",
+    "a$$b",
+    "..",
+    "a%2Fb",
+    "%00",
+    "x" * 300,
+    "%FF",
+    "%C3%A9$%C3%BC",
+)
 VALUES: tuple[Any, ...] = (
     *(None, True, 0, -1, 2**63, 1.5, "", "x", "1", [], {}, [None], [[]], ["a", 1], {"a": None}),
     *({"k": "v"}, ["id"], [["id", "id + 1"]], [{"start_version": 5, "end_version": 1}]),
