@@ -24,7 +24,7 @@ UNDECIDED_MAX = 20_000
 """More than this waiting at the leader is some seconds of work."""
 INDEX_LAG_SECONDS = 5.0
 """The index is fresh if it has what the leader had decided so long ago."""
-INTERVAL_SECONDS = 0.5
+INTERVAL_SECONDS = 1.0
 STALE_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 

@@ -83,7 +83,8 @@ def line(measured: Round) -> str:
         f"{measured.system:16} {measured.writers:3} writers {measured.commits_per_second:8.0f} "
         f"commits/s  p50 {measured.p50_ms:7.2f}  p99 {measured.p99_ms:8.2f}  "
         f"max {measured.max_ms:8.1f} ms  failed {measured.failures}  "
-        f"slowest:fastest {measured.slowest_writer}:{measured.fastest_writer}  {measured.verified}"
+        f"slowest:fastest {measured.slowest_writer}:{measured.fastest_writer}  "
+        f"writers' CPU {measured.writer_cpu_ms:.2f} ms/commit  {measured.verified}"
         + (f"  first failure: {measured.failure}" if measured.failure else "")
     )
 

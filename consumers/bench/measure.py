@@ -26,6 +26,8 @@ class Writer:
     failures: list[str]
     started: float
     ended: float
+    cpu_seconds: float
+    """Of this process, all threads, between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class Round:
     max_ms: float
     slowest_writer: int
     fastest_writer: int
+    writer_cpu_ms: float
+    """CPU time of the writers' processes per commit."""
     verified: str = ""
 
     @property
@@ -104,6 +108,7 @@ def _writer(
         barrier.abort()
         results.put(f"{type(error).__name__}: {error}")
         return
+    cpu_before = time.process_time()
     started = before = time.perf_counter()
     while before - started < seconds:
         try:
@@ -115,7 +120,8 @@ def _writer(
             after = time.perf_counter()
             latencies.append(after - before)
             before = after
-    results.put(Writer(latencies, failures, started, time.perf_counter()))
+    cpu_seconds = time.process_time() - cpu_before
+    results.put(Writer(latencies, failures, started, time.perf_counter(), cpu_seconds))
 
 
 def _summarize(system: str, done: list[Writer]) -> Round:
@@ -136,6 +142,7 @@ def _summarize(system: str, done: list[Writer]) -> Round:
         max_ms=(latencies[-1] if latencies else 0.0) * 1000,
         slowest_writer=min(counts),
         fastest_writer=max(counts),
+        writer_cpu_ms=sum(writer.cpu_seconds for writer in done) / max(1, len(latencies)) * 1000,
     )
 
 
