@@ -147,8 +147,11 @@ def _check_location(draft: Draft, operation: TableMaker, location: str, root: st
     place = draft.clash(location)
     if place is None:
         return
+    # What was dropped has its manifests there under their names: it can be registered again, but
+    # not made from version 1 again.
+    is_gone = not place.is_live or place.incarnation in draft.dropped
     is_own = place.incarnation == operation.incarnation and (
-        not place.is_live or place.incarnation in draft.dropped or place.table_id == operation.table
+        isinstance(operation, RegisterTable) if is_gone else place.table_id == operation.table
     )
     if not is_own:
         was = "has" if place.is_live else "had"

@@ -117,8 +117,11 @@ class Once:
         ]
         return sorted(mine, key=lambda item: item[1].noted)
 
-    def restore(self, items: Iterable[tuple[str, Decided]], changed: int) -> None:
+    def restore(self, number: int, items: Iterable[tuple[str, Decided]], changed: int) -> None:
         """Take a chunk back, the oldest first; `changed` is its counter."""
+        # A chunk whose ids were all decided again later is empty, and a part all the same.
+        self._chunks.setdefault(number, [])
+        self._changed[number] = changed
         for transaction_id, decided in items:
             self._note(transaction_id, decided, changed)
 

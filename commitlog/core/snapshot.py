@@ -82,7 +82,7 @@ def restore(machine: Machine, parts: Mapping[str, bytes]) -> None:
         _restore_machine(machine, json.loads(parts[MACHINE]))
         chunks = sorted(int(name[len(IDS) :]) for name in parts if name.startswith(IDS))
         for chunk in chunks:
-            restore_ids(machine, json.loads(parts[f"{IDS}{chunk}"]))
+            restore_ids(machine, chunk, json.loads(parts[f"{IDS}{chunk}"]))
         for name in sorted(parts):
             if name.startswith(ICEBERG):
                 _restore_iceberg(machine, parts[name])

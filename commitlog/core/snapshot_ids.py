@@ -71,9 +71,10 @@ def _restore_result(row: list[Any]) -> OperationResult:
     )
 
 
-def restore_ids(machine: Machine, state: Any) -> None:
+def restore_ids(machine: Machine, number: int, state: Any) -> None:
     """Take a range back."""
     machine.once.restore(
+        number,
         (
             (
                 row[0],

@@ -438,3 +438,23 @@ def test_a_table_and_its_id_are_held(world: World) -> None:
     )
     assert world.machine.held_by(submitted) == {"x", ("t",), ("u",), ("v",)}
     assert Machine(world.genesis).held_by(world.submitted(Malformed("", "", b""))) == frozenset()
+
+
+def test_a_machine_that_forgot_all_its_ids_is_restored_as_it_was() -> None:
+    world = World(rules=Rules(id_horizon_ms=1_000))
+    world.create()
+    world.now_ms += 10_000
+    # Nothing is remembered of this one, and the ids before it are older than the horizon.
+    world.run(Malformed("x", "not Avro", b"hash"))
+    assert replayed_from_parts(world.machine).digest() == world.machine.digest()
+
+
+def test_a_dropped_incarnation_is_not_made_again() -> None:
+    world = World()
+    create = CreateTable(
+        ("t",), "i-t", f"{ROOT}/t", (column("c0", 0),), data_storage_version=FORMAT
+    )
+    assert world.ask("a", create).status == "committed"
+    assert world.ask("b", DropTable(("t",))).status == "committed"
+    # Its manifests from version 1 on stand there under their canonical names.
+    assert world.ask("c", create).code == "LOCATION_TAKEN"
