@@ -54,6 +54,7 @@ class TableFiles:
     state: ManifestState
     """The newest version that was applied here; its file follows."""
     naming_scheme: str = "V2"
+    """Empty: as the store's own manifests are named, once it answers."""
     written_version: int = 0
     pending: deque[tuple[Change, Event | None]] = field(default_factory=deque)
     applied: int = 0
@@ -109,8 +110,7 @@ class Materializer:
     ) -> None:
         """Take a table as a checkpoint has it, before `start`."""
         store = self._open_store(location)
-        files = TableFiles(table, incarnation, location, policy, store, state)
-        files.naming_scheme = naming_scheme(store)
+        files = TableFiles(table, incarnation, location, policy, store, state, "")
         files.written_version = state.version
         self._by_incarnation[incarnation] = files
 
@@ -211,7 +211,7 @@ class Materializer:
                 empty_state(),
             )
             if change.kind is not ChangeKind.CREATED:
-                files.naming_scheme = naming_scheme(store)
+                files.naming_scheme = ""
             with self._lock:
                 self._by_incarnation[change.incarnation] = files
         return files
@@ -297,6 +297,7 @@ class Materializer:
 
     def _write_manifest(self, files: TableFiles, change: Change) -> None:
         if change.kind is not ChangeKind.REGISTERED:
+            files.naming_scheme = files.naming_scheme or naming_scheme(files.store)
             name = f"{VERSIONS}/{manifest_name(change.version, files.naming_scheme)}"
             data = encode_manifest(files.state, change.message or None)
             if files.policy is Policy.LATEST:
