@@ -28,7 +28,7 @@ from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.model.records import Genesis, LeaderStarted, Outcome
 from commitlog.ports import Log, LogIdentity, Reader, Record
 
-FORMAT = 2
+FORMAT = 3
 HEAD = "head.json"
 READ_SECONDS = 30.0
 
@@ -150,6 +150,8 @@ class Checkpoints:
             raise self._corrupt(f"{HEAD} is not JSON: {error}") from error
         if not isinstance(head, dict) or head.get("format") != FORMAT:
             raise self._corrupt(f"{HEAD} has an unknown format")
+        if head.pop("sha256", "") != _digest(head):
+            raise self._corrupt(f"{HEAD} is damaged")
         self._check_identity(head["identity"])
         parts = {name: self._read_part(*entry[1:]) for name, entry in head["parts"].items()}
         machine = Machine.from_parts(self._genesis, parts)
@@ -184,6 +186,7 @@ class Checkpoints:
             "state_digest": checkpoint.machine.digest().hex(),
             "parts": parts,
         }
+        head["sha256"] = _digest(head)
         self._folder.replace(HEAD, json.dumps(head).encode())
         self._saved = parts
         keep = {HEAD, *(f"{entry[1]}.part" for entry in parts.values())}
@@ -276,6 +279,10 @@ def _record_at(reader: Reader[Record], offset: int, clock: Callable[[], float]) 
         return None
     finally:
         reader.close()
+
+
+def _digest(head: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(head, sort_keys=True).encode()).hexdigest()
 
 
 def _chain_to_json(chain: Chain) -> dict[str, Any]:

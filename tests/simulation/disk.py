@@ -1,0 +1,203 @@
+"""A simulated object store, and a simulated disk for checkpoints.
+
+The store keeps whole objects under `location/path`. It may fail before or after its effect, list
+what was true a while ago, show a new object late, and leave torn temporaries behind when a writer
+dies; whether it has put-if-absent is decided per run: without, `create` looks first and then
+overwrites.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from tests.simulation.scheduler import Killed, Process, Scheduler
+
+
+class Objects:
+    """The bytes of all tables, and what goes wrong with them."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        """Begin empty and sound."""
+        self.scheduler = scheduler
+        self.has_put_if_absent = True
+        self.error_rate = 0.0
+        self.stale_rate = 0.0
+        self.bytes: dict[str, bytes] = {}
+        self.put_at: dict[str, float] = {}
+        self.failing: set[str] = set()
+        """Locations at which every call fails."""
+        self.hidden: dict[str, float] = {}
+        """Objects that show up only at a time."""
+        self.on_put: Callable[[Process, str, bytes], None] = lambda process, path, data: None
+        self.on_gone: Callable[[Process, str, bytes], None] = lambda process, path, data: None
+        self.torn = 0
+
+    @property
+    def counters(self) -> Counter[str]:
+        """The faults injected so far."""
+        return self.scheduler.counters
+
+    def put(self, process: Process, path: str, data: bytes) -> None:
+        """Put an object whole."""
+        self.scheduler.trace("put", process.name, path, len(data), hash_of(data))
+        self.bytes[path] = data
+        self.put_at[path] = self.scheduler.now
+        self.on_put(process, path, data)
+
+    def remove(self, process: Process, path: str) -> None:
+        """Remove an object."""
+        self.scheduler.trace("remove", process.name, path)
+        data = self.bytes.pop(path, None)
+        if data is not None:
+            self.on_gone(process, path, data)
+
+    def is_visible(self, path: str) -> bool:
+        """Say whether an object shows up yet."""
+        return path in self.bytes and self.hidden.get(path, 0.0) <= self.scheduler.now
+
+
+def hash_of(data: bytes) -> str:
+    """Return a short name for bytes in a trace."""
+    return f"{zlib.crc32(data):08x}"
+
+
+class SimulatedStore:
+    """One location as one process sees it; see `commitlog.adapters.storage.ObjectStore`."""
+
+    def __init__(self, objects: Objects, process: Process, location: str) -> None:
+        """Open a location."""
+        self._objects = objects
+        self._process = process
+        self._root = location.rstrip("/") + "/"
+
+    def read(self, path: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+        self._before("read", path)
+        full = self._root + path
+        if not self._objects.is_visible(full):
+            raise FileNotFoundError(full)
+        return self._objects.bytes[full]
+
+    def size(self, path: str) -> int:
+        """Return a file's size in bytes, or -1 if there is none."""
+        self._before("size", path)
+        full = self._root + path
+        return len(self._objects.bytes[full]) if self._objects.is_visible(full) else -1
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put a file, replacing what was there."""
+        self._put(path, data)
+        self._after("write", path)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Put a file if there is none; return whether this call did."""
+        objects = self._objects
+        if objects.has_put_if_absent:
+            if not self._put(path, data, is_exclusive=True):
+                return False
+        else:
+            objects.counters["store without put-if-absent"] += 1
+            if self.size(path) >= 0:
+                return False
+            # Another writer may come between looking and putting.
+            self._put(path, data)
+        self._after("create", path)
+        return True
+
+    def move(self, path: str, to: str) -> None:
+        """Give a file another path; raise FileNotFoundError."""
+        data = self.read(path)
+        self._put(to, data)
+        self._objects.scheduler.point(self._process, f"move {self._root}{path}")
+        self._objects.remove(self._process, self._root + path)
+
+    def delete(self, path: str) -> None:
+        """Remove a file if it is there."""
+        self._before("delete", path)
+        if self._root + path in self._objects.bytes:
+            self._objects.remove(self._process, self._root + path)
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the names of the files directly in a folder."""
+        self._before("list", folder)
+        objects, prefix = self._objects, f"{self._root}{folder}/"
+        since = float("inf")
+        if objects.scheduler.chance(objects.stale_rate):
+            objects.counters["stale list"] += 1
+            since = objects.scheduler.now - 2.0
+        for full in sorted(objects.bytes):
+            is_inside = full.startswith(prefix) and "/" not in full[len(prefix) :]
+            if is_inside and objects.put_at[full] <= since and objects.is_visible(full):
+                yield full[len(prefix) :]
+
+    def _before(self, what: str, path: str) -> None:
+        objects = self._objects
+        objects.scheduler.point(self._process, f"{what} {self._root}{path}")
+        is_failing = self._root.rstrip("/") in objects.failing and not self._process.is_spared
+        if is_failing or self._fails():
+            objects.counters["store error before the effect"] += 1
+            raise OSError(f"simulated: {what} {path} failed")
+
+    def _after(self, what: str, path: str) -> None:
+        objects = self._objects
+        objects.scheduler.point(self._process, f"{what}-done {self._root}{path}")
+        if self._fails():
+            objects.counters["store error after the effect"] += 1
+            raise OSError(f"simulated: {what} {path} failed, or so it seems")
+
+    def _fails(self) -> bool:
+        objects = self._objects
+        return not self._process.is_spared and objects.scheduler.chance(objects.error_rate)
+
+    def _put(self, path: str, data: bytes, *, is_exclusive: bool = False) -> bool:
+        objects, full = self._objects, self._root + path
+        try:
+            self._before("put", path)
+        except Killed:
+            # Half of it is there under a temporary name, for ever.
+            objects.torn += 1
+            objects.counters["torn write"] += 1
+            torn = f"{full}.tmp-{objects.torn}"
+            objects.bytes[torn] = data[: len(data) // 2]
+            objects.put_at[torn] = objects.scheduler.now
+            raise
+        if is_exclusive and full in objects.bytes:
+            return False
+        objects.put(self._process, full, data)
+        return True
+
+
+class MemoryFolder:
+    """A node's own disk as one process sees it; see `consumers.checkpoint.Folder`."""
+
+    def __init__(self, scheduler: Scheduler, process: Process, files: dict[str, bytes]) -> None:
+        """Open `files`, which outlast the process."""
+        self._scheduler, self._process, self._files = scheduler, process, files
+
+    def __str__(self) -> str:
+        return "in memory"
+
+    def read(self, name: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+        self._scheduler.point(self._process, f"disk-read {name}")
+        if name not in self._files:
+            raise FileNotFoundError(name)
+        return self._files[name]
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Put a file, which then outlasts a crash."""
+        self._scheduler.point(self._process, f"disk-replace {name}")
+        self._files[name] = data
+        self._scheduler.trace("disk", self._process.name, name, len(data), hash_of(data))
+        self._scheduler.point(self._process, f"disk-replaced {name}")
+
+    def names(self) -> list[str]:
+        """Return the files' names."""
+        return list(self._files)
+
+    def remove(self, name: str) -> None:
+        """Remove a file if it is there."""
+        self._scheduler.point(self._process, f"disk-remove {name}")
+        self._files.pop(name, None)

@@ -1,0 +1,313 @@
+"""What goes wrong, when: each seed has some kinds of faults, at random moments.
+
+Kills, pauses and preemptions happen at the scheduler's points and a store's errors at its calls;
+the rest happens here, as steps of a task of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from commitlog.adapters.memory_cluster import Append, Fate
+from commitlog.codecs.avro import (
+    encode_leader_started,
+    encode_protocol_version,
+    encode_transaction,
+    seal_outcome,
+)
+from commitlog.model.limits import Rules
+from commitlog.model.records import LeaderStarted, Outcome, ProtocolVersion, Status, Transaction
+from tests.simulation.auditor import manifest_path
+from tests.simulation.scheduler import Process, Rates
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+HOUR = 3600.0
+YEAR = 365 * 24 * HOUR
+DAY_MS = 24 * 3600 * 1000
+
+TOMBSTONES_ARE_RECORDS = True
+"""Today a tombstone gets an outcome like a record, so that compaction, which removes it, makes the
+log unreadable from its beginning. Until readers pass over tombstones, no seed has both."""
+
+HOT = (
+    *("", "", "", "", "append", "create", "disk-replace", "end", "list", "move", "poll", "put"),
+    *("read", "size"),
+)
+"""Kinds of points (their first letters); four in fourteen seeds have none that is special."""
+
+FATES = {
+    "append refused": Fate.REFUSE,
+    "append lost": Fate.LOSE,
+    "append untold": Fate.APPEND_UNTOLD,
+    "append held back": Fate.HOLD,
+}
+
+
+class Faults:
+    """The faults of one run."""
+
+    def __init__(self, world: World) -> None:
+        """Choose which kinds this seed has."""
+        self.world = world
+        self.is_over = False
+        scheduler, chance = world.scheduler, world.scheduler.random
+        self.process = Process("faults", is_spared=True)
+
+        def some(*rates: float) -> float:
+            return chance.choice((0.0, *rates))
+
+        scheduler.rates = Rates(
+            some(0.0003, 0.001), some(0.0005, 0.002), some(0.01, 0.05), chance.choice(HOT)
+        )
+        self.fates = {name: some(0.002, 0.01) for name in FATES}
+        self.hole_rate = some(0.01)
+        world.objects.error_rate = some(0.005, 0.05)
+        world.objects.stale_rate = some(0.1)
+        world.objects.has_put_if_absent = chance.random() < 0.7
+        world.late_files = some(0.02)
+        world.build_refusals = some(0.05)
+        world.answers_lost = some(0.05, 0.3)
+        world.answers_twice = some(0.1)
+        world.spurious_campaigns = some(0.002, 0.01)
+        kinds: list[Callable[[], None]] = [
+            self._kill_a_node,
+            self._pause_a_node,
+            self._cut_off,
+            self._location_fails,
+            self._clock_jumps,
+            self._poison_transaction,
+            self._poison_outcome,
+            self._forge_leader,
+            self._forge_outcome,
+            self._repeat_an_outcome,
+            self._bypass,
+            self._compact,
+            self._storm,
+            self._reuse_id,
+            self._new_rules,
+            self._release,
+            self._tombstone,
+        ]
+        self.kinds = [kind for kind in kinds if chance.random() < 0.5] or kinds[:3]
+        has_both = self._tombstone in self.kinds and self._compact in self.kinds
+        if TOMBSTONES_ARE_RECORDS and has_both:
+            self.kinds.remove(chance.choice((self._tombstone, self._compact)))
+        self._healing: list[tuple[float, Callable[[], None]]] = []
+        self._next_at = 0.5
+        world.cluster.on_append = self.fate
+        scheduler.add(self.process, "faults", self.step)
+        if chance.random() < 0.02:
+            self._healing.append((1.0, lambda: world.writers[0].too_large()))
+
+    def count(self, name: str) -> None:
+        """Count a fault."""
+        self.world.count(name)
+
+    def step(self) -> bool:
+        """Heal what is due; sometimes do something bad."""
+        scheduler = self.world.scheduler
+        for due, heal in list(self._healing):
+            if due <= scheduler.now:
+                self._healing.remove((due, heal))
+                heal()
+        if not self.is_over and scheduler.now >= self._next_at:
+            self._next_at = scheduler.now + scheduler.random.expovariate(1.0)
+            scheduler.random.choice(self.kinds)()
+        self.world.reboot_the_dead()
+        return False
+
+    def heal(self) -> None:
+        """Let nothing go wrong from now on."""
+        world = self.world
+        self.is_over = True
+        world.scheduler.rates = Rates()
+        world.objects.error_rate = world.objects.stale_rate = 0.0
+        world.objects.failing.clear()
+        world.objects.hidden.clear()
+        world.late_files = world.build_refusals = 0.0
+        world.answers_lost = world.answers_twice = world.spurious_campaigns = 0.0
+        for _, heal in self._healing:
+            heal()
+        self._healing.clear()
+        world.cluster.release()
+
+    def fate(self, append: Append) -> Fate:
+        """Decide what becomes of an append."""
+        world, scheduler = self.world, self.world.scheduler
+        fate, name = Fate.DELIVER, ""
+        process = world.writer_processes.get(append.writer)
+        if process is not None and process.is_cut_off:
+            fate, name = Fate.LOSE, "append while cut off"
+        elif not self.is_over:
+            drawn = scheduler.random.random()
+            for name, rate in self.fates.items():
+                if drawn < rate:
+                    fate = FATES[name]
+                    break
+                drawn -= rate
+            else:
+                name = ""
+            if not name and process is not None and drawn < self.hole_rate:
+                fate, name = Fate.HOLD, "acknowledgement after a hole"
+        if name:
+            self.count(name)
+        scheduler.trace("append", append.topic, append.key.decode(), fate.value)
+        return fate
+
+    def _later(self, seconds: float, heal: Callable[[], None]) -> None:
+        self._healing.append((self.world.scheduler.now + seconds, heal))
+
+    def _kill_a_node(self) -> None:
+        alive = [n for n in self.world.nodes if n.process.is_alive]
+        if alive:
+            node = self.world.scheduler.random.choice(alive)
+            self.count("kill")
+            self.world.scheduler.kill(node.process, "by hand")
+
+    def _pause_a_node(self) -> None:
+        """The leader stops for long and wakes up as a zombie."""
+        for node in self.world.nodes:
+            if node.is_leading:
+                self.count("zombie")
+                seconds = self.world.scheduler.random.choice((0.5, 3.0))
+                node.process.paused_until = self.world.scheduler.now + seconds
+
+    def _cut_off(self) -> None:
+        node = self.world.scheduler.random.choice(self.world.nodes)
+        if node.process.is_alive:
+            self.count("cut off from the log")
+            process = node.process
+            process.is_cut_off = True
+            self._later(self.world.scheduler.random.random() * 3, lambda: _connect(process))
+
+    def _location_fails(self) -> None:
+        tables = list(self.world.auditor.machine.tables.values())
+        if tables:
+            self.count("one location fails for a while")
+            location = self.world.scheduler.random.choice(tables).location
+            self.world.objects.failing.add(location)
+            self._later(3.0, lambda: self.world.objects.failing.discard(location))
+
+    def _clock_jumps(self) -> None:
+        self.count("clock jump")
+        chance = self.world.scheduler.random
+        self.world.clock_offset += chance.choice((HOUR, -HOUR, HOUR, -HOUR, 0.02 * YEAR))
+        self.world.scheduler.trace("clock", self.world.clock_offset)
+
+    def _append_raw(self, is_outcome: bool, key: bytes, value: bytes | None) -> None:
+        topic = self.world.topics[1 if is_outcome else 0]
+        self.world.cluster.append(topic, 0, key, value)
+
+    def _poison_transaction(self) -> None:
+        chance = self.world.scheduler.random
+        self.count("poison transaction")
+        good = encode_transaction(Transaction(self.world.requests.uuid(), ()))
+        value = chance.choice(
+            (b"", b"\xc3\x01", b"not a record", good[:-3], good + b"x", b"\xc3\x01" + b"?" * 30)
+        )
+        self._append_raw(False, f"{self.world.requests.uuid()}/x".encode(), value)
+
+    def _tombstone(self) -> None:
+        """A stray tombstone that names no record."""
+        self.count("stray tombstone")
+        self._append_raw(False, f"{self.world.requests.uuid()}/x".encode(), None)
+
+    def _poison_outcome(self) -> None:
+        self.count("poison outcome")
+        value = self.world.scheduler.random.choice((b"", b"rubbish", b"\xc3\x01" + b"?" * 40))
+        self._append_raw(True, f"poison/{self.world.requests.uuid()}".encode(), value)
+
+    def _forge_leader(self) -> None:
+        """An epoch that is equal, late, or beyond the next."""
+        self.count("equal, late or far epoch")
+        self.world.auditor.follow()
+        chain = self.world.auditor.follower.replica.chain
+        epoch = chain.epoch + self.world.scheduler.random.choice((-1, 0, 0, 2, 1000))
+        uuid = self.world.requests.uuid()
+        started = LeaderStarted(epoch, "nowhere:1", uuid, chain.sequence, chain.hash, bytes(32))
+        self._append_raw(True, f"leader/{epoch}/{uuid}".encode(), encode_leader_started(started))
+
+    def _forge_outcome(self) -> None:
+        """An outcome of the right epoch and sequence that doesn't continue the chain."""
+        self.world.auditor.follow()
+        chain = self.world.auditor.follower.replica.chain
+        self.count("fork of the chain")
+        outcome = Outcome(chain.sequence + 1, self.world.requests.uuid(), 0, Status.COMMITTED)
+        _, record = seal_outcome(
+            outcome, previous_hash=bytes(32), epoch=chain.epoch, node="nowhere:1"
+        )
+        self._append_raw(True, f"fork/{self.world.requests.uuid()}".encode(), record)
+
+    def _repeat_an_outcome(self) -> None:
+        """A record of the topic again, as a producer without idempotence sends it."""
+        records = self.world.cluster.topics[self.world.topics[1]].partitions[0].records
+        # Not those of our forged leaders: a far epoch, said again later, may be the next one.
+        genuine = [r for r in records[-8:] if b"nowhere:1" not in (r.value or b"")]
+        if not genuine:
+            return
+        self.count("outcome twice in the topic")
+        record = self.world.scheduler.random.choice(genuine)
+        key = f"again/{self.world.requests.uuid()}".encode()
+        self._append_raw(True, key, record.value)
+
+    def _bypass(self) -> None:
+        """Somebody commits by path, under the next version's name."""
+        world = self.world
+        tables = [t for t in world.auditor.machine.tables.values() if t.version]
+        if not tables:
+            return
+        table = world.scheduler.random.choice(tables)
+        ahead = world.scheduler.random.choice((1, 1, 2))
+        path = manifest_path(table.location, table.version + ahead)
+        if path in world.objects.bytes:
+            return
+        data = f"written around the log {world.requests.uuid()}".encode()
+        world.auditor.rogue.add(hashlib.sha256(data).digest())
+        self.count("manifest written around the log")
+        world.rogue_paths.append((path, data))
+        world.objects.put(self.process, path, data)
+
+    def _compact(self) -> None:
+        """The cleaner runs while somebody starts from nothing."""
+        self.count("compaction during a bootstrap")
+        self.world.cluster.compact(self.world.topics[0])
+        node = self.world.scheduler.random.choice(self.world.nodes)
+        if not node.is_leading:
+            self.world.scheduler.kill(node.process, "to begin from nothing")
+            node.disk.clear()
+
+    def _storm(self) -> None:
+        copies = self.world.scheduler.random.choice((5, 20))
+        self.world.scheduler.random.choice(self.world.writers).storm(copies)
+
+    def _reuse_id(self) -> None:
+        self.world.scheduler.random.choice(self.world.writers).reuse_id()
+
+    def _new_rules(self) -> None:
+        """New limits come into force in the middle."""
+        chance = self.world.scheduler.random
+        self.count("new rules")
+        rules = replace(
+            Rules(),
+            id_horizon_ms=chance.choice((DAY_MS, 7 * DAY_MS, 3_600_000)),
+            history_versions=chance.choice((5, 100, 100_000)),
+        )
+        uuid = self.world.requests.uuid()
+        record = ProtocolVersion(
+            uuid, 1, rules.id_horizon_ms, rules.history_versions, rules.operations_max
+        )
+        self._append_raw(False, f"{uuid}/x".encode(), encode_protocol_version(record))
+
+    def _release(self) -> None:
+        """What was held back lands, late."""
+        if self.world.cluster.release(self.world.scheduler.random.choice((1, 3, None))):
+            self.count("held back records land late")
+
+
+def _connect(process: Process) -> None:
+    process.is_cut_off = False

@@ -1,0 +1,178 @@
+"""A process's view of the log: the real `MemoryLog`, with a point at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic
+
+from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.adapters.memory import Decode, MemoryLog, MemoryOutcomesWriter, MemoryReader
+from commitlog.errors import Unavailable
+from commitlog.model.records import Answered, Genesis, Submitted
+from commitlog.ports import LogIdentity, OnDelivery, Record
+from commitlog.protocol import outcomes_topic, transactions_topic
+from tests.simulation.scheduler import Process, Scheduler
+
+
+class SimulatedReader(Generic[Record]):
+    """Never blocks: to wait is to let others run."""
+
+    def __init__(
+        self, reader: MemoryReader[Record], scheduler: Scheduler, process: Process, name: str
+    ) -> None:
+        """Wrap a reader."""
+        self._reader, self._scheduler = reader, scheduler
+        self._process, self._name = process, name
+
+    def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
+        """Return what is there."""
+        self._scheduler.point(self._process, f"poll {self._name}")
+        records = self._poll(records_max)
+        if not records and timeout_seconds > 0:
+            self._scheduler.sleep(self._process, timeout_seconds)
+            records = self._poll(records_max)
+        return records
+
+    def _poll(self, records_max: int) -> list[Record]:
+        if self._process.is_cut_off:
+            return []
+        if self._process.is_spared:
+            records_max = 1
+        elif records_max > 3:
+            # Kafka gives what one fetch brought; often that is less than there is.
+            records_max = self._scheduler.random.choice((1, 3, 20, records_max))
+        return self._reader.poll(records_max=records_max, timeout_seconds=0)
+
+    def position(self) -> int:
+        """Return the next offset to be read."""
+        return self._reader.position()
+
+    def end_offset(self, timeout_seconds: float = 10) -> int:
+        """Return where the log ends now."""
+        self._scheduler.point(self._process, f"end {self._name}")
+        if self._process.is_cut_off:
+            raise Unavailable("simulated: no answer")
+        return self._reader.end_offset(timeout_seconds)
+
+    def pause(self) -> None:
+        """Do nothing: nothing is fetched ahead here."""
+
+    def close(self) -> None:
+        """Read no more."""
+        self._reader.close()
+
+
+class SimulatedWriter:
+    """Appends outcomes for one term."""
+
+    def __init__(
+        self, writer: MemoryOutcomesWriter, scheduler: Scheduler, process: Process
+    ) -> None:
+        """Wrap a writer."""
+        self._writer, self._scheduler, self._process = writer, scheduler, process
+
+    def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
+        """Send an outcome on its way."""
+        self._scheduler.point(self._process, f"append {key}")
+        self._writer.append(key, value, on_delivery)
+        self._scheduler.point(self._process, f"append-done {key}")
+
+    def poll(self, timeout_seconds: float) -> int:
+        """Run callbacks; return how many ran."""
+        self._scheduler.point(self._process, "poll-acknowledgements")
+        count = self._writer.poll(0)
+        if not count and timeout_seconds > 0:
+            self._scheduler.sleep(self._process, timeout_seconds)
+            count = self._writer.poll(0)
+        return count
+
+    def purge(self) -> None:
+        """Give up what is held back; it may still appear."""
+        if self._process.is_alive:
+            self._writer.purge()
+
+    def close(self) -> None:
+        """Give up what is on its way and run its callbacks."""
+        if self._process.is_alive:
+            self._writer.purge()
+            self._writer.poll(0)
+
+
+def remembering(decode: Decode[Record]) -> Decode[Record]:
+    """Decode each record once: values never change, and many processes read them again."""
+    known: dict[tuple[int, int, int, bytes | None, bytes | None], Record] = {}
+
+    def remembered(
+        partition: int, offset: int, time_ms: int, key: bytes | None, value: bytes | None
+    ) -> Record:
+        what = (partition, offset, time_ms, key, value)
+        found = known.get(what)
+        if found is None:
+            found = known[what] = decode(*what)
+        return found
+
+    return remembered
+
+
+class Decoders:
+    """How one run decodes its records."""
+
+    def __init__(self) -> None:
+        """Begin with nothing decoded."""
+        self.submitted: Decode[Submitted] = remembering(to_submitted)
+        self.answered: Decode[Answered] = remembering(to_answered)
+
+
+class SimulatedLog:
+    """See `commitlog.ports.Log`; what a running process asks of it."""
+
+    def __init__(
+        self,
+        log: MemoryLog,
+        decoders: Decoders,
+        scheduler: Scheduler,
+        process: Process,
+        on_writer: Callable[[int], None] = lambda number: None,
+    ) -> None:
+        """Let a process use the log."""
+        self._log, self._decoders = log, decoders
+        self._scheduler, self._process = scheduler, process
+        self._on_writer = on_writer
+        self.name = log.name
+
+    def genesis(self, partition: int = 0) -> Genesis:
+        """Return what a partition begins with."""
+        return self._log.genesis(partition)
+
+    def identity(self) -> LogIdentity:
+        """Return the cluster's and the topics' ids."""
+        return self._log.identity()
+
+    def check_settings(self) -> None:
+        """Raise TopicSettings if records would be lost."""
+        self._log.check_settings()
+
+    def read_transactions(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> SimulatedReader[Submitted]:
+        """Read the transactions topic from an offset on."""
+        topic, decode = transactions_topic(self.name), self._decoders.submitted
+        reader = MemoryReader(self._log.cluster, topic, partition, offset, decode)
+        return SimulatedReader(reader, self._scheduler, self._process, "transactions")
+
+    def read_outcomes(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> SimulatedReader[Answered]:
+        """Read the outcomes topic from an offset on."""
+        topic, decode = outcomes_topic(self.name), self._decoders.answered
+        reader = MemoryReader(self._log.cluster, topic, partition, offset, decode)
+        return SimulatedReader(reader, self._scheduler, self._process, "outcomes")
+
+    def outcomes_writer(self, partition: int) -> SimulatedWriter:
+        """Return a writer for one term of one leader."""
+        writer = self._log.outcomes_writer(partition)
+        self._on_writer(writer._number)
+        return SimulatedWriter(writer, self._scheduler, self._process)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the simulation doesn't need Log.{name}")

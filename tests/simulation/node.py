@@ -1,0 +1,277 @@
+"""A committer under simulation: its sessions on a disk that outlasts its processes.
+
+What `consumers.committer` does with threads and sockets is done here in steps: follow, stand for
+leader when the leader is silent, lead, checkpoint, begin again when the term ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from commitlog.codecs.manifest_file import decode_manifest, manifest_name
+from commitlog.core.decisions import BuildWanted, Found
+from commitlog.core.manifest import apply_delta
+from commitlog.errors import CommitLogError, Fenced, Unavailable
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.records import Observation
+from consumers.checkpoint import Checkpoints
+from consumers.events import Event
+from consumers.leader import Leader
+from consumers.observer import StoreObserver
+from consumers.session import Session
+from tests.core_world import _simple_delta
+from tests.simulation.disk import MemoryFolder, SimulatedStore
+from tests.simulation.log import SimulatedLog
+from tests.simulation.scheduler import Process, Task
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+CHECKPOINT_SECONDS = 1.5
+
+
+@dataclass
+class _Build:
+    """A manifest that the simulated pylance was asked for."""
+
+    wanted: BuildWanted
+    result: Future[Found]
+    due: float
+
+
+class SimulatedObserver(StoreObserver):
+    """Observes as the real one does; builds as pylance would, later and sometimes not."""
+
+    def __init__(self, node: Node, process: Process, session: Session) -> None:
+        """Observe for one term."""
+        super().__init__(
+            node.world.genesis.tables_root,
+            session.materializer.wait_for,
+            open_store=node.opener(process),
+        )
+        self._node, self._session = node, session
+        self._open = node.opener(process)
+        self.builds: list[_Build] = []
+
+    def build(self, wanted: BuildWanted) -> Future[Found]:
+        """Ask for a build."""
+        result: Future[Found] = Future()
+        scheduler = self._node.world.scheduler
+        self.builds.append(_Build(wanted, result, scheduler.now + scheduler.random.random() * 0.2))
+        return result
+
+    def step(self) -> None:
+        """Build what is due, on the newest manifest that can be read by path."""
+        now = self._node.world.scheduler.now
+        for build in [b for b in self.builds if b.due <= now]:
+            wanted = build.wanted
+            head = wanted.version - 1
+            materializer = self._session.materializer
+            if materializer.readable_version(wanted.incarnation) < head:
+                if now > build.due + 10:
+                    self.builds.remove(build)
+                    build.result.set_exception(OSError(f"version {head} has no file yet"))
+                continue
+            self.builds.remove(build)
+            try:
+                build.result.set_result(self._make(wanted, head))
+            except OSError as error:
+                build.result.set_exception(error)
+
+    def _make(self, wanted: BuildWanted, head: int) -> Found:
+        store = self._open(wanted.location)
+        world = self._node.world
+        if world.scheduler.chance(world.build_refusals):
+            world.count("build refused")
+            return Found(Observation("", -1), error="simulated: pylance refuses")
+        state, _ = decode_manifest(store.read(f"_versions/{manifest_name(head)}"))
+        transaction = LanceTransaction.FromString(wanted.message)
+        apply_delta(state, _simple_delta(state, transaction))
+        data = wanted.message + b"staged"
+        path = f"_versions/{manifest_name(wanted.version)}-{world.requests.uuid()}"
+        store.write(path, data)
+        return Found(Observation(path, len(data), bytes(32)), data=data, state=state)
+
+
+class Node:
+    """A machine that runs a committer, again after each death."""
+
+    def __init__(self, world: World, number: int) -> None:
+        """Begin switched off."""
+        self.world = world
+        self.number = number
+        self.disk: dict[str, bytes] = {}
+        self.process = Process(f"n{number}", is_alive=False)
+        self.session: Session | None = None
+        self.leader: Leader | None = None
+        self.boots = 0
+        self.boot_at = 0.0
+        self._observer: SimulatedObserver | None = None
+        self._task: Task | None = None
+        self._checkpoint_at = 0.0
+        self._pausing_until = 0.0
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether it believes to lead."""
+        return self.process.is_alive and self.leader is not None
+
+    def opener(self, process: Process) -> Callable[[str], SimulatedStore]:
+        """Return what opens stores for a process."""
+        return lambda location: SimulatedStore(self.world.objects, process, location)
+
+    def boot(self) -> None:
+        """Start a process."""
+        self.boots += 1
+        self.process = Process(f"n{self.number}.{self.boots}")
+        self.session = self.leader = self._observer = None
+        self._task = self.world.scheduler.add(self.process, "main", self._main)
+        self.world.scheduler.trace("boot", self.process.name)
+
+    def _main(self) -> bool:
+        try:
+            if self.session is None:
+                self._begin()
+            elif self.leader is None:
+                return self._follow(self.session)
+            else:
+                return self._lead(self.session, self.leader)
+        except Unavailable as error:
+            # The committer's process ends with this; somebody starts it again.
+            self.world.count(f"node ends: {type(error).__name__}")
+            self.world.scheduler.kill(self.process, f"{error}")
+        except CommitLogError as error:
+            self.world.refused(self, error)
+        return True
+
+    def _begin(self) -> None:
+        world, process = self.world, self.process
+        log = SimulatedLog(
+            world.log,
+            world.auditor.decoders,
+            world.scheduler,
+            process,
+            world.writer_of(process),
+        )
+        checkpoints = Checkpoints(
+            Path("checkpoints"),
+            log.identity(),
+            world.genesis,
+            folder=MemoryFolder(world.scheduler, process, self.disk),
+        )
+        session = Session(
+            log,
+            world.genesis,
+            checkpoints,
+            on_readable=self._readable,
+            open_store=self.opener(process),
+            clock=world.scheduler.clock,
+        )
+        session.on_committed = self._committed
+        if world.eager_standbys:
+            session.materializer.hurry()
+        self.session = session
+        self._add(process, "files", lambda: session.materializer.step(0), lambda: False)
+        session.catch_up()
+        chain = session.follower.replica.chain
+        world.auditor.digest(chain.sequence, session.follower.machine.digest(), process.name)
+
+    def _add(
+        self,
+        process: Process,
+        name: str,
+        step: Callable[[], bool],
+        is_busy: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Add a task that ends by itself."""
+        scheduler = self.world.scheduler
+
+        def run() -> bool:
+            if not step():
+                scheduler.tasks.remove(task)
+            return is_busy()
+
+        task = scheduler.add(process, name, run)
+
+    def _follow(self, session: Session) -> bool:
+        world, scheduler = self.world, self.world.scheduler
+        session.follow(0)
+        chain = session.follower.replica.chain
+        leader = chain.leader
+        is_silent = leader is None or not world.answers_at(leader.node)
+        if not is_silent and not scheduler.chance(world.spurious_campaigns):
+            return False
+        if not is_silent:
+            world.count("two leaders")
+        scheduler.sleep(self.process, scheduler.random.random() * 0.3)
+        session.catch_up()
+        if chain.leader is not leader:
+            return True
+        epoch = session.campaign(self.process.name, int(scheduler.now * 1000))
+        if not epoch:
+            self._end(session)
+            return True
+        observer = SimulatedObserver(self, self.process, session)
+        self._observer = observer
+        leading = session.lead(epoch, self.process.name, observer)
+        self.leader = leading
+        world.count("terms")
+        scheduler.trace("leads", self.process.name, epoch)
+        self._add(
+            self.process,
+            "acknowledge",
+            lambda: self._acknowledge(leading),
+            lambda: not leading.is_idle,
+        )
+        self._checkpoint_at = scheduler.now + CHECKPOINT_SECONDS
+        return True
+
+    def _acknowledge(self, leading: Leader) -> bool:
+        leading.step_acknowledge(0)
+        return leading is self.leader
+
+    def _lead(self, session: Session, leader: Leader) -> bool:
+        assert self._observer is not None
+        if leader.failure is not None:
+            self._end(session)
+            if not isinstance(leader.failure, Fenced | Unavailable):
+                raise leader.failure
+            return True
+        self._observer.step()
+        now = self.world.scheduler.now
+        if now < self._checkpoint_at:
+            position = session.follower.replica.transactions_position
+            leader.step_decide(0)
+            return session.follower.replica.transactions_position > position
+        if leader.is_idle and session.checkpoint():
+            self.world.count("checkpoints")
+            chain = session.follower.replica.chain
+            self.world.auditor.digest(
+                chain.sequence, session.follower.machine.digest(), self.process.name
+            )
+            self._checkpoint_at = now + CHECKPOINT_SECONDS
+        elif now > self._checkpoint_at + 1.0:
+            self._checkpoint_at = now + CHECKPOINT_SECONDS
+        return True
+
+    def _end(self, session: Session) -> None:
+        """End the term; the next step begins a new session."""
+        self.world.scheduler.trace("ends", self.process.name)
+        if self._observer is not None:
+            self._observer.close()
+        leader, self.leader, self.session, self._observer = self.leader, None, None, None
+        if leader is not None:
+            leader.close()
+        session.close()
+
+    def _committed(self, events: list[Event]) -> None:
+        if self.leader is not None:
+            self.world.auditor.committed(events)
+            self.world.answer(self, events)
+
+    def _readable(self, events: list[Event]) -> None:
+        self.world.auditor.files_written(events)

@@ -1,0 +1,352 @@
+"""The specification as a dumb twin: tables as plain dictionaries of rows, one outcome at a time.
+
+It knows nothing of manifests, grids or vectors. Each outcome is judged by what its writer meant
+(`Intent`): a commit must be possible on the rows as they stand, a refusal must have its reason.
+What it accepts becomes its state. Problems are sentences that begin with an invariant's number:
+
+I4 dense sequences and versions   I5 an id has one effect     I6 outcomes follow the rules
+I7 nothing is skipped             I8 time and real-time order  I14 row truth   I17 all or nothing
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+Row = tuple[int, int]
+"""(key, value)"""
+Rows = dict[int, Row]
+"""Living rows of a fragment by offset."""
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """What one operation is meant to do."""
+
+    kind: str
+    """create, drop, rename, append, delete, update or config."""
+    table: str
+    incarnation: str = ""
+    read_version: int = 0
+    adds: tuple[tuple[Row, ...], ...] = ()
+    """New fragments' rows."""
+    removes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """(fragment id, offsets)"""
+    drops: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Fragments removed whole, with the rows that the writer saw in them."""
+    config: str = ""
+    is_keyed: bool = False
+    """Whether the writer says which keys it adds, to a table that declares its key."""
+    has_key: bool = False
+    """create: whether the table declares its key."""
+    location: str = ""
+    new_table: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A transaction as its writer meant it; by its content."""
+
+    intents: tuple[Intent, ...]
+    expects: tuple[tuple[str, int], ...] = ()
+    """(table, version) that must be its head; version -1: the table must not exist."""
+    application: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An outcome of the log, with what it answers."""
+
+    sequence: int
+    epoch: int
+    transaction_id: str
+    attempt: int
+    offset: int
+    """Of the transaction."""
+    payload: str
+    status: str
+    code: str = ""
+    answers: int | None = None
+    time_ms: int = 0
+    results: tuple[tuple[str, str, int, int], ...] = ()
+    """(table, incarnation, version, first fragment id)"""
+    asked: Asked | None = None
+    """None: a record that no writer of ours wrote, or the rules."""
+    id_horizon_ms: int = 0
+    history_versions: int = 0
+    submitted_at_ms: int = 0
+
+
+@dataclass
+class Fragment:
+    """A fragment's rows, and which version touched it last."""
+
+    rows: Rows
+    changed_at: int
+
+
+@dataclass
+class TableRows:
+    """One incarnation."""
+
+    incarnation: str
+    location: str
+    has_key: bool
+    version: int = 1
+    fragments: dict[int, Fragment] = field(default_factory=dict)
+    next_fragment: int = 0
+    added_at: int = 0
+    """The last version that added rows."""
+    moved_at: int = 0
+    """The last version of an update."""
+    config_at: dict[str, int] = field(default_factory=dict)
+    applications: dict[str, int] = field(default_factory=dict)
+
+    def rows(self) -> dict[tuple[int, int], Row]:
+        """Return all living rows by fragment and offset."""
+        return {
+            (fragment_id, offset): row
+            for fragment_id, fragment in sorted(self.fragments.items())
+            for offset, row in sorted(fragment.rows.items())
+        }
+
+
+class Spec:
+    """The state that the outcomes so far make, and the problems found on the way."""
+
+    def __init__(self, names: Mapping[str, str] | None = None) -> None:
+        """Begin before the first outcome."""
+        self.sequence = 0
+        self.epoch = 0
+        self.time_ms = 0
+        self.tables: dict[str, TableRows] = {}
+        self.dropped: dict[str, TableRows] = {}
+        """Incarnations that were dropped, at their last version."""
+        self.locations: dict[str, str] = dict(names or {})
+        self.ids: dict[str, Entry] = {}
+        """By id: the commit, or the newest refusal."""
+        self.answered: set[int] = set()
+        self.by_sequence: dict[int, Entry] = {}
+        self.horizon_ms = 1 << 62
+        """The shortest that ids were ever remembered."""
+        self.history_versions = 1 << 62
+        """The fewest versions that were ever compared."""
+        self.problems: list[str] = []
+
+    def judge(self, entry: Entry) -> None:
+        """Check the next outcome and take it."""
+        before = len(self.problems)
+        self._frame(entry)
+        if entry.asked is not None and entry.status == "committed" and entry.answers is None:
+            self._commit(entry, entry.asked)
+        elif entry.answers is not None:
+            self._repeat(entry)
+        elif entry.asked is not None:
+            self._refusal(entry, entry.asked)
+        elif entry.status == "committed" and entry.payload:
+            self._problem(entry, "I7 a record that is no transaction was committed")
+        known = self.ids.get(entry.transaction_id)
+        forgettable = entry.code in {"ID_REUSED", "TOO_OLD", "MALFORMED_RECORD"}
+        is_final = known is not None and known.status == "committed"
+        is_new = entry.status != "superseded" and entry.answers is None and not forgettable
+        if is_new and not is_final:
+            self.ids[entry.transaction_id] = entry
+        self.by_sequence[entry.sequence] = entry
+        self.sequence, self.epoch = entry.sequence, max(self.epoch, entry.epoch)
+        self.time_ms = max(self.time_ms, entry.time_ms)
+        assert len(self.problems) >= before
+
+    def _problem(self, entry: Entry, what: str) -> None:
+        self.problems.append(f"{what} (sequence {entry.sequence}, id {entry.transaction_id[:8]})")
+
+    def _frame(self, entry: Entry) -> None:
+        if entry.sequence != self.sequence + 1:
+            self._problem(entry, f"I4 sequence {entry.sequence} follows {self.sequence}")
+        if entry.epoch < self.epoch:
+            self._problem(entry, f"I3 epoch {entry.epoch} decides after {self.epoch}")
+        if entry.time_ms < self.time_ms:
+            self._problem(entry, f"I8 time goes back from {self.time_ms} to {entry.time_ms}")
+        if entry.offset in self.answered:
+            self._problem(entry, f"I4 the record at {entry.offset} is answered twice")
+        self.answered.add(entry.offset)
+        self.horizon_ms = min(self.horizon_ms, entry.id_horizon_ms)
+        self.history_versions = min(self.history_versions, entry.history_versions)
+
+    def _commit(self, entry: Entry, asked: Asked) -> None:
+        known = self.ids.get(entry.transaction_id)
+        if known is not None and known.status == "committed":
+            self._problem(entry, f"I5 the id committed before, as {known.sequence}")
+        if known is not None and known.attempt >= entry.attempt:
+            self._problem(entry, f"I5 attempt {entry.attempt} after attempt {known.attempt}")
+        for reason in self._unexpected(asked):
+            self._problem(entry, f"I6 committed although {reason}")
+        made = {result[0] for result in entry.results}
+        if len(entry.results) != len(asked.intents):
+            self._problem(entry, "I17 some of its operations have no result")
+        for intent, result in zip(asked.intents, entry.results, strict=False):
+            for what in self._apply(intent, result):
+                self._problem(entry, what)
+        if asked.application is not None:
+            name, number = asked.application
+            for table in made & set(self.tables):
+                last = self.tables[table].applications.get(name, -1)
+                if number <= last:
+                    self._problem(entry, f"I5 {name} committed {number} after {last}")
+                self.tables[table].applications[name] = max(number, last)
+
+    def _unexpected(self, asked: Asked) -> Iterator[str]:
+        for name, version in asked.expects:
+            table = self.tables.get(name)
+            found = table.version if table is not None else -1
+            if found != version:
+                yield f"{name} is at {found} and {version} was expected"
+
+    def _apply(self, intent: Intent, result: tuple[str, str, int, int]) -> Iterator[str]:
+        name, incarnation, version, first_fragment = result
+        if intent.kind == "create":
+            yield from self._create(intent, name)
+            return
+        table = self.tables.get(intent.table)
+        if table is None:
+            yield f"I6 {intent.kind} of {intent.table}, which doesn't exist"
+            return
+        if intent.incarnation not in {"", table.incarnation} or incarnation != table.incarnation:
+            yield f"I6 {intent.kind} meant incarnation {intent.incarnation} of {name}"
+        if intent.kind == "drop":
+            self.dropped[table.incarnation] = self.tables.pop(intent.table)
+            return
+        if intent.kind == "rename":
+            self.tables[intent.new_table] = self.tables.pop(intent.table)
+            return
+        if version != table.version + 1:
+            yield f"I4 version {version} of {name} follows {table.version}"
+        if intent.read_version > table.version:
+            yield f"I6 {name} was read at {intent.read_version} before it was made"
+        table.version = version
+        yield from self._remove(intent, table)
+        yield from self._add(intent, table, first_fragment)
+        if intent.config:
+            since = table.config_at.get(intent.config, 0)
+            if since > intent.read_version:
+                yield f"I6 config {intent.config} was changed by version {since} meanwhile"
+            table.config_at[intent.config] = version
+
+    def _create(self, intent: Intent, name: str) -> Iterator[str]:
+        if name in self.tables:
+            yield f"I6 {name} was created over the one that stands"
+        if self.locations.get(intent.location, "") not in {"", intent.incarnation}:
+            yield f"I6 {intent.location} was given to two incarnations"
+        if intent.incarnation in self.dropped:
+            yield f"I6 incarnation {intent.incarnation} was made again at its old location"
+        self.locations[intent.location] = intent.incarnation
+        self.tables[name] = TableRows(intent.incarnation, intent.location, intent.has_key)
+
+    def _remove(self, intent: Intent, table: TableRows) -> Iterator[str]:
+        for fragment_id, seen in intent.drops:
+            fragment = table.fragments.pop(fragment_id, None)
+            if fragment is None:
+                yield f"I14 lost update: fragment {fragment_id} was removed before"
+            elif tuple(sorted(fragment.rows)) != seen:
+                yield f"I14 fragment {fragment_id} was removed with other rows than were seen"
+        for fragment_id, offsets in intent.removes:
+            fragment = table.fragments.get(fragment_id)
+            for offset in offsets:
+                if fragment is None or fragment.rows.pop(offset, None) is None:
+                    yield f"I14 lost update: row {fragment_id}/{offset} was gone already"
+            if fragment is not None:
+                fragment.changed_at = table.version
+                if not fragment.rows:
+                    del table.fragments[fragment_id]
+        if intent.kind == "update":
+            table.moved_at = table.version
+
+    def _add(self, intent: Intent, table: TableRows, first_fragment: int) -> Iterator[str]:
+        if not intent.adds:
+            return
+        if first_fragment < table.next_fragment:
+            yield f"I4 fragment id {first_fragment} was used before"
+        if table.has_key and intent.is_keyed:
+            living = {row[0] for row in table.rows().values()}
+            twice = {row[0] for rows in intent.adds for row in rows} & living
+            if twice:
+                yield f"I14 duplicate keys {sorted(twice)[:3]}"
+        for number, rows in enumerate(intent.adds, first_fragment):
+            table.fragments[number] = Fragment(dict(enumerate(rows)), table.version)
+            table.next_fragment = number + 1
+        table.added_at = table.version
+
+    def _repeat(self, entry: Entry) -> None:
+        earlier = self.by_sequence.get(entry.answers or 0)
+        if earlier is None or earlier.status != entry.status:
+            self._problem(entry, f"I5 it repeats {entry.answers}, which says otherwise")
+            return
+        is_same = earlier.transaction_id == entry.transaction_id
+        application = entry.asked.application if entry.asked else None
+        theirs = earlier.asked.application if earlier.asked else None
+        if is_same and earlier.payload != entry.payload and application is None:
+            self._problem(entry, "I5 other content was answered with the first commit")
+        if not is_same and (application is None or application != theirs):
+            self._problem(entry, f"I5 it repeats {entry.answers}, of another id")
+        versions = {(table, version) for table, _, version, _ in earlier.results}
+        if any((table, version) not in versions for table, _, version, _ in entry.results):
+            self._problem(entry, f"I5 it repeats {entry.answers} with other versions")
+
+    def _refusal(self, entry: Entry, asked: Asked) -> None:
+        """A refusal must have a reason that is true."""
+        if entry.status == "superseded":
+            known = self.ids.get(entry.transaction_id)
+            if known is None or known.attempt <= entry.attempt:
+                self._problem(entry, "I6 superseded by no later attempt")
+        elif entry.status in {"retryable", "incompatible"}:
+            if not any(self._excuses(entry, asked)):
+                self._problem(entry, f"I6 {entry.status} ({entry.code}) without a conflict")
+        elif not self._is_rejectable(entry, asked):
+            self._problem(entry, f"I6 rejected as {entry.code} without that being so")
+
+    def _excuses(self, entry: Entry, asked: Asked) -> Iterator[bool]:
+        if entry.code == "EXPECTATION_FAILED":
+            yield any(True for _ in self._unexpected(asked))
+            return
+        for intent in asked.intents:
+            table = self.tables.get(intent.table)
+            if table is None:
+                continue
+            read = intent.read_version
+            if entry.code == "READ_VERSION_PRUNED":
+                yield read < table.version - self.history_versions or read < 1
+                continue
+            for fragment_id, _ in (*intent.removes, *intent.drops):
+                fragment = table.fragments.get(fragment_id)
+                yield fragment is None or fragment.changed_at > read
+            yield intent.is_keyed and table.added_at > read
+            yield bool(intent.adds) and table.has_key and table.added_at > read
+            yield bool(intent.config) and table.config_at.get(intent.config, 0) > read
+
+    def _is_rejectable(self, entry: Entry, asked: Asked) -> bool:
+        names = [(intent, self.tables.get(intent.table)) for intent in asked.intents]
+        code, known = entry.code, self.ids.get(entry.transaction_id)
+        if code == "NO_SUCH_TABLE":
+            if any(version >= 0 and name not in self.tables for name, version in asked.expects):
+                return True
+            return any(i.kind != "create" and t is None for i, t in names)
+        if code == "TABLE_EXISTS":
+            renames = any(i.new_table in self.tables for i, _ in names)
+            return renames or any(i.kind == "create" and t is not None for i, t in names)
+        if code == "TABLE_REPLACED":
+            return any(t and i.incarnation not in {"", t.incarnation} for i, t in names)
+        if code == "LOCATION_TAKEN":
+            return any(i.location in self.locations for i, _ in names)
+        if code == "EXPECTATION_FAILED":
+            return any(True for _ in self._unexpected(asked))
+        if code == "ID_REUSED":
+            is_reused = known is not None and known.payload != entry.payload
+            return is_reused or asked.application is not None
+        if code == "TOO_OLD":
+            name, number = asked.application or ("", 0)
+            if any(t and t.applications.get(name, -1) > number for _, t in names):
+                return True
+            return 0 < entry.submitted_at_ms <= entry.time_ms - self.horizon_ms
+        if code in {"UNKNOWN_FRAGMENT", "FUTURE_READ_VERSION"}:
+            # Only a request that didn't name its incarnation can mean another table's fragments.
+            return any(not i.incarnation for i in asked.intents)
+        return code in {"MISSING_FILE", "SPLIT_TRANSACTION", "BUILD_REFUSED"}

@@ -1,0 +1,115 @@
+"""Would the checkers notice? Broken histories and broken programs, each of which must be caught."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.simulation import porcupine
+from tests.simulation.history import check
+from tests.simulation.mutants import (
+    HISTORY_MUTANTS,
+    PROGRAM_MUTANTS,
+    History,
+    answer_out_of_real_time_order,
+    commit_half_of_a_transaction,
+    drop_an_outcome,
+    ignore_a_conflict,
+    mutated,
+    refuse_without_a_reason,
+    repeat_a_version,
+    skip_a_version,
+)
+from tests.simulation.world import run_seed
+
+SEEDS = range(6)
+SEEDS_PER_PROGRAM = 60
+TRANSACTIONS = 120
+VISIBLE_TO_CLIENTS = (
+    answer_out_of_real_time_order,
+    commit_half_of_a_transaction,
+    drop_an_outcome,
+    ignore_a_conflict,
+    refuse_without_a_reason,
+    repeat_a_version,
+    skip_a_version,
+)
+"""Mutants that a client can notice; of the others only the log tells."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> Iterator[None]:
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+@pytest.fixture(scope="module")
+def histories() -> list[History]:
+    """Return sound histories."""
+    reports = [run_seed(seed, transactions=TRANSACTIONS) for seed in SEEDS]
+    assert not [report.problem for report in reports if report.problem]
+    return [History(report.entries, dict(report.told), report.rows) for report in reports]
+
+
+def test_sound_histories_pass(histories: list[History]) -> None:
+    for history in histories:
+        assert not check(history.entries, history.told, history.rows)
+
+
+def test_every_broken_history_is_caught(
+    histories: list[History], capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: Counter[str] = Counter()
+    caught: Counter[str] = Counter()
+    for history in histories:
+        for mutant, broken in mutated(history, HISTORY_MUTANTS):
+            made[mutant.__name__] += 1
+            caught[mutant.__name__] += bool(check(broken.entries, broken.told, broken.rows))
+    with capsys.disabled():
+        rate = 100 * caught.total() / made.total()
+        print(f"\nbroken histories: {caught.total()} of {made.total()} caught ({rate:.0f} %)")
+    assert made.keys() == {mutant.__name__ for mutant in HISTORY_MUTANTS}
+    assert caught == made
+
+
+@pytest.mark.timeout(600)
+def test_every_broken_program_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
+    caught: dict[str, int] = {}
+    for name, broken in PROGRAM_MUTANTS.items():
+        for seed in range(SEEDS_PER_PROGRAM):
+            with broken():
+                report = run_seed(seed)
+            if report.problem:
+                caught[name] = seed
+                break
+    with capsys.disabled():
+        print(f"\nbroken programs: {len(caught)} of {len(PROGRAM_MUTANTS)} caught")
+        for name, seed in caught.items():
+            print(f"  by seed {seed:2}: {name}")
+    assert caught.keys() == PROGRAM_MUTANTS.keys()
+
+
+@pytest.mark.timeout(600)
+def test_porcupine_agrees(
+    histories: list[History], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    go = porcupine.find_go()
+    if go is None:
+        with capsys.disabled():
+            print("\nporcupine: 1 skipped, there is no Go on this machine")
+        pytest.skip("there is no Go on this machine")
+    program = porcupine.build(go, tmp_path)
+    sound = porcupine.verdicts(program, map(porcupine.operations, histories))
+    broken = [made for history in histories for made in mutated(history, VISIBLE_TO_CLIENTS)]
+    verdicts = porcupine.verdicts(program, (porcupine.operations(made) for _, made in broken))
+    with capsys.disabled():
+        count = verdicts.count("illegal")
+        print(f"\nporcupine: {len(sound)} sound, {count} of {len(broken)} broken histories caught")
+    assert set(sound) == {"ok"}
+    assert {mutant for mutant, _ in broken} == set(VISIBLE_TO_CLIENTS)
+    assert set(verdicts) == {"illegal"}

@@ -1,0 +1,111 @@
+"""Two processes write one table's files: whatever one does between two steps of the other.
+
+A leader and a standby both follow the log, and somebody commits around it. At each of the first
+one's calls to the store, the second does all of its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from commitlog.core.decisions import Change
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import Policy
+from consumers.events import Event
+from consumers.materializer import Materializer
+from tests.core_world import World, append
+from tests.simulation.auditor import manifest_path
+from tests.simulation.disk import Objects, SimulatedStore
+from tests.simulation.scheduler import Process, Scheduler
+
+STRANGER = b"written around the log"
+CALLS = 16
+
+
+class CountedStore(SimulatedStore):
+    """Runs something before its n-th call."""
+
+    calls = 0
+    at: int
+    then: Callable[[], object]
+
+    def _before(self, what: str, path: str) -> None:
+        CountedStore.calls += 1
+        if CountedStore.calls == CountedStore.at:
+            CountedStore.then()
+
+
+def _events(changes: list[Change]) -> list[Event]:
+    return [
+        Event(
+            Submitted(0, number, 0, Transaction(f"id {number}", ())),
+            Outcome(number, f"id {number}", number, Status.COMMITTED),
+            b"",
+            (change,),
+            number,
+        )
+        for number, change in enumerate(changes, 1)
+    ]
+
+
+def _changes() -> list[Change]:
+    world = World()
+    world.create()
+    world.ask("a", append(1, "a.lance"))
+    world.ask("b", append(2, "b.lance"))
+    return list(world.changes)
+
+
+@pytest.mark.parametrize("has_put_if_absent", [True, False])
+@pytest.mark.parametrize("at", range(1, CALLS))
+def test_a_stranger_and_two_materializers(at: int, has_put_if_absent: bool) -> None:
+    changes = _changes()
+    objects = Objects(Scheduler(0))
+    objects.has_put_if_absent = has_put_if_absent
+    process = Process("both", is_spared=True)
+    location = changes[0].location
+    path = manifest_path(location, 2)
+    objects.bytes[path], objects.put_at[path] = STRANGER, 0.0
+    vanished: list[str] = []
+
+    def gone(process: Process, path: str, data: bytes) -> None:
+        if data != STRANGER:
+            vanished.append(path)
+
+    objects.on_gone = gone
+    first = Materializer(
+        lambda events: None, open_store=lambda place: CountedStore(objects, process, place)
+    )
+    second = Materializer(
+        lambda events: None, open_store=lambda place: SimulatedStore(objects, process, place)
+    )
+    second.put(_events(changes))
+    CountedStore.calls, CountedStore.at = 0, at
+    CountedStore.then = lambda: second.step(0)
+    first.put(_events(changes))
+    first.step(0)
+    second.step(0)
+    assert first.written_sequence == second.written_sequence == 3
+    assert not vanished
+    kept = [data for name, data in objects.bytes.items() if "_quarantine" in name]
+    assert kept == [STRANGER]
+    assert STRANGER not in {objects.bytes[manifest_path(location, v)] for v in (1, 2, 3)}
+
+
+def test_a_materializer_that_wakes_up_late_stays_in_its_own_location() -> None:
+    """Its table was dropped and made again meanwhile: the new one lies elsewhere."""
+    changes = _changes()
+    objects = Objects(Scheduler(0))
+    process = Process("late", is_spared=True)
+    late = Materializer(
+        lambda events: None, open_store=lambda place: SimulatedStore(objects, process, place)
+    )
+    world = World()
+    world.create()
+    late.adopt(("t",), "i-again", f"{changes[0].location}-again", Policy.EVERY, world.state())
+    late.put(_events(changes))
+    late.step(0)
+    assert late.readable_version("i-t") == 3
+    assert not [path for path in objects.bytes if path.startswith(f"{changes[0].location}-again")]

@@ -1,0 +1,262 @@
+"""One run: nodes, writers, faults, then healing, and the validations at the end."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from unittest import mock
+
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.errors import CommitLogError
+from commitlog.model.records import Outcome
+from commitlog.protocol import outcomes_topic, transactions_topic
+from consumers.events import Event
+from tests.simulation import validations
+from tests.simulation.auditor import Auditor, Violation
+from tests.simulation.disk import Objects
+from tests.simulation.endings import run_ending
+from tests.simulation.faults import Faults
+from tests.simulation.history import FinalRows
+from tests.simulation.node import Node
+from tests.simulation.requests import ROOT, Requests
+from tests.simulation.rows import Entry
+from tests.simulation.scheduler import Process, Scheduler
+from tests.simulation.writers import Writer
+
+TRANSACTIONS = 200
+EPOCH_MS = 1_800_000_000_000
+TROUBLE_STEPS_MAX = 30_000
+"""Some seeds have so many faults that hardly anything commits; they end here."""
+STEPS_MAX = 90_000
+HEAL_SECONDS = 120.0
+
+
+@dataclass
+class Report:
+    """What a run came to."""
+
+    seed: int
+    trace: str = ""
+    problem: str = ""
+    transactions: int = 0
+    outcomes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)
+    simulated_seconds: float = 0.0
+    steps: int = 0
+    listing: list[str] = field(default_factory=list)
+    entries: list[Entry] = field(default_factory=list)
+    told: dict[tuple[str, int], tuple[int, int, int]] = field(default_factory=dict)
+    """By id and attempt: invoked at, answered at, sequence told."""
+    rows: FinalRows = field(default_factory=dict)
+    """What lives in the tables at the end, by path."""
+
+
+class World:
+    """Everything that a seed makes."""
+
+    def __init__(self, seed: int, *, transactions: int = TRANSACTIONS) -> None:
+        """Build it; nothing has run yet."""
+        self.scheduler = Scheduler(seed)
+        self.transactions_wanted = transactions
+        self.submitted = 0
+        self.clock_offset = 0.0
+        self.late_files = self.build_refusals = 0.0
+        self.answers_lost = self.answers_twice = self.spurious_campaigns = 0.0
+        self.rogue_paths: list[tuple[str, bytes]] = []
+        self.writer_processes: dict[int, Process] = {}
+        self.eager_standbys = seed % 3 == 0
+        """Whether standbys write files at once, side by side with the leader."""
+        self.expects_refusal = False
+        self.final_rows: FinalRows = {}
+        self.refusals: list[CommitLogError] = []
+        chance = self.scheduler.random
+        self.requests = Requests(chance)
+        self.cluster = MemoryCluster(now_ms=self.now_ms)
+        self.log = MemoryLog(self.cluster)
+        self.genesis = self.log.create(tables_root=ROOT)
+        self.topics = (transactions_topic(self.log.name), outcomes_topic(self.log.name))
+        self.objects = Objects(self.scheduler)
+        self.auditor = Auditor(self.log, self.objects)
+        self.scheduler.after_step = self.auditor.follow
+        self.nodes = [Node(self, number) for number in range(chance.choice((2, 2, 3)))]
+        self.writers = [Writer(self, number) for number in range(chance.choice((2, 4)))]
+        self.faults = Faults(self)
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether writers shall go on."""
+        return self.submitted < self.transactions_wanted
+
+    def now_ms(self) -> int:
+        """Return what the clock of the brokers says."""
+        return EPOCH_MS + int((self.scheduler.now + self.clock_offset) * 1000)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Count something that happened."""
+        self.scheduler.counters[name] += by
+
+    def writer_of(self, process: Process) -> Callable[[int], None]:
+        """Return what learns which process a writer's number belongs to."""
+
+        def learn(number: int) -> None:
+            self.writer_processes[number] = process
+
+        return learn
+
+    def answers_at(self, address: str) -> bool:
+        """Say whether a leader's socket answers."""
+        for node in self.nodes:
+            if node.process.name == address:
+                is_awake = node.process.paused_until <= self.scheduler.now
+                return node.is_leading and is_awake
+        return False
+
+    def is_stable(self, view: object) -> bool:
+        """Say whether a view's table has stable row ids."""
+        name = getattr(view, "name", "")
+        table = self.auditor.machine.tables.get((name,))
+        return table is None or table.stable_row_ids
+
+    def outcome(self, transaction_id: str, attempt: int) -> Outcome | None:
+        """Return an outcome as a writer finds it who reads the log himself."""
+        return self.auditor.by_id.get((transaction_id, attempt))
+
+    def end_of_transactions(self) -> int:
+        """Return the end of the transactions topic."""
+        return self.cluster.partition(self.topics[0], 0).end
+
+    def put_file(self, process: Process, location: str, path: str, data: bytes) -> None:
+        """Put a writer's file; it may show up late."""
+        full = f"{location}/{path}"
+        self.objects.bytes[full] = data
+        self.objects.put_at[full] = self.scheduler.now
+        if self.scheduler.chance(self.late_files):
+            self.count("file shows up late")
+            self.objects.hidden[full] = self.scheduler.now + 0.3
+
+    def answer(self, node: Node, events: list[Event]) -> None:
+        """Carry answers through sockets, which may lose or repeat them."""
+        for event in events:
+            for writer in self.writers:
+                if event.outcome.transaction_id not in writer.pending:
+                    continue
+                if self.scheduler.chance(self.answers_lost):
+                    self.count("answer lost")
+                    continue
+                writer.inbox.append(event.outcome)
+                if self.scheduler.chance(self.answers_twice):
+                    self.count("answer twice")
+                    writer.inbox.append(event.outcome)
+
+    def refused(self, node: Node, error: CommitLogError) -> None:
+        """A node refuses to go on: right only where a record was lost or forged."""
+        self.scheduler.trace("refuses", node.process.name, type(error).__name__)
+        self.refusals.append(error)
+        self.scheduler.kill(node.process, f"refuses: {error}")
+        if not self.expects_refusal:
+            raise Violation(f"I15 {node.process.name} refuses a sound log: {error!r}") from error
+
+    def reboot_the_dead(self) -> None:
+        """Start nodes again, a while after they died."""
+        now = self.scheduler.now
+        for node in self.nodes:
+            if node.process.is_alive:
+                continue
+            if node.boot_at == 0.0:
+                node.boot_at = now + self.scheduler.random.random() * 0.5
+            elif node.boot_at <= now:
+                node.boot_at = 0.0
+                node.boot()
+
+    def run(self) -> None:
+        """Run to the last transaction, heal, and validate."""
+        scheduler = self.scheduler
+        for node in self.nodes:
+            node.boot()
+        while self.wants_more:
+            scheduler.step()
+            if scheduler.steps > TROUBLE_STEPS_MAX and not self.faults.is_over:
+                self.faults.heal()
+            elif scheduler.steps > STEPS_MAX:
+                raise Violation(f"I15 only {self.submitted} transactions in {STEPS_MAX} steps")
+        self.faults.heal()
+        deadline = scheduler.now + HEAL_SECONDS
+        while not self.is_settled():
+            scheduler.step()
+            if scheduler.now > deadline:
+                raise Violation(f"I15 not settled: {self.unsettled()}")
+        validations.validate(self)
+        self.final_rows = validations.rows_by_path(self.auditor)
+        run_ending(self)
+
+    def is_settled(self) -> bool:
+        """Say whether everything has its outcome, its answer and its files."""
+        return not self.unsettled()
+
+    def unsettled(self) -> str:
+        """Name what is still under way."""
+        replica = self.auditor.follower.replica
+        self.auditor.follow()
+        self.auditor.follower.step(0)
+        if replica.undecided or replica.transactions_position < self.end_of_transactions():
+            return f"{len(replica.undecided)} records have no outcome"
+        if any(writer.pending for writer in self.writers):
+            return "a writer waits for an answer"
+        leaders = [node for node in self.nodes if node.is_leading]
+        if not leaders:
+            return "nobody leads"
+        for node in self.nodes:
+            if node.session is None:
+                return f"{node.process.name} is starting"
+            written = node.session.materializer.written_sequence
+            if written < replica.chain.sequence:
+                return f"{node.process.name} has written {written} of {replica.chain.sequence}"
+        return ""
+
+
+def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = False) -> Report:
+    """Run a seed from beginning to end."""
+    ids = random.Random(f"ids {seed}")
+
+    def uuid4() -> uuid.UUID:
+        return uuid.UUID(int=ids.getrandbits(128), version=4)
+
+    def token_hex(count: int) -> str:
+        return f"{ids.getrandbits(8 * count):0{2 * count}x}"
+
+    report = Report(seed)
+    with (
+        mock.patch("uuid.uuid4", uuid4),
+        mock.patch("secrets.token_hex", token_hex),
+        mock.patch("time.time_ns", return_value=EPOCH_MS * 1_000_000),
+    ):
+        world = World(seed, transactions=transactions)
+        if listing:
+            world.scheduler.listing = report.listing
+        try:
+            world.run()
+        except Violation as violation:
+            report.problem = str(violation)
+        except Exception as error:
+            report.problem = f"{type(error).__name__}: {error}"
+            if listing:
+                import traceback
+
+                report.listing.append(traceback.format_exc())
+    scheduler = world.scheduler
+    report.trace = scheduler.digest()
+    report.transactions = world.submitted
+    report.entries = world.auditor.entries
+    report.outcomes = len(report.entries)
+    report.statuses = Counter(entry.status for entry in report.entries)
+    report.counters = scheduler.counters
+    report.simulated_seconds = scheduler.now
+    report.steps = scheduler.steps
+    report.told = world.auditor.told_times()
+    report.rows = world.final_rows
+    return report
