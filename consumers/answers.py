@@ -16,7 +16,7 @@ import ipaddress
 import logging
 import ssl
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,8 +36,8 @@ WRITE_BUFFER_MAX = 64 * 1024 * 1024
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
-Finder = Callable[[str, int], Awaitable[tuple[Outcome, int, bytes] | None]]
-"""Looks up an id's outcome, if it was decided at or before the given sequence."""
+Finder = Callable[[str, int], Awaitable[tuple[Outcome, int, bytes] | None] | None]
+"""Looks up an id's outcome; None at once if it wasn't decided at or before the given sequence."""
 
 
 @dataclass(slots=True)
@@ -104,6 +104,10 @@ class Answers:
         self._remembered: OrderedDict[str, list[_Answer]] = OrderedDict()
         self._term: dict[str, Any] | None = None
         self._not_told_through = 0
+        self._untold: deque[Event] = deque()
+        """Committed, and of no interest to anybody before they can be read."""
+        self._committed_wanted = 0
+        """How many watches don't wait for files."""
         self._thread: threading.Thread | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -139,12 +143,18 @@ class Answers:
         self._loop.call_soon_threadsafe(self._set_term, None)
 
     def committed(self, events: list[Event]) -> None:
-        """Tell of events that Kafka acknowledged."""
-        self._loop.call_soon_threadsafe(self._tell, events, False)
+        """Tell of events that Kafka acknowledged.
+
+        Most writers wait for files, which follow at once: the loop is woken only if one doesn't.
+        """
+        self._untold.extend(events)
+        refused = any(event.outcome.status is not Status.COMMITTED for event in events)
+        if refused or self._committed_wanted:
+            self._loop.call_soon_threadsafe(self._tell_committed)
 
     def readable(self, events: list[Event]) -> None:
         """Tell of events whose files can be read."""
-        self._loop.call_soon_threadsafe(self._tell, events, True)
+        self._loop.call_soon_threadsafe(self._tell_readable, events)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop listening and send everybody away."""
@@ -175,6 +185,20 @@ class Answers:
                 connection.transport.close()
             self._watchers.clear()
             self._remembered.clear()
+            self._untold.clear()
+            self._committed_wanted = 0
+
+    def _tell_committed(self) -> None:
+        events = []
+        with contextlib.suppress(IndexError):
+            while True:
+                events.append(self._untold.popleft())
+        # What has its files by now is told of as readable.
+        self._tell([event for event in events if not event.readable], False)
+
+    def _tell_readable(self, events: list[Event]) -> None:
+        self._tell_committed()
+        self._tell(events, True)
 
     def _tell(self, events: list[Event], readable: bool) -> None:
         pieces: dict[_Connection, list[bytes]] = {}
@@ -213,9 +237,12 @@ class Answers:
         """Take the watches that an answer satisfies away; return whom to send it to."""
         transaction_id = answer.outcome.transaction_id
         left = [(c, w) for c, w in waiting if not answer.satisfies(w)]
-        due = [c for c, w in waiting if answer.satisfies(w)]
-        for connection in due:
-            connection.watches.discard(transaction_id)
+        due = []
+        for connection, watch in waiting:
+            if answer.satisfies(watch):
+                due.append(connection)
+                connection.watches.discard(transaction_id)
+                self._committed_wanted -= not watch.readable
         for connection, _ in left:
             connection.watches.add(transaction_id)
         if left:
@@ -242,6 +269,8 @@ class Answers:
         for transaction_id in connection.watches:
             waiting = self._watchers.get(transaction_id, [])
             left = [watch for watch in waiting if watch[0] is not connection]
+            gone = [watch for who, watch in waiting if who is connection]
+            self._committed_wanted -= sum(not watch.readable for watch in gone)
             if left:
                 self._watchers[transaction_id] = left
             else:
@@ -284,22 +313,30 @@ class Answers:
         self._write(connection, wire.json_frame(Kind.WELCOME, {**self._identity, **self._term}))
 
     def _watch(self, connection: _Connection, watch: Watch) -> None:
+        if not watch.readable:
+            self._committed_wanted += 1
+            self._tell_committed()
         answers = self._remembered.get(watch.transaction_id, [])
         for answer in answers:
             if answer.satisfies(watch):
+                self._committed_wanted -= not watch.readable
                 self._write(connection, answer.frame())
                 return
         connection.watches.add(watch.transaction_id)
         self._watchers.setdefault(watch.transaction_id, []).append((connection, watch))
         if not answers:
-            self._spawn(self._find(watch))
+            found = self._finder(watch.transaction_id, self._not_told_through)
+            if found is not None:
+                self._spawn(self._find(watch, found))
 
-    async def _find(self, watch: Watch) -> None:
+    async def _find(
+        self, watch: Watch, finding: Awaitable[tuple[Outcome, int, bytes] | None]
+    ) -> None:
         """Answer a watch of a transaction that was decided before this term or long ago.
 
         What this term decides is told without a search, also if it is on its way to Kafka now.
         """
-        found = await self._finder(watch.transaction_id, self._not_told_through)
+        found = await finding
         if found is None or watch.transaction_id in self._remembered:
             return
         outcome, offset, record = found

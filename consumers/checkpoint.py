@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from commitlog.core.chain import Chain
 from commitlog.core.machine import Machine
 from commitlog.core.replica import Replica, payload_hash
-from commitlog.core.snapshot import Part
+from commitlog.core.snapshot import MACHINE, Part, digest_of
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.model.records import Genesis, LeaderStarted, Outcome
 from commitlog.ports import Log, LogIdentity, Reader, Record
@@ -172,7 +172,8 @@ class Checkpoints:
         parts: dict[str, tuple[int, str, int]] = {}
         for name, part in checkpoint.machine.to_parts().items():
             saved = self._saved.get(name)
-            if saved is None or saved[0] != part.counter:
+            # The machine's own part tells of more than its outcomes (what was let go).
+            if saved is None or saved[0] != part.counter or name == MACHINE:
                 saved = self._write_part(part)
             parts[name] = saved
         head = {
@@ -183,7 +184,9 @@ class Checkpoints:
             "decided_beyond": list(checkpoint.decided_beyond),
             "outcomes_position": checkpoint.outcomes_position,
             "outcome_offset": checkpoint.outcome_offset,
-            "state_digest": checkpoint.machine.digest().hex(),
+            "state_digest": digest_of(
+                {name: bytes.fromhex(sha256) for name, (_, sha256, _) in parts.items()}
+            ).hex(),
             "parts": parts,
         }
         head["sha256"] = _digest(head)

@@ -15,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib.metadata import version as package_version
@@ -39,7 +39,7 @@ from consumers.events import Event
 from consumers.follower import Follower, Recordings
 from consumers.leader import Leader
 from consumers.leader_watch import LeaderWatch
-from consumers.observer import StoreObserver
+from consumers.observer import StoreObserver, unbuilt
 from consumers.old_versions import OldVersions
 from consumers.session import Session
 
@@ -186,15 +186,15 @@ class Committer:
         if self._leader is not None:
             self._answers.readable(events)
 
-    async def _find_decided(
+    def _find_decided(
         self, transaction_id: str, through: int
-    ) -> tuple[Outcome, int, bytes] | None:
+    ) -> Awaitable[tuple[Outcome, int, bytes] | None] | None:
         """Look an outcome up that was decided at or before sequence `through`."""
         follower = self._follower
         info = follower.machine.outcome_of(transaction_id) if follower is not None else None
         if info is None or info.sequence > through:
             return None
-        return await self._find(transaction_id)
+        return self._find(transaction_id)
 
     async def _find(self, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
         """Look an outcome up that is no longer in memory."""
@@ -246,6 +246,7 @@ class Committer:
             "undecided": leader.undecided_count if leader else len(follower.replica.undecided),
             "failing_tables": materializer.failing(),
             "voids": follower.replica.void_count,
+            "outcomes": dict(session.outcomes),
             "ready": leader is not None,
         }
 
@@ -368,12 +369,11 @@ class Committer:
         observed = {wanted: observer.observe(wanted) for wanted in machine.prefetch(at)}
         decision = machine.decide(at, observed)
         while isinstance(decision, Need):
-            if any(isinstance(wanted, BuildWanted) for wanted in decision.wanted):
-                raise Unavailable(
-                    "the transaction passes the conflict check; pylance would build its manifest, "
-                    "which a dry run doesn't do"
-                )
-            observed.update({wanted: observer.observe(wanted) for wanted in decision.wanted})
+            for wanted in decision.wanted:
+                if isinstance(wanted, BuildWanted):
+                    observed[wanted] = unbuilt(machine, wanted)
+                else:
+                    observed[wanted] = observer.observe(wanted)
             decision = machine.decide(at, observed)
         return decision.outcome
 

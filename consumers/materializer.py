@@ -30,6 +30,7 @@ from commitlog.codecs.manifest_file import encode_manifest, manifest_name, parse
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest import ManifestState, apply_delta
+from commitlog.core.tables import is_in
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
@@ -38,6 +39,10 @@ VERSIONS = "_versions"
 QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS}/latest_version_hint.json"
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
+GATHERING = 3.0
+"""Under `latest`, how many times as long as the last manifest took is waited for more versions
+before the next one: a manifest grows with the table, and its writer must not eat the leader's
+time. A lone writer's next commit comes later than that by itself."""
 
 logger = logging.getLogger(__name__)
 
@@ -61,6 +66,7 @@ class TableFiles:
     """How many of `pending` are in `state` already (a write failed after them)."""
     failures: int = 0
     retry_at: float = 0.0
+    gather_until: float = 0.0
     waiters: list[tuple[int, Future[int]]] = field(default_factory=list)
     dropped: bool = False
 
@@ -168,11 +174,20 @@ class Materializer:
 
     def _run(self) -> None:
         try:
-            while self.step(0.05 if self._failing or self._waiting else 1.0):
+            while self.step(self._patience()):
                 pass
         except Exception:
             logger.exception("the materializer stopped; its tables stay at what is written")
             raise
+
+    def _patience(self) -> float:
+        """Return for how long nothing needs to be done unless something comes, in seconds."""
+        if self._failing or self._waiting:
+            return 0.05
+        if not self._dirty:
+            return 1.0
+        due = min(self._by_incarnation[name].gather_until for name in self._dirty)
+        return max(0.0005, due - self._clock())
 
     def _receive(self, timeout_seconds: float) -> bool:
         """Empty the queue, waiting for its first item; return whether the end was in it."""
@@ -220,7 +235,8 @@ class Materializer:
         now = self._clock()
         for incarnation in list(self._dirty):
             files = self._by_incarnation[incarnation]
-            if files.retry_at > now and not self._stopped.is_set():
+            gathers = files.gather_until > now and not files.waiters
+            if (files.retry_at > now or gathers) and not self._stopped.is_set():
                 continue
             try:
                 self._write_table(files)
@@ -255,7 +271,10 @@ class Materializer:
             while files.pending:
                 self._write_next(files, 1)
         else:
+            started = self._clock()
             self._write_next(files, len(files.pending))
+            now = self._clock()
+            files.gather_until = now + GATHERING * (now - started)
         files.failures = 0
         self._failing.discard(files.incarnation)
 
@@ -271,6 +290,8 @@ class Materializer:
                 files.applied = position + 1
         if last is not None and not files.dropped:
             self._write_manifest(files, last)
+        for position in range(count):
+            _delete_versions(files, files.pending[position][0])
         for _ in range(count):
             change, event = files.pending.popleft()
             files.applied -= 1
@@ -332,6 +353,18 @@ class Materializer:
             files.waiters = [w for w in files.waiters if w not in due]
         for _, future in due:
             future.set_result(files.written_version)
+
+
+def _delete_versions(files: TableFiles, change: Change) -> None:
+    """Remove the manifests of versions that were deleted; their data files are vacuum's."""
+    if not change.deleted or files.dropped:
+        return
+    for name in files.store.names(VERSIONS):
+        parsed = parse_manifest_name(name)
+        if parsed is None or parsed.staged_by or parsed.is_detached:
+            continue
+        if is_in(parsed.version, change.deleted):
+            files.store.delete(f"{VERSIONS}/{name}")
 
 
 def naming_scheme(store: ObjectStore) -> str:

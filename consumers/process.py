@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import logging
 import logging.handlers
 import os
@@ -24,7 +25,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from consumers.log_lines import VARIABLE, JsonLines
+
 LIFELINE = "COMMITLOG_SUPERVISOR_FD"
+GARBAGE_THRESHOLDS = (50_000, 20, 50)
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_FILES = 2
 GRACE_SECONDS = 4.0
@@ -41,6 +45,9 @@ OnReady = Callable[[str], None]
 def run_part(name: str, root: Path, work: Callable[[threading.Event, OnReady], None]) -> None:
     """Run a part's work until it returns; it gets an event to end by and whom to tell "ready"."""
     configure_logging(name, root)
+    # What a part keeps grows with the log and is hardly ever garbage: looking through it every 700
+    # allocations took a fifth of the leader's time.
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
     stop = threading.Event()
     lifeline = _take_lifeline()
     if lifeline is not None:
@@ -105,7 +112,7 @@ def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -
                 )
             )
     for handler in handlers:
-        handler.setFormatter(line)
+        handler.setFormatter(JsonLines(name) if os.environ.get(VARIABLE) == "json" else line)
     logging.basicConfig(level=level, handlers=handlers, force=True)
     for noisy in ("asyncio", "uvicorn", "urllib3"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

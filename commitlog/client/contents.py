@@ -34,16 +34,26 @@ def touched(message: LanceMessage) -> tuple[list[DataFragment], list[int]]:
     return [], []
 
 
-def summary(message: LanceMessage, rows: Sequence[AffectedRows]) -> Summary:
+def summary(
+    added: Sequence[DataFragment],
+    updated: Sequence[DataFragment],
+    removed: Sequence[int],
+    rows: Sequence[AffectedRows],
+) -> Summary:
     """Return what an auditor asks for."""
-    added = new_fragments(message)
-    updated, removed = touched(message)
+    rows_added = bytes_added = 0
+    data_files = []
+    for fragment in added:
+        rows_added += fragment.physical_rows
+        for file in fragment.files:
+            bytes_added += file.file_size_bytes
+            data_files.append(file.path)
     return Summary(
-        rows_added=sum(fragment.physical_rows for fragment in added),
+        rows_added=rows_added,
         rows_removed=sum(len(BitMap.deserialize(entry.rows)) for entry in rows),
-        bytes_added=sum(file.file_size_bytes for f in added for file in f.files),
+        bytes_added=bytes_added,
         fragments_added=len(added),
         fragments_updated=len(updated),
         fragments_removed=len(removed),
-        data_files=tuple(file.path for f in added for file in f.files),
+        data_files=tuple(data_files),
     )

@@ -69,7 +69,7 @@ class Fallback:
         self._closed.set()
 
     def _run(self) -> None:
-        while not self._closed.wait(min(_POLL_SECONDS, self._after_seconds)):
+        while not self._closed.wait(self._after_seconds / 3):
             if not self._is_needed():
                 continue
             self.is_active = True

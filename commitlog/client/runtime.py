@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +29,10 @@ from commitlog.model.table import DomainMap, TableId, format_table_id
 from commitlog.ports import DeliveryFailed, Log, TransactionsWriter
 from commitlog.wire import Watch
 
-DELIVERY_SECONDS = 0.05
-"""How often Kafka's acknowledgements are looked at while some are due. Answers come another way, so
-only failures wait for this; a thread that woke for each would cost more than the commit."""
+DELIVERY_SECONDS = 0.25
+"""How often Kafka's acknowledgements are looked at while some are due and nobody submits. Answers
+come another way, so only failures wait for this; a thread that woke for each would cost more than
+the commit."""
 IDLE_SECONDS = 60.0
 EXIT_FLUSH_SECONDS = 5.0
 OVERLOAD_PATIENCE_SECONDS = 10.0
@@ -142,6 +143,8 @@ class Runtime:
             transaction,
             self._asker(connection, id_is_new),
             payload_hash=b"" if id_is_new or any_content else payload_hash(transaction),
+            read=connection.read_until,
+            attended=connection.attended,
         )
         # The leader knows who waits before it decides: no further round trip.
         ticket.ask_ahead(readable=self.readable_hint)
@@ -157,12 +160,21 @@ class Runtime:
     def watch(self, transaction_id: str) -> Ticket:
         """Return a ticket for a transaction that somebody submitted before."""
 
-        def ask(ticket: Ticket, readable: bool) -> None:
-            for partition in range(self.partitions):
-                watch = Watch(transaction_id, 0, readable)
-                self.connection(partition).watch(watch, ticket.deliver, is_new=False)
+        connections = [self.connection(partition) for partition in range(self.partitions)]
 
-        return Ticket(Transaction(transaction_id, ()), ask)
+        def ask(ticket: Ticket, readable: bool) -> None:
+            for connection in connections:
+                watch = Watch(transaction_id, 0, readable)
+                connection.watch(watch, ticket.deliver, is_new=False)
+
+        @contextlib.contextmanager
+        def attended() -> Iterator[None]:
+            with contextlib.ExitStack() as stack:
+                for connection in connections:
+                    stack.enter_context(connection.attended())
+                yield
+
+        return Ticket(Transaction(transaction_id, ()), ask, attended=attended)
 
     def forget(self, ticket: Ticket) -> None:
         """Stop waiting for a ticket."""
@@ -258,9 +270,11 @@ class Runtime:
             with self._lock:
                 heapq.heappush(self._resends, resend)
 
-        self._open_writer().append(ticket.transaction, partition=partition, on_delivery=delivered)
+        writer = self._open_writer()
+        writer.append(ticket.transaction, partition=partition, on_delivery=delivered)
         with self._lock:
             self._on_its_way += 1
+        writer.poll(0)
         if not self._sent.is_set():
             self._sent.set()
 

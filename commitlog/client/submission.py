@@ -22,7 +22,7 @@ from uuid_utils import uuid7
 from commitlog.adapters.storage import local_path
 from commitlog.client.contents import new_fragments, summary, touched
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.lance_objects import SchemaMetadata, to_transaction_bytes
+from commitlog.codecs.lance_objects import SchemaMetadata, to_transaction
 from commitlog.core.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -68,6 +68,8 @@ class LanceRequest:
     @property
     def uuid(self) -> str:
         """The id as Lance's message has it: itself if it is a UUID, else one made of it."""
+        if self.id_is_new:
+            return self.transaction_id
         try:
             UUID(self.transaction_id)
         except ValueError:
@@ -176,41 +178,46 @@ def lance_commit(
 ) -> LanceCommit:
     """Encode and check one of Lance's operations on a table."""
     read_version = info.version if request.needs_head else request.read_version
-    encoded, metadata = _encode(request, read_version)
-    message = parse_message(encoded)
-    name = _operation_name(message)
+    message, encoded, metadata = _encode(request, read_version)
     rows = affected(affected_rows)
-    check(info, message, read_version)
+    added = new_fragments(message)
+    updated, removed = touched(message)
+    _check(info, message, read_version, added, updated, removed)
     return LanceCommit(
         table=info.table_id,
-        operation=name,
+        operation=_operation_name(message),
         read_version=read_version,
         message=encoded,
         incarnation=info.incarnation,
         schema_metadata=metadata if schema_metadata is None else schema_metadata,
         affected_rows=rows,
         inserted_keys=inserted_keys,
-        summary=summary(message, rows),
+        summary=summary(added, updated, removed, rows),
     )
 
 
-def _encode(request: LanceRequest, read_version: int) -> tuple[bytes, SchemaMetadata | None]:
+def _encode(
+    request: LanceRequest, read_version: int
+) -> tuple[LanceMessage, bytes, SchemaMetadata | None]:
     operation, uuid = request.operation, request.uuid
+    metadata: SchemaMetadata | None = None
     if isinstance(operation, bytes | bytearray | memoryview):
         message = parse_message(bytes(operation))
         if message.uuid == uuid and message.read_version == read_version:
-            return bytes(operation), None
+            return message, bytes(operation), None
         message.uuid, message.read_version = uuid, read_version
-        return message.SerializeToString(deterministic=True), None
-    try:
-        return to_transaction_bytes(operation, read_version=read_version, uuid=uuid)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidTransaction(
-            f"the {type(operation).__name__} holds a value that Lance has no place for: {error}",
-            field="operation",
-            value=operation,
-            advice="Ids and versions are whole numbers from 0 on",
-        ) from error
+    else:
+        try:
+            message, metadata = to_transaction(operation, read_version=read_version, uuid=uuid)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise InvalidTransaction(
+                f"the {type(operation).__name__} holds a value that Lance has no place for:"
+                f" {error}",
+                field="operation",
+                value=operation,
+                advice="Ids and versions are whole numbers from 0 on",
+            ) from error
+    return message, message.SerializeToString(deterministic=True), metadata
 
 
 def affected(rows: AffectedRowsLike | None) -> tuple[AffectedRows, ...]:
@@ -240,15 +247,24 @@ def _operation_name(message: LanceMessage) -> str:
 
 def check(info: TableInfo, message: LanceMessage, read_version: int) -> None:
     """Refuse what the leader would surely refuse."""
-    added = new_fragments(message)
-    updated, removed = touched(message)
+    _check(info, message, read_version, new_fragments(message), *touched(message))
+
+
+def _check(
+    info: TableInfo,
+    message: LanceMessage,
+    read_version: int,
+    added: Sequence[DataFragment],
+    updated: Sequence[DataFragment],
+    removed: Sequence[int],
+) -> None:
     _check_ids(message, added, updated, removed)
     _check_fields(info, message, added)
     root = _local_root(info.location)
     if root:
         for fragment in (*added, *updated):
             _check_files(info, root, fragment)
-    ids = [fragment.id for fragment in updated] + removed
+    ids = [fragment.id for fragment in updated] + list(removed)
     if ids and read_version:
         _check_exist(info, ids, read_version)
 

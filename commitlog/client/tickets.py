@@ -9,9 +9,13 @@ transaction: `OutcomeUnknown` carries the id under which to ask again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Literal
 
 from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown
@@ -32,11 +36,14 @@ def check_wait(wait: str) -> None:
         )
 
 
-def _future() -> Future[Outcome]:
-    future: Future[Outcome] = Future()
-    # Whoever awaits it may be cancelled; the answer still belongs to the others.
-    future.set_running_or_notify_cancel()
-    return future
+Read = Callable[[Callable[[], bool], float], None]
+"""Read answers on the calling thread until the function says so or the time is over, or return at
+once if that isn't possible now."""
+
+
+@contextlib.contextmanager
+def _nobody() -> Iterator[None]:
+    yield
 
 
 class Ticket:
@@ -48,10 +55,14 @@ class Ticket:
         ask: Callable[[Ticket, bool], None],
         *,
         payload_hash: bytes = b"",
+        read: Read | None = None,
+        attended: Callable[[], AbstractContextManager[None]] = _nobody,
     ) -> None:
         """Take the transaction and how to ask the leader for its outcome.
 
-        `payload_hash` is given where the id may have been used before, with other content.
+        `payload_hash` is given where the id may have been used before, with other content. Who
+        waits first reads the answers himself (`read`); `attended` says that somebody waits who
+        doesn't, so that another thread must.
         """
         self.transaction = transaction
         self.payload_hash = payload_hash
@@ -60,8 +71,13 @@ class Ticket:
         self.delivery_error = ""
         """Why the last append was not acknowledged; empty if it was, or isn't known yet."""
         self._ask = ask
-        self._decided = _future()
-        self._readable = _future()
+        self._read = read
+        self._attended = attended
+        self._decided: Outcome | None = None
+        self._readable: Outcome | None = None
+        self._failure: CommitLogError | None = None
+        self._waiting: list[tuple[bool, Future[None]]] = []
+        """Who waits without reading, each with whether for readable."""
         self._asked_readable = False
         self._asked = False
         self._lock = threading.Lock()
@@ -73,18 +89,22 @@ class Ticket:
 
     def done(self) -> bool:
         """Return whether the outcome is known."""
-        return self._decided.done()
+        return self._decided is not None or self._failure is not None
 
     def result(self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: Wait = "readable") -> Outcome:
         """Wait for the outcome; OutcomeUnknown if it doesn't come in time.
 
         With `wait="readable"` a committed version can be opened by path when this returns.
         """
-        future = self._future_for(wait)
-        try:
-            return future.result(timeout)
-        except TimeoutError:
-            raise self._unknown(timeout, wait) from None
+        deadline = time.monotonic() + timeout
+        is_known = self._ask_for(wait)
+        if self._read is not None and not is_known():
+            self._read(is_known, deadline)
+        if not is_known():
+            future = self._future(wait)
+            with contextlib.suppress(TimeoutError), self._attended():
+                future.result(max(0.0, deadline - time.monotonic()))
+        return self._found(timeout, wait)
 
     def __await__(self) -> Generator[Any, None, Outcome]:
         """Wait as `result()` does, without blocking the event loop."""
@@ -94,16 +114,15 @@ class Ticket:
         self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: Wait = "readable"
     ) -> Outcome:
         """Wait as `result` does, without blocking the event loop."""
-        future = asyncio.wrap_future(self._future_for(wait))
-        done, _ = await asyncio.wait({future}, timeout=timeout)
-        if not done:
-            future.cancel()
-            raise self._unknown(timeout, wait)
-        return future.result()
+        is_known = self._ask_for(wait)
+        if not is_known():
+            with self._attended():
+                await asyncio.wait({asyncio.wrap_future(self._future(wait))}, timeout=timeout)
+        return self._found(timeout, wait)
 
     def __repr__(self) -> str:
         """Show the id and what is known."""
-        state = "readable" if self._readable.done() else "decided" if self.done() else "pending"
+        state = "readable" if self._readable else "decided" if self.done() else "pending"
         return f"Ticket({self.transaction_id!r}, {state})"
 
     def ask_ahead(self, *, readable: bool) -> None:
@@ -117,34 +136,64 @@ class Ticket:
     def deliver(self, outcome: Outcome, readable: bool) -> None:
         """Take an answer from the leader or the topic."""
         with self._lock:
-            if not self._decided.done():
-                self._decided.set_result(outcome)
-            is_final = readable or outcome.status is not Status.COMMITTED
-            if is_final and not self._readable.done():
-                self._readable.set_result(outcome)
+            self._decided = self._decided or outcome
+            if readable or outcome.status is not Status.COMMITTED:
+                self._readable = self._readable or outcome
+        self._wake()
 
     def fail(self, error: CommitLogError) -> None:
         """Note that the transaction surely wasn't appended."""
         with self._lock:
-            for future in (self._decided, self._readable):
-                if not future.done():
-                    future.set_exception(error)
+            if self._decided is None:
+                self._failure = error
+        self._wake()
 
-    def _future_for(self, wait: Wait) -> Future[Outcome]:
+    def _wake(self) -> None:
+        if not self._waiting:
+            return
+        with self._lock:
+            due = [future for readable, future in self._waiting if self._knows(readable)]
+            self._waiting = [each for each in self._waiting if each[1] not in due]
+        for future in due:
+            future.set_result(None)
+
+    def _knows(self, readable: bool) -> bool:
+        known = self._readable if readable else self._decided
+        return known is not None or self._failure is not None
+
+    def _ask_for(self, wait: Wait) -> Callable[[], bool]:
+        """Ask the leader unless that was done; return what says whether the answer is there."""
         check_wait(wait)
-        future = self._readable if wait == "readable" else self._decided
-        if not future.done():
+        readable = wait == "readable"
+        if not self._knows(readable):
             with self._lock:
-                wants_readable = wait == "readable"
-                ask = not self._asked or wants_readable != self._asked_readable
-                self._asked, self._asked_readable = True, wants_readable
+                ask = not self._asked or readable != self._asked_readable
+                self._asked, self._asked_readable = True, readable
             if ask:
-                self._ask(self, wants_readable)
+                self._ask(self, readable)
+        return partial(self._knows, readable)
+
+    def _future(self, wait: Wait) -> Future[None]:
+        """Return what is done when the answer is there."""
+        future: Future[None] = Future()
+        # Whoever awaits it may be cancelled; the answer still belongs to the others.
+        future.set_running_or_notify_cancel()
+        with self._lock:
+            self._waiting.append((wait == "readable", future))
+        self._wake()
         return future
 
+    def _found(self, timeout: float, wait: Wait) -> Outcome:
+        found = self._readable if wait == "readable" else self._decided
+        if found is not None:
+            return found
+        if self._failure is not None:
+            raise self._failure
+        raise self._unknown(timeout, wait)
+
     def _unknown(self, timeout: float, wait: Wait) -> OutcomeUnknown:
-        if self._decided.done():
-            known = self._decided.result()
+        known = self._decided
+        if known is not None:
             where = f"it is {known.status} in the log (sequence {known.sequence}), but not readable"
         elif self.offset >= 0:
             where = f"it is in the log at offset {self.offset}, undecided as far as this client saw"

@@ -37,6 +37,14 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 SchemaMetadata = tuple[tuple[str, bytes], ...]
 
 
+class BuiltTransaction(NamedTuple):
+    """A transaction as Lance's message."""
+
+    message: Transaction
+    schema_metadata: SchemaMetadata | None
+    """As in `EncodedTransaction`."""
+
+
 class EncodedTransaction(NamedTuple):
     """A transaction as the log carries it."""
 
@@ -53,7 +61,21 @@ def to_transaction_bytes(
     uuid: str | None = None,
     properties: Mapping[str, str] | None = None,
 ) -> EncodedTransaction:
-    """Encode one of `lance.LanceOperation` or a whole `lance.Transaction`.
+    """Encode what `to_transaction` makes."""
+    message, schema_metadata = to_transaction(
+        operation, read_version=read_version, uuid=uuid, properties=properties
+    )
+    return EncodedTransaction(message.SerializeToString(deterministic=True), schema_metadata)
+
+
+def to_transaction(
+    operation: Any,
+    *,
+    read_version: int | None = None,
+    uuid: str | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> BuiltTransaction:
+    """Make a message of one of `lance.LanceOperation` or a whole `lance.Transaction`.
 
     What the arguments leave open is taken from the transaction, if it is one.
     """
@@ -77,9 +99,9 @@ def to_transaction_bytes(
             advice="Pass one of lance.LanceOperation, a lance.Transaction, or Lance's bytes",
         )
     message = Transaction(read_version=read_version, uuid=uuid)
-    message.transaction_properties.update(properties or {})
-    schema_metadata = encode(message, operation)
-    return EncodedTransaction(message.SerializeToString(deterministic=True), schema_metadata)
+    if properties:
+        message.transaction_properties.update(properties)
+    return BuiltTransaction(message, encode(message, operation))
 
 
 def fragment_bytes(metadata: FragmentMetadata) -> bytes:
@@ -98,9 +120,13 @@ def schema_fields(schema: pa.Schema | LanceSchema) -> tuple[list[Field], SchemaM
 
 
 def _fragment(metadata: FragmentMetadata) -> DataFragment:
-    fragment = DataFragment(id=metadata.id, physical_rows=metadata.physical_rows or 0)
-    fragment.files.extend(_data_file(file) for file in metadata.files)
-    fragment.overlays.extend(_overlay(overlay) for overlay in metadata.overlays or ())
+    fragment = DataFragment(
+        id=metadata.id,
+        physical_rows=metadata.physical_rows or 0,
+        files=[_data_file(file) for file in metadata.files],
+    )
+    if metadata.overlays:
+        fragment.overlays.extend(map(_overlay, metadata.overlays))
     deletion_file = metadata.deletion_file
     if deletion_file is not None:
         is_bitmap = deletion_file.file_type == "bitmap"
@@ -113,22 +139,27 @@ def _fragment(metadata: FragmentMetadata) -> DataFragment:
                 base_id=deletion_file.base_id,
             )
         )
-    for source, inline, column in (
-        (metadata.row_id_meta, "inline_row_ids", "column_row_ids"),
-        (
-            metadata.created_at_version_meta,
-            "inline_created_at_versions",
-            "column_created_at_versions",
-        ),
-        (
-            metadata.last_updated_at_version_meta,
-            "inline_last_updated_at_versions",
-            "column_last_updated_at_versions",
-        ),
-    ):
+    for name, inline, column in _SEQUENCES:
+        source = getattr(metadata, name)
         if source is not None:
             _set_sequence(fragment, json.loads(source.json()), inline, column)
     return fragment
+
+
+_SEQUENCES = (
+    ("row_id_meta", "inline_row_ids", "column_row_ids"),
+    (
+        "created_at_version_meta",
+        "inline_created_at_versions",
+        "column_created_at_versions",
+    ),
+    (
+        "last_updated_at_version_meta",
+        "inline_last_updated_at_versions",
+        "column_last_updated_at_versions",
+    ),
+)
+"""Of a fragment, as pylance calls them and as the message does, inline and as a column."""
 
 
 def _set_sequence(fragment: DataFragment, sequence: Any, inline: str, column: str) -> None:
@@ -142,7 +173,8 @@ def _set_sequence(fragment: DataFragment, sequence: Any, inline: str, column: st
 
 def _data_file(file: LanceDataFile) -> DataFile:
     return DataFile(
-        path=str(file.path),
+        # The property `path` makes a class at each look, for callers of a method it once was.
+        path=getattr(file, "_path", None) or str(file.path),
         fields=file.fields,
         column_indices=file.column_indices,
         file_major_version=file.file_major_version,

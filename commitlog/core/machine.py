@@ -180,7 +180,10 @@ class Machine:
         return self.once.get(transaction_id)
 
     def digest(self) -> bytes:
-        """Return the hash of the whole state: equal in every process that applied the same log."""
+        """Return the hash of the whole state: equal in every process that applied the same log.
+
+        It is the `snapshot.digest_of` the parts' hashes.
+        """
         return self._digests.of(self)
 
     def to_parts(self) -> dict[str, snapshot.Part]:
@@ -267,7 +270,7 @@ class Machine:
     def _remember(self, record: Transaction, outcome: Outcome) -> None:
         if outcome.code in _NOT_REMEMBERED or outcome.status is Status.SUPERSEDED:
             return
-        if outcome.answers is not None and self.once.get(record.transaction_id) is not None:
+        if outcome.answers is not None and self.once.is_known(record.transaction_id):
             return
         if record.transaction_id:
             self.once.remember(outcome)

@@ -7,11 +7,13 @@ application live with the table that they committed to, and are known as long as
 
 from __future__ import annotations
 
+import json
+import struct
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from commitlog.core.canonical import to_json
 from commitlog.model.records import Code, FailedRequirement, OperationResult, Outcome, Status
 
 APPLICATION_SEQUENCES_MAX = 10_000
@@ -51,18 +53,30 @@ def uuid_time_ms(transaction_id: str) -> int:
 
 
 class Once:
-    """The ids of the horizon, in chunks of which most don't change any more."""
+    """The ids of the horizon, in chunks of which most don't change any more.
+
+    There are millions of them and hardly one is ever asked for, so each is kept as the bytes that
+    a snapshot has of it, which cost neither the garbage collector nor a checkpoint anything.
+    """
 
     def __init__(self) -> None:
-        self._ids: dict[str, Decided] = {}
+        self._ids: dict[str, bytes] = {}
+        """Packed ids, the one that was decided least recently first."""
         self._chunks: dict[int, list[str]] = {}
         self._changed: dict[int, int] = {}
+        self._oldest_ms = 0
+        """A time at or before which nothing was decided that is still known; 0: look."""
         self.forgotten_ms = -1
         """Up to this time, ids have been let go."""
 
     def get(self, transaction_id: str) -> Decided | None:
         """Return what is known of an id."""
-        return self._ids.get(transaction_id)
+        packed = self._ids.get(transaction_id)
+        return None if packed is None else _unpack(packed)
+
+    def is_known(self, transaction_id: str) -> bool:
+        """Say whether an id was decided."""
+        return transaction_id in self._ids
 
     def is_too_old(self, transaction_id: str, submitted_at_ms: int, floor_ms: int) -> bool:
         """Say whether an unknown id may have been decided and forgotten."""
@@ -74,32 +88,26 @@ class Once:
         """Note an outcome under its id."""
         before = self._ids.pop(outcome.transaction_id, None)
         if before is not None:
-            self._changed[before.noted // CHUNK_OUTCOMES] = outcome.sequence
-        decided = Decided(
-            outcome.sequence if outcome.answers is None else outcome.answers,
-            outcome.status,
-            outcome.attempt,
-            outcome.payload_hash,
-            outcome.time_ms,
-            outcome.code,
-            _compact(outcome.results),
-            outcome.sequence,
-            outcome.failed_requirements,
-        )
-        self._note(outcome.transaction_id, decided, outcome.sequence)
+            self._changed[_noted(before) // CHUNK_OUTCOMES] = outcome.sequence
+            self._oldest_ms = 0
+        packed = _pack(outcome.transaction_id, outcome)
+        self._note(outcome.transaction_id, packed, outcome.sequence)
 
     def prune(self, floor_ms: int, sequence: int) -> None:
         """Let go of ids that were decided before `floor_ms`, as of outcome `sequence`."""
+        if self._oldest_ms >= floor_ms and self._oldest_ms:
+            return
         ids = self._ids
         while ids:
             transaction_id = next(iter(ids))
-            decided = ids[transaction_id]
-            if decided.time_ms >= floor_ms:
+            noted, time_ms = _HEAD.unpack_from(ids[transaction_id])
+            self._oldest_ms = time_ms
+            if time_ms >= floor_ms:
                 return
             del ids[transaction_id]
-            chunk = decided.noted // CHUNK_OUTCOMES
+            chunk = noted // CHUNK_OUTCOMES
             self._changed[chunk] = sequence
-            self.forgotten_ms = decided.time_ms
+            self.forgotten_ms = time_ms
             for old in [number for number in self._chunks if number < chunk]:
                 del self._chunks[old], self._changed[old]
 
@@ -107,36 +115,106 @@ class Once:
         """Return the chunks' numbers, each with the sequence of the outcome that changed it."""
         return self._changed.items()
 
-    def chunk(self, number: int) -> list[tuple[str, Decided]]:
-        """Return a chunk's ids, in the order in which they were decided last."""
-        found = ((name, self._ids.get(name)) for name in dict.fromkeys(self._chunks[number]))
-        mine = [
-            (name, decided)
-            for name, decided in found
-            if decided is not None and decided.noted // CHUNK_OUTCOMES == number
-        ]
-        return sorted(mine, key=lambda item: item[1].noted)
+    def encode_chunk(self, number: int) -> bytes:
+        """Return a chunk's ids as JSON, in the order in which they were decided last."""
+        found = (self._ids.get(name) for name in dict.fromkeys(self._chunks[number]))
+        mine = [packed for packed in found if packed and _noted(packed) // CHUNK_OUTCOMES == number]
+        # The head's first number is big-endian, so bytes sort as numbers do.
+        rows = b",".join(packed[_HEAD.size :] for packed in sorted(mine))
+        return b'{"changed":%d,"ids":[%b]}' % (self._changed[number], rows)
 
-    def restore(self, number: int, items: Iterable[tuple[str, Decided]], changed: int) -> None:
-        """Take a chunk back, the oldest first; `changed` is its counter."""
+    def restore_chunk(self, number: int, data: bytes) -> None:
+        """Take a chunk back, the oldest first."""
+        chunk = json.loads(data)
         # A chunk whose ids were all decided again later is empty, and a part all the same.
         self._chunks.setdefault(number, [])
-        self._changed[number] = changed
-        for transaction_id, decided in items:
-            self._note(transaction_id, decided, changed)
+        self._changed[number] = chunk["changed"]
+        for row in chunk["ids"]:
+            packed = _HEAD.pack(row[_NOTED], row[_TIME_MS]) + to_json(row)
+            self._note(row[0], packed, chunk["changed"])
 
-    def _note(self, transaction_id: str, decided: Decided, changed: int) -> None:
-        chunk = decided.noted // CHUNK_OUTCOMES
-        self._ids[transaction_id] = decided
+    def _note(self, transaction_id: str, packed: bytes, changed: int) -> None:
+        chunk = _noted(packed) // CHUNK_OUTCOMES
+        self._ids[transaction_id] = packed
         self._chunks.setdefault(chunk, []).append(transaction_id)
         self._changed[chunk] = changed
 
 
-def _compact(results: tuple[OperationResult, ...]) -> tuple[OperationResult, ...]:
-    """Leave out the bytes, which an answer to a duplicate doesn't repeat."""
-    if all(not r.images and not r.files and r.delta is None for r in results):
-        return results
-    return tuple(replace(result, images=(), files=(), delta=None) for result in results)
+_HEAD = struct.Struct(">QQ")
+"""The sequence of the outcome that was noted last, and its time."""
+_TIME_MS, _NOTED = 5, 8
+"""Where a row has these two."""
+
+
+def _noted(packed: bytes) -> int:
+    return int.from_bytes(packed[:8])
+
+
+def _pack(transaction_id: str, outcome: Outcome) -> bytes:
+    """Return what is remembered of an id, as a snapshot has it."""
+    row = [
+        transaction_id,
+        outcome.sequence if outcome.answers is None else outcome.answers,
+        outcome.status.value,
+        outcome.attempt,
+        outcome.payload_hash.hex(),
+        outcome.time_ms,
+        outcome.code.value,
+        [_result(result) for result in outcome.results],
+        outcome.sequence,
+        [[f.table, f.requirement, f.actual] for f in outcome.failed_requirements],
+    ]
+    return _HEAD.pack(outcome.sequence, outcome.time_ms) + to_json(row)
+
+
+def _result(r: OperationResult) -> list[Any]:
+    # The bytes are left out: an answer to a duplicate doesn't repeat them.
+    return [
+        r.table,
+        r.incarnation,
+        r.operation,
+        r.version,
+        r.read_version,
+        r.first_fragment_id,
+        r.first_row_id,
+        r.rebased_over,
+        r.rebased,
+        r.location,
+        r.metadata_location,
+        r.snapshot_id,
+    ]
+
+
+def _unpack(packed: bytes) -> Decided:
+    row = json.loads(packed[_HEAD.size :])
+    return Decided(
+        row[1],
+        Status(row[2]),
+        row[3],
+        bytes.fromhex(row[4]),
+        row[_TIME_MS],
+        Code(row[6]),
+        tuple(_restore_result(result) for result in row[7]),
+        row[_NOTED],
+        tuple(FailedRequirement(tuple(f[0]), f[1], f[2]) for f in row[9]),
+    )
+
+
+def _restore_result(row: list[Any]) -> OperationResult:
+    return OperationResult(
+        table=tuple(row[0]),
+        incarnation=row[1],
+        operation=row[2],
+        version=row[3],
+        read_version=row[4],
+        first_fragment_id=row[5],
+        first_row_id=row[6],
+        rebased_over=row[7],
+        rebased=row[8],
+        location=row[9],
+        metadata_location=row[10],
+        snapshot_id=row[11],
+    )
 
 
 class Answer(NamedTuple):

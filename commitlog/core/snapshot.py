@@ -13,13 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from commitlog.core.canonical import to_json
 from commitlog.core.creation import empty_state, state_of
+from commitlog.core.decisions import Noted
 from commitlog.core.history import Aspect, Committed, History, Touched
 from commitlog.core.iceberg.domain import decode_state, encode_state
 from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.manifest import ManifestDelta, diff
 from commitlog.core.once import Answer, ApplicationLog
-from commitlog.core.snapshot_ids import ids_of, restore_ids, to_json
 from commitlog.core.tables import Locations, Place, Table
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
@@ -51,22 +52,28 @@ class Digests:
     def of(self, machine: Machine) -> bytes:
         """Return the hash over all parts."""
         known: dict[str, tuple[int, bytes]] = {}
-        whole = hashlib.sha256()
-        for name, part in sorted(to_parts(machine).items()):
+        for name, part in to_parts(machine).items():
             digest = self._known.get(name)
             if digest is None or digest[0] != part.counter or name == MACHINE:
                 digest = (part.counter, hashlib.sha256(part.encode()).digest())
             known[name] = digest
-            whole.update(f"{name}\0".encode() + digest[1])
         self._known = known
-        return whole.digest()
+        return digest_of({name: digest for name, (_, digest) in known.items()})
+
+
+def digest_of(parts: Mapping[str, bytes]) -> bytes:
+    """Return the hash of a state whose parts have these SHA-256 hashes, by name."""
+    whole = hashlib.sha256()
+    for name in sorted(parts):
+        whole.update(f"{name}\0".encode() + parts[name])
+    return whole.digest()
 
 
 def to_parts(machine: Machine) -> dict[str, Part]:
     """Return the parts of a machine's state by name."""
     parts = {MACHINE: Part(machine.sequence, lambda: _machine(machine))}
     for chunk, changed in machine.once.chunks():
-        parts[f"{IDS}{chunk}"] = Part(changed, partial(ids_of, machine, chunk))
+        parts[f"{IDS}{chunk}"] = Part(changed, partial(machine.once.encode_chunk, chunk))
     for table in machine.tables.values():
         parts[f"{TABLE}{table.incarnation}"] = Part(table.changed_at, partial(_table, table))
     for name, changed in machine.iceberg.changed_at.items():
@@ -82,7 +89,7 @@ def restore(machine: Machine, parts: Mapping[str, bytes]) -> None:
         _restore_machine(machine, json.loads(parts[MACHINE]))
         chunks = sorted(int(name[len(IDS) :]) for name in parts if name.startswith(IDS))
         for chunk in chunks:
-            restore_ids(machine, chunk, json.loads(parts[f"{IDS}{chunk}"]))
+            machine.once.restore_chunk(chunk, parts[f"{IDS}{chunk}"])
         for name in sorted(parts):
             if name.startswith(ICEBERG):
                 _restore_iceberg(machine, parts[name])
@@ -169,6 +176,7 @@ def _table(table: Table) -> bytes:
             "primary_key": list(table.primary_key),
             "properties": [list(pair) for pair in table.properties],
             "changed_at": table.changed_at,
+            **_said(table),
             "floor": history.floor,
             "versions": [list(committed) for committed in versions],
             "entries": [[version, *_touched(touched)] for version, touched in entries],
@@ -182,6 +190,19 @@ def _table(table: Table) -> bytes:
     if table.manifest is not None:
         manifest = diff(empty_state(), table.manifest).to_bytes()
     return len(head).to_bytes(8) + head + manifest
+
+
+def _said(table: Table) -> dict[str, Any]:
+    """Return what few tables have, and leaves no trace in the others."""
+    found: dict[str, Any] = {}
+    if table.deleted:
+        found["deleted"] = [list(one) for one in table.deleted]
+    if table.noted:
+        found["noted"] = [
+            [version, said.e_tag, [list(pair) for pair in said.metadata]]
+            for version, said in sorted(table.noted.items())
+        ]
+    return found
 
 
 def _touched(touched: Touched) -> list[Any]:
@@ -233,6 +254,9 @@ def _restore_table(data: bytes) -> Table:
         properties=tuple((key, value) for key, value in state["properties"]),
     )
     table.changed_at = state["changed_at"]
+    table.deleted = tuple((first, last) for first, last in state.get("deleted", ()))
+    for version, e_tag, metadata in state.get("noted", ()):
+        table.noted[version] = Noted(e_tag, tuple((k, v) for k, v in metadata))
     table.history = History.of_entries(
         state["floor"],
         (Committed(*row) for row in state["versions"]),

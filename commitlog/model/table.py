@@ -24,11 +24,14 @@ class Policy(StrEnum):
     LATEST = "latest"
 
 
+_FORBIDDEN = frozenset("/\\\0" + DELIMITER)
+
+
 def parse_table_id(table: str | Sequence[str]) -> TableId:
     """Split and check a table id: no part is empty, `.`, `..`, or contains `/`."""
     parts = tuple(table.split(DELIMITER)) if isinstance(table, str) else tuple(table)
     for part in parts or ("",):
-        bad = not part or part in {".", ".."} or any(c in part for c in "/\\\0" + DELIMITER)
+        bad = not part or part in {".", ".."} or not _FORBIDDEN.isdisjoint(part)
         if bad or len(part) > PART_LENGTH_MAX:
             raise InvalidTransaction(
                 f"table id {table!r} has a part {part!r} that cannot name a table or namespace",

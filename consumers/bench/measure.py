@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from multiprocessing.synchronize import Barrier
 from typing import Any
 
+PRELOAD = ["consumers.bench.preload"]
 START_SECONDS = 120.0
 END_SECONDS = 180.0
 
@@ -69,7 +70,9 @@ def run_round(
     system: str, writers: int, seconds: float, prepare: Prepare, *arguments: Any
 ) -> Round:
     """Run one round in processes of its own."""
-    context = multiprocessing.get_context("spawn")
+    # Forked from a server that has imported everything: 64 writers would take a minute to do that.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
     barrier = context.Barrier(writers)
     results: Any = context.Queue()
     processes = [

@@ -1,0 +1,306 @@
+"""The socket to a partition's leader: found, greeted, read by whoever waits, made again.
+
+A thread owns the socket's life: it finds the leader's address in the outcomes topic, connects and
+says hello. When the socket breaks it begins again, with backoff, for as long as anybody waits.
+
+Whoever waits reads: a caller that finds nobody reading takes the socket and hands out what comes,
+his own answer among it, which spares two changes of threads per commit. The thread reads for those
+who wait otherwise (`attended`: a second caller, an event loop), and looks now and then when nobody
+waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import random
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from commitlog import errors
+from commitlog.errors import CommitLogError, CorruptLog, OutcomeUnknown, Unavailable
+from commitlog.model.records import Answered, LeaderStarted, Outcome
+from commitlog.wire import FrameBuffer, Kind, json_frame, parse_json
+
+CONNECT_TIMEOUT_SECONDS = 2.0
+BACKOFF_SECONDS = (0.02, 1.0)
+SILENCE_SECONDS = 2.0
+"""After this long without a byte, while something is awaited, the leader is pinged."""
+_DEAD_AFTER_SECONDS = 3 * SILENCE_SECONDS
+_RECEIVE_BYTES = 1 << 18
+_SLICE_SECONDS = 0.25
+"""How long a caller reads before it looks whether its answer came another way."""
+_UNATTENDED_SECONDS = 0.05
+"""How often the thread looks for answers that nobody waits for."""
+
+_log = logging.getLogger("commitlog")
+
+
+class TailOfOutcomes(Protocol):
+    """The part of the log that names the leader."""
+
+    def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
+        """Return the newest records of the outcomes topic."""
+
+
+class Listener(Protocol):
+    """Who uses the socket. Every method may be called on any thread that reads."""
+
+    def is_wanted(self) -> bool:
+        """Say whether anything is awaited."""
+
+    def open_frames(self) -> bytes:
+        """Return the frames that a new leader must hear: what is awaited and not answered."""
+
+    def on_frame(self, kind: Kind, body: bytes) -> None:
+        """Take what the leader sends after its greeting."""
+
+    def on_refusal(self, error: CommitLogError) -> None:
+        """Hear that asking on is of no use."""
+
+
+class LeaderSocket:
+    """One socket at a time to the leader of one partition."""
+
+    def __init__(
+        self, log: TailOfOutcomes, partition: int, hello: Mapping[str, Any], listener: Listener
+    ) -> None:
+        """Take the log's identity; nothing is connected before `start`."""
+        self._log = log
+        self._partition = partition
+        self._hello = hello
+        self._listener = listener
+        self.disconnected_since = time.monotonic()
+        self.last_error = ""
+        self._wake = threading.Condition()
+        self._sending = threading.Lock()
+        self._reading = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._buffer = FrameBuffer()
+        self._heard = 0.0
+        self._pinged = 0.0
+        self._broken: Exception | None = None
+        """What a caller met while it read; the thread carries on from there."""
+        self._attending = 0
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the leader has greeted and the socket still stands."""
+        return self._socket is not None
+
+    def start(self) -> None:
+        """Have a socket soon, if none is up."""
+        if self._socket is not None:
+            return
+        with self._wake:
+            if self._closed:
+                raise Unavailable("the client was closed")
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"commitlog-answers-{self._partition}", daemon=True
+                )
+                self._thread.start()
+            self._wake.notify_all()
+
+    def send(self, data: bytes) -> None:
+        """Send frames; without a socket, they are among the `open_frames` of the next one."""
+        with self._sending:
+            opened = self._socket
+            if opened is None:
+                return
+            try:
+                opened.sendall(data)
+            except OSError:
+                # Who reads notices too, and the thread connects again and repeats what is open.
+                with contextlib.suppress(OSError):
+                    opened.shutdown(socket.SHUT_RDWR)
+
+    def read_until(self, is_known: Callable[[], bool], deadline: float) -> None:
+        """Read on the calling thread until something is known or the time is over.
+
+        Returns at once where somebody else reads, or no socket is up.
+        """
+        while not is_known() and (remaining := deadline - time.monotonic()) > 0:
+            opened = self._socket
+            if opened is None or not self._reading.acquire(blocking=False):
+                return
+            try:
+                if opened is not self._socket or self._broken is not None:
+                    return
+                if not is_known():
+                    self._receive(opened, min(remaining, _SLICE_SECONDS))
+            except Exception as error:
+                self._broken = error
+                return
+            finally:
+                self._reading.release()
+                if self._attending or self._broken is not None:
+                    with self._wake:
+                        self._wake.notify_all()
+
+    @contextlib.contextmanager
+    def attended(self) -> Iterator[None]:
+        """Have the thread read meanwhile: the caller waits for something and doesn't read."""
+        with self._wake:
+            self._attending += 1
+            self._wake.notify_all()
+        try:
+            yield
+        finally:
+            with self._wake:
+                self._attending -= 1
+
+    def close(self) -> None:
+        """End the socket and the thread."""
+        with self._wake:
+            self._closed = True
+            thread = self._thread
+            self._wake.notify_all()
+        self._shut()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CONNECT_TIMEOUT_SECONDS)
+
+    def _run(self) -> None:
+        pid = os.getpid()
+        delay = BACKOFF_SECONDS[0]
+        while not self._closed and os.getpid() == pid:
+            started = time.monotonic()
+            try:
+                self._serve()
+            except (OSError, Unavailable, CorruptLog) as error:
+                self.last_error = str(error) or type(error).__name__
+            except CommitLogError as error:
+                self.last_error = str(error)
+                self._listener.on_refusal(error)
+            except Exception as error:
+                _log.exception("the connection to the leader failed")
+                self.last_error = repr(error)
+            self._shut()
+            if time.monotonic() - started > 1:
+                delay = BACKOFF_SECONDS[0]
+            with self._wake:
+                self._wake.wait_for(lambda: self._closed, delay * random.uniform(0.5, 1))
+                self._wake.wait_for(lambda: self._closed or self._listener.is_wanted())
+            delay = min(2 * delay, BACKOFF_SECONDS[1])
+
+    def _shut(self) -> None:
+        with self._wake:
+            opened, self._socket = self._socket, None
+            self._broken = None
+            if opened is None:
+                return
+            self.disconnected_since = time.monotonic()
+        with contextlib.suppress(OSError):
+            opened.shutdown(socket.SHUT_RDWR)
+        # Whoever reads wakes now, and has let go before the descriptor may be another's.
+        with self._reading, self._sending:
+            opened.close()
+
+    def _serve(self) -> None:
+        """Connect and read until the socket ends."""
+        opened = socket.create_connection(self._leader_address(), CONNECT_TIMEOUT_SECONDS)
+        self._buffer = FrameBuffer()
+        try:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened.settimeout(SILENCE_SECONDS)
+            opened.sendall(json_frame(Kind.HELLO, self._hello))
+            rest = self._welcome(opened, self._buffer)
+        except BaseException:
+            opened.close()
+            raise
+        self._heard = time.monotonic()
+        # From here callers send what they register, so nothing that is awaited goes unsaid.
+        self._socket = opened
+        self.send(self._listener.open_frames())
+        for kind, body in rest:
+            self._take(kind, body)
+        self._read(opened)
+
+    def _leader_address(self) -> tuple[str, int]:
+        for answered in reversed(self._log.last_outcome_records(self._partition, 1)):
+            if isinstance(answered.record, LeaderStarted | Outcome) and answered.record.node:
+                host, _, port = answered.record.node.rpartition(":")
+                return host.strip("[]"), int(port)
+        raise Unavailable("no leader has started yet")
+
+    def _welcome(self, opened: socket.socket, buffer: FrameBuffer) -> list[tuple[Kind, bytes]]:
+        frames: list[tuple[Kind, bytes]] = []
+        while not frames:
+            data = opened.recv(_RECEIVE_BYTES)
+            if not data:
+                raise Unavailable("the leader closed the connection without a greeting")
+            frames = buffer.feed(data)
+        kind, body = frames[0]
+        if kind is Kind.ERROR:
+            raise error_from(parse_json(body))
+        if kind is not Kind.WELCOME:
+            raise CorruptLog(f"the leader greets with {kind.name}")
+        return frames[1:]
+
+    def _read(self, opened: socket.socket) -> None:
+        """Read whenever no caller does, until the socket ends."""
+        while not self._closed:
+            with self._wake:
+                if not self._attending and self._broken is None and not self._closed:
+                    wanted = self._listener.is_wanted()
+                    self._wake.wait(_UNATTENDED_SECONDS if wanted else SILENCE_SECONDS)
+                broken, attended = self._broken, self._attending
+            if broken is not None:
+                raise broken
+            if self._reading.acquire(timeout=_UNATTENDED_SECONDS):
+                try:
+                    if self._socket is opened:
+                        self._receive(opened, SILENCE_SECONDS if attended else 0.0)
+                finally:
+                    self._reading.release()
+
+    def _receive(self, opened: socket.socket, timeout_seconds: float) -> None:
+        """Take what comes within a time (with `_reading` held); OSError when the socket ended."""
+        poller = select.poll()
+        poller.register(opened, select.POLLIN)
+        if not poller.poll(timeout_seconds * 1000):
+            self._note_silence()
+            return
+        data = opened.recv(_RECEIVE_BYTES)
+        if not data:
+            raise ConnectionResetError("the leader closed the connection")
+        self._heard = time.monotonic()
+        for kind, body in self._buffer.feed(data):
+            self._take(kind, body)
+
+    def _take(self, kind: Kind, body: bytes) -> None:
+        if kind is Kind.ERROR:
+            raise error_from(parse_json(body))
+        self._listener.on_frame(kind, body)
+
+    def _note_silence(self) -> None:
+        now = time.monotonic()
+        if not self._listener.is_wanted():
+            self._heard = now
+        elif now - self._heard > _DEAD_AFTER_SECONDS:
+            raise Unavailable(f"the leader is silent for {now - self._heard:.0f} s")
+        elif now - max(self._heard, self._pinged) > SILENCE_SECONDS:
+            self._pinged = now
+            self.send(json_frame(Kind.REQUEST, {"request": 0, "method": "ping"}))
+
+
+def error_from(body: Mapping[str, Any]) -> CommitLogError:
+    """Make the error that the leader names."""
+    kind = getattr(errors, str(body.get("type", "")), None)
+    message = str(body.get("message", "")) or "the leader refused without a reason"
+    if kind is errors.Overloaded:
+        return errors.Overloaded(message, float(body.get("retry_after_seconds", 1)))
+    if kind is OutcomeUnknown:
+        return OutcomeUnknown(message, str(body.get("transaction_id", "")))
+    if isinstance(kind, type) and issubclass(kind, CommitLogError):
+        if issubclass(kind, errors.CommitConflict):
+            return Unavailable(message)
+        return kind(message)
+    return Unavailable(f"{body.get('type')}: {message}")
