@@ -36,7 +36,8 @@ _RECEIVE_BYTES = 1 << 18
 _SLICE_SECONDS = 0.25
 """How long a caller reads before it looks whether its answer came another way."""
 _UNATTENDED_SECONDS = 0.05
-"""How often the thread looks for answers that nobody waits for."""
+"""How often the thread looks for answers that nobody waits for; while callers come and read, every
+`SILENCE_SECONDS`."""
 
 _log = logging.getLogger("commitlog")
 
@@ -87,6 +88,8 @@ class LeaderSocket:
         self._broken: Exception | None = None
         """What a caller met while it read; the thread carries on from there."""
         self._attending = 0
+        self._has_callers = False
+        """Whether a caller read since the thread looked last."""
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -131,6 +134,7 @@ class LeaderSocket:
             opened = self._socket
             if opened is None or not self._reading.acquire(blocking=False):
                 return
+            self._has_callers = True
             try:
                 if opened is not self._socket or self._broken is not None:
                     return
@@ -249,8 +253,9 @@ class LeaderSocket:
         while not self._closed:
             with self._wake:
                 if not self._attending and self._broken is None and not self._closed:
-                    wanted = self._listener.is_wanted()
-                    self._wake.wait(_UNATTENDED_SECONDS if wanted else SILENCE_SECONDS)
+                    quiet = self._has_callers or not self._listener.is_wanted()
+                    self._has_callers = False
+                    self._wake.wait(SILENCE_SECONDS if quiet else _UNATTENDED_SECONDS)
                 broken, attended = self._broken, self._attending
             if broken is not None:
                 raise broken

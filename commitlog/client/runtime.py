@@ -29,7 +29,7 @@ from commitlog.model.table import DomainMap, TableId, format_table_id
 from commitlog.ports import DeliveryFailed, Log, TransactionsWriter
 from commitlog.wire import Watch
 
-DELIVERY_SECONDS = 0.25
+DELIVERY_SECONDS = 0.5
 """How often Kafka's acknowledgements are looked at while some are due and nobody submits. Answers
 come another way, so only failures wait for this; a thread that woke for each would cost more than
 the commit."""

@@ -27,8 +27,10 @@ import fastavro
 from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
 from commitlog.codecs import avro_values as values
+from commitlog.codecs.avro_compiled import Compiler, Encode, write_bytes, write_long, write_text
 from commitlog.errors import CorruptLog, InvalidTransaction, UnsupportedFormat
 from commitlog.model.records import (
+    Code,
     Genesis,
     LeaderStarted,
     LogRecord,
@@ -87,19 +89,6 @@ class RecordSchema:
         out = io.BytesIO()
         out.write(self.prefix)
         _write(out, self._whole[0], plain)
-        return out.getvalue()
-
-    def encode_head(self, plain: values.Plain) -> bytes:
-        """Return the record's bytes up to its last field."""
-        out = io.BytesIO()
-        out.write(self.prefix)
-        _write(out, self._head[0], plain)
-        return out.getvalue()
-
-    def encode_tail(self, plain: values.Plain) -> bytes:
-        """Return the bytes of the last field."""
-        out = io.BytesIO()
-        _write(out, self._tail[0], plain)
         return out.getvalue()
 
     def decode(self, data: bytes) -> values.Plain:
@@ -162,6 +151,54 @@ def _known(names: tuple[str, ...]) -> dict[bytes, RecordSchema]:
     return {schema.prefix: schema for schema in map(_schema, names)}
 
 
+class CompiledSchema:
+    """The newest schema of a record that each commit writes and reads, made into functions.
+
+    The last field is a record whose fields are the value's own.
+    """
+
+    def __init__(self, name: str) -> None:
+        schema = load_schema(name)
+        self.prefix = MARKER + schema_fingerprint(_parsed(schema))
+        tail = schema["fields"][-1]["type"]
+        classes, derived = values.CLASSES, {"Transaction": ("payload_hash", _sha256)}
+        compiler = Compiler(
+            classes,
+            inlined=frozenset({tail["name"]}),
+            texts={"code": Code},
+            derived=derived,
+            sorted_pairs=values.SORTED_PAIRS,
+        )
+        self.encode, self.decode = compiler.compile(schema)
+        own = {**classes, tail["name"]: classes[schema["name"]]}
+        compiler = Compiler(
+            own, inlined=frozenset(), texts={}, derived={}, sorted_pairs=values.SORTED_PAIRS
+        )
+        self.encode_tail: Encode = compiler.compile(tail)[0]
+
+    def read(self, data: bytes) -> tuple[Any, int] | None:
+        """Return a record's value and where its last field begins.
+
+        None if it is of another schema or broken: whoever reads it then finds the reason.
+        """
+        if not data.startswith(self.prefix):
+            return None
+        try:
+            value, end, tail = self.decode(data, PREFIX_BYTES)
+        except Exception:  # broken bytes make nearly every kind
+            return None
+        return (value, tail) if end == len(data) else None
+
+
+@cache
+def _compiled(name: str) -> CompiledSchema:
+    return CompiledSchema(name)
+
+
+def _sha256(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()
+
+
 @contextlib.contextmanager
 def _encoding(what: str) -> Iterator[None]:
     """Say of a value that the schema doesn't take which record it was in."""
@@ -178,8 +215,8 @@ def _encoding(what: str) -> Iterator[None]:
 def payload_hash(transaction: Transaction) -> bytes:
     """Return the sha256 of the encoded content: all but id, attempt, principal and time."""
     with _encoding(f"transaction {transaction.transaction_id}"):
-        content = _schema("transaction-v1").encode_tail(values.content_to_plain(transaction))
-    return hashlib.sha256(content).digest()
+        content = _compiled("transaction-v1").encode_tail(transaction)
+    return _sha256(content)
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
@@ -191,16 +228,9 @@ def encode_transaction(transaction: Transaction) -> bytes:
             value=transaction.transaction_id,
             advice="Use a UUID",
         )
+    schema = _compiled("transaction-v1")
     with _encoding(f"transaction {transaction.transaction_id}"):
-        return _schema("transaction-v1").encode(
-            {
-                "transaction_id": transaction.transaction_id,
-                "attempt": transaction.attempt,
-                "principal": transaction.principal,
-                "submitted_at_ms": transaction.submitted_at_ms,
-                "content": values.content_to_plain(transaction),
-            }
-        )
+        return schema.prefix + schema.encode(transaction)
 
 
 def encode_protocol_version(version: ProtocolVersion) -> bytes:
@@ -229,32 +259,33 @@ def seal_outcome(
     The hash covers the decision and the hash before it, not the leader: whoever decides again
     from the same log gets the same chain.
     """
-    schema = _schema("outcome-v1")
+    schema = _compiled("outcome-v1")
     with _encoding(f"the outcome of sequence {outcome.sequence}"):
-        decision = schema.encode_tail(values.decision_to_plain(outcome))
-        digest = hashlib.sha256(previous_hash + decision).digest()
+        decision = schema.encode_tail(outcome)
+        digest = _sha256(previous_hash + decision)
         head = {"epoch": epoch, "node": node, "previous_hash": previous_hash, "hash": digest}
-        return values.with_head(outcome, head), schema.encode_head(head) + decision
+        start = schema.prefix + write_long(epoch) + write_text(node)
+        record = start + write_bytes(previous_hash) + write_bytes(digest) + decision
+        return values.with_head(outcome, head), record
 
 
-def decode_log_record(key: bytes | None, value: bytes | None) -> LogRecord:
+def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
     """Decode a record of the transactions topic; what cannot be decoded is `Malformed`.
 
     Never raises: anybody may append anything, and a record that stopped every leader would stop
     the log. The id in the key must be the record's own, since retention names records by key.
     """
     key_id = _id_in_key(key)
-    if value is None:
-        return Malformed(key_id, "the value is null: a tombstone without a record", b"")
     schema = _known(LOG_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
         return _malformed(key_id, _unknown_prefix(value), value)
     record: LogRecord
     try:
-        if schema.name == "Transaction":
+        if (found := _compiled("transaction-v1").read(value)) is not None:
+            record = found[0]
+        elif schema.name == "Transaction":
             head, content, tail = schema.decode_parts(value)
-            digest = hashlib.sha256(tail).digest()
-            record = values.transaction_to_value(head, content, digest)
+            record = values.transaction_to_value(head, content, _sha256(tail))
         else:
             record = values.protocol_version_to_value(schema.decode(value))
     except Exception as error:  # fastavro raises nearly every kind on broken bytes
@@ -276,6 +307,11 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
     """
     if value is None:
         raise CorruptLog("an outcome record's value is null")
+    if (found := _compiled("outcome-v1").read(value)) is not None:
+        outcome: Outcome = found[0]
+        if _sha256(outcome.previous_hash + value[found[1] :]) != outcome.hash:
+            raise _changed(outcome.sequence)
+        return outcome
     schema = _known(OUTCOME_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
         kind = UnsupportedFormat if value[:2] == MARKER else CorruptLog
@@ -291,15 +327,17 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
     except Exception as error:  # fastavro raises nearly every kind on broken bytes
         raise CorruptLog(f"broken {schema.name} record: {_brief(error)}") from error
     if hashlib.sha256(head["previous_hash"] + tail).digest() != head["hash"]:
-        raise CorruptLog(
-            f"the outcome of sequence {decision['sequence']} doesn't have the hash it carries"
-        )
+        raise _changed(decision["sequence"])
     try:
         return values.outcome_to_value(head, decision)
     except ValueError as error:
         raise UnsupportedFormat(
             f"the outcome of sequence {decision['sequence']}: {error}. Upgrade this program"
         ) from error
+
+
+def _changed(sequence: int) -> CorruptLog:
+    return CorruptLog(f"the outcome of sequence {sequence} doesn't have the hash it carries")
 
 
 def _malformed(transaction_id: str, reason: str, value: bytes) -> Malformed:

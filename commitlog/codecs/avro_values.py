@@ -28,7 +28,6 @@ from commitlog.model.operations import (
     IcebergChange,
     KeyHashes,
     LanceCommit,
-    Operation,
     RegisterTable,
     RenameTable,
     Summary,
@@ -37,7 +36,6 @@ from commitlog.model.records import (
     Application,
     Code,
     Conflict,
-    Expect,
     FailedRequirement,
     FileWritten,
     FragmentImage,
@@ -213,18 +211,6 @@ _EXPECTS = _many(
 _APPLICATION = _optional_record(Application, {})
 
 
-def content_to_plain(transaction: Transaction) -> Plain:
-    """Return the part of a transaction that its payload hash covers."""
-    operations: tuple[Operation, ...] = transaction.operations
-    expects: tuple[Expect, ...] = transaction.expects
-    return {
-        "application": _APPLICATION[0](transaction.application),
-        "properties": _MAP[0](transaction.properties),
-        "expects": _EXPECTS[0](expects),
-        "operations": _OPERATIONS[0](operations),
-    }
-
-
 def transaction_to_value(header: Plain, content: Plain, payload_hash: bytes) -> Transaction:
     """Put a transaction together from its two parts."""
     return Transaction(
@@ -262,18 +248,6 @@ _SAME_IN_DECISION = (
 )
 
 
-def decision_to_plain(outcome: Outcome) -> Plain:
-    """Return the part of an outcome that its hash covers: all but leader and chain."""
-    plain = {name: getattr(outcome, name) for name in _SAME_IN_DECISION}
-    plain["status"] = outcome.status.value
-    plain["code"] = outcome.code.value
-    plain["results"] = _RESULTS[0](outcome.results)
-    plain["conflict"] = _CONFLICT[0](outcome.conflict)
-    plain["observed"] = _OBSERVED[0](outcome.observed)
-    plain["failed_requirements"] = _FAILED[0](outcome.failed_requirements)
-    return plain
-
-
 def with_head(outcome: Outcome, head: Plain) -> Outcome:
     """Return a decision under a leader and in the chain."""
     return Outcome(*_OF_DECISION(outcome), **head)
@@ -298,3 +272,18 @@ leader_started_to_plain, leader_started_to_value = _converter(LeaderStarted, {})
 genesis_to_plain, genesis_to_value = _converter(
     Genesis, {"domains": _pairs("name", "partition", is_sorted=True)}
 )
+
+CLASSES: Mapping[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(LanceCommit, CreateTableVersion, CreateTable, DeclareTable, RegisterTable),
+        *(DeregisterTable, DropTable, RenameTable, DeleteTableVersions, CreateNamespace),
+        *(DropNamespace, AlterProperties, IcebergChange, Summary, AffectedRows, KeyHashes),
+        *(TableVersionIs, TableAbsent, KeyAbsent, PredicateUnchanged, Application, Transaction),
+        *(Outcome, OperationResult, FileWritten, FragmentImage, Recording, Conflict),
+        *(Observation, FailedRequirement, Status, Policy),
+    )
+}
+"""What the records and enums of the schemas are, by name; a record that is missing is a pair."""
+SORTED_PAIRS = frozenset({"Property", "Metadata"})
+"""Pairs that are the entries of a map."""

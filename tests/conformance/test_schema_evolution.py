@@ -199,10 +199,10 @@ def test_an_outcome_with_a_code_of_a_newer_program_asks_for_an_upgrade() -> None
     schema = RecordSchema(load_schema("outcome-v1"))
     head, decision, _ = schema.decode_parts(frozen("outcome-v1"))
     decision["code"] = "A_NEW_REASON"
-    tail = schema.encode_tail(decision)
+    *_, tail = schema.decode_parts(schema.encode({**head, "decision": decision}))
     head["hash"] = hashlib.sha256(head["previous_hash"] + tail).digest()
     with pytest.raises(UnsupportedFormat, match="A_NEW_REASON.*Upgrade"):
-        avro.decode_outcome_record(schema.encode_head(head) + tail)
+        avro.decode_outcome_record(schema.encode({**head, "decision": decision}))
 
 
 def test_schemas_are_found_beside_the_package_or_in_it(
