@@ -7,9 +7,9 @@ polls. A callback's error says in `appended` whether a record is surely not in t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
@@ -43,10 +43,20 @@ class LogIdentity:
     log: str
 
 
+class RawRecord(NamedTuple):
+    """A record as Kafka has it, tombstones included."""
+
+    offset: int
+    append_time_ms: int
+    key: bytes | None
+    value: bytes | None
+
+
 class Reader(Protocol[Record]):
     """Reads one partition in order. For one thread at a time.
 
-    An offset outside of the log raises CorruptLog, a topic that is gone WrongLog. While the
+    Tombstones in the transactions topic are passed over: they are no records of the log. An
+    offset outside of the log raises CorruptLog, a topic that is gone WrongLog. While the
     cluster can't be reached, `poll` returns nothing and goes on by itself later.
     """
 
@@ -75,6 +85,7 @@ class TransactionsWriter(Protocol):
         *,
         partition: int,
         on_delivery: OnDelivery | None = None,
+        session: str = "",
     ) -> None:
         """Send a record on its way.
 
@@ -174,3 +185,15 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Let go of the connections made so far."""
+
+
+class ArchivableLog(Log, Protocol):
+    """A log whose records can be copied as they are, and whose old transactions can go."""
+
+    def read_raw(
+        self, partition: int, offset: int = 0, *, is_transactions: bool
+    ) -> Reader[RawRecord]:
+        """Read one of the two topics from an offset on, as bytes."""
+
+    def tombstone(self, partition: int, keys: Sequence[bytes]) -> None:
+        """Name transactions that compaction may remove; Unavailable if not all were appended."""

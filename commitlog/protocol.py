@@ -107,13 +107,24 @@ def settings_problems(
     return problems
 
 
-def transaction_key(transaction_id: str) -> bytes:
+def transaction_key(transaction_id: str, session: str = "") -> bytes:
     """Return a key for one append of a transaction; asked again, it returns another one.
 
     With the same key, compaction would keep the later copy of a resent record and so change the
-    order of what was decided.
+    order of what was decided. A `session` before the random part says who waits for the outcome.
     """
-    return f"{transaction_id}/{secrets.token_hex(8)}".encode()
+    nonce = secrets.token_hex(8)
+    return (
+        f"{transaction_id}/{session}.{nonce}".encode()
+        if session
+        else f"{transaction_id}/{nonce}".encode()
+    )
+
+
+def session_in_key(key: bytes) -> str:
+    """Return the session that a transaction's key names, empty if it names none."""
+    session, dot, _ = key.partition(b"/")[2].partition(b".")
+    return session.decode("ascii", "replace") if dot else ""
 
 
 def outcome_key(epoch: int, sequence: int) -> str:

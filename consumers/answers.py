@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import ipaddress
 import logging
 import ssl
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,12 +23,12 @@ from typing import Any
 from commitlog import wire
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Unavailable
 from commitlog.model.records import Outcome, Status
-from commitlog.wire import FrameBuffer, Kind, OutcomeFrame, Watch
+from commitlog.protocol import session_in_key
+from commitlog.wire import FrameBuffer, Kind, Watch
 from consumers.events import Event
+from consumers.loopback import is_loopback
+from consumers.remembered import Answer, Remembered
 
-REMEMBERED_MAX = 50_000
-"""Outcomes that are answered from memory; older ones are looked up in the log."""
-ANSWERS_PER_ID_MAX = 8
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """A writer that doesn't read its answers is cut off above this; it asks again by id."""
 
@@ -40,27 +39,6 @@ Finder = Callable[[str, int], Awaitable[tuple[Outcome, int, bytes] | None] | Non
 """Looks up an id's outcome; None at once if it wasn't decided at or before the given sequence."""
 
 
-@dataclass(slots=True)
-class _Answer:
-    """A decided transaction: what its watchers get."""
-
-    outcome: Outcome
-    offset: int
-    record: bytes
-    readable: bool
-
-    def frame(self) -> bytes:
-        return wire.outcome_frame(OutcomeFrame(self.readable, self.offset, self.record))
-
-    def satisfies(self, watch: Watch) -> bool:
-        outcome = self.outcome
-        return (
-            outcome.attempt >= watch.attempt
-            and (self.readable or not watch.readable)
-            and watch.payload_hash in (b"", outcome.payload_hash)
-        )
-
-
 @dataclass(eq=False, slots=True)
 class _Connection:
     """One writer."""
@@ -68,6 +46,7 @@ class _Connection:
     transport: asyncio.Transport
     buffer: FrameBuffer = field(default_factory=FrameBuffer)
     welcome: bool = False
+    session: str = ""
     watches: set[str] = field(default_factory=set)
 
 
@@ -86,7 +65,7 @@ class Answers:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results."""
-        if not _is_loopback(host) and (not token or tls is None):
+        if not is_loopback(host) and (not token or tls is None):
             raise InvalidTransaction(
                 f"the leader's socket would listen on {host} without a token and TLS",
                 field="host",
@@ -100,10 +79,10 @@ class Answers:
         self._token, self._tls = token, tls
         self._loop = asyncio.new_event_loop()
         self._connections: set[_Connection] = set()
+        self._sessions: dict[str, _Connection] = {}
         self._watchers: dict[str, list[tuple[_Connection, Watch]]] = {}
-        self._remembered: OrderedDict[str, list[_Answer]] = OrderedDict()
+        self._remembered = Remembered()
         self._term: dict[str, Any] | None = None
-        self._not_told_through = 0
         self._untold: deque[Event] = deque()
         """Committed, and of no interest to anybody before they can be read."""
         self._committed_wanted = 0
@@ -148,13 +127,17 @@ class Answers:
         Most writers wait for files, which follow at once: the loop is woken only if one doesn't.
         """
         self._untold.extend(events)
-        refused = any(event.outcome.status is not Status.COMMITTED for event in events)
+        refused = not all(map(_is_commit, events))
         if refused or self._committed_wanted:
             self._loop.call_soon_threadsafe(self._tell_committed)
 
     def readable(self, events: list[Event]) -> None:
         """Tell of events whose files can be read."""
         self._loop.call_soon_threadsafe(self._tell_readable, events)
+
+    def pace(self, waiting_max: int, retry_after_seconds: float) -> None:
+        """Ask each writer of whom more transactions wait to send no more for a while."""
+        self._loop.call_soon_threadsafe(self._pace, waiting_max, retry_after_seconds)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop listening and send everybody away."""
@@ -179,12 +162,11 @@ class Answers:
 
     def _set_term(self, term: dict[str, Any] | None) -> None:
         self._term = term
-        self._not_told_through = term["sequence"] if term else 0
+        self._remembered.begin(term["sequence"] if term else 0)
         if term is None:
             for connection in list(self._connections):
                 connection.transport.close()
             self._watchers.clear()
-            self._remembered.clear()
             self._untold.clear()
             self._committed_wanted = 0
 
@@ -193,46 +175,34 @@ class Answers:
         with contextlib.suppress(IndexError):
             while True:
                 events.append(self._untold.popleft())
-        # What has its files by now is told of as readable.
-        self._tell([event for event in events if not event.readable], False)
+        # A commit that has its files by now is told of as readable.
+        self._tell([e for e in events if not (e.readable and _is_commit(e))], False)
 
     def _tell_readable(self, events: list[Event]) -> None:
         self._tell_committed()
-        self._tell(events, True)
+        # What was refused has no files to wait for, and was told of before.
+        self._tell([e for e in events if _is_commit(e)], True)
 
     def _tell(self, events: list[Event], readable: bool) -> None:
         pieces: dict[_Connection, list[bytes]] = {}
         for event in events:
             outcome = event.outcome
             at_once = readable or outcome.status is not Status.COMMITTED
-            answer = self._remember(_Answer(outcome, event.offset, event.record, at_once))
+            answer = Answer(outcome, event.offset, event.record, at_once)
+            self._remembered.add(answer)
             waiting = self._watchers.get(outcome.transaction_id)
-            if waiting is None:
-                continue
-            for connection in self._satisfied(answer, waiting):
+            due = self._satisfied(answer, waiting) if waiting else []
+            # Who appended it hears of it unasked.
+            session = self._sessions.get(session_in_key(event.submitted.key)) if at_once else None
+            if session is not None and session not in due:
+                due.append(session)
+            for connection in due:
                 pieces.setdefault(connection, []).append(answer.frame())
         for connection, frames in pieces.items():
             self._write(connection, b"".join(frames))
 
-    def _remember(self, answer: _Answer) -> _Answer:
-        """Keep what was decided for an id: mostly one answer, more for retries and reused ids."""
-        transaction_id = answer.outcome.transaction_id
-        known = self._remembered.get(transaction_id)
-        if known is None:
-            self._remembered[transaction_id] = [answer]
-            if len(self._remembered) > REMEMBERED_MAX:
-                _, forgotten = self._remembered.popitem(last=False)
-                self._not_told_through = max(a.outcome.sequence for a in forgotten)
-            return answer
-        # Whoever asks without naming a content gets the commit, if there is one.
-        others = [a for a in known if a.outcome.sequence != answer.outcome.sequence]
-        others.append(answer)
-        others.sort(key=lambda a: a.outcome.status is not Status.COMMITTED)
-        self._remembered[transaction_id] = others[:ANSWERS_PER_ID_MAX]
-        return answer
-
     def _satisfied(
-        self, answer: _Answer, waiting: list[tuple[_Connection, Watch]]
+        self, answer: Answer, waiting: list[tuple[_Connection, Watch]]
     ) -> list[_Connection]:
         """Take the watches that an answer satisfies away; return whom to send it to."""
         transaction_id = answer.outcome.transaction_id
@@ -251,6 +221,12 @@ class Answers:
             self._watchers.pop(transaction_id, None)
         return due
 
+    def _pace(self, waiting_max: int, retry_after_seconds: float) -> None:
+        for connection in self._connections:
+            if (waiting := len(connection.watches)) > waiting_max:
+                text = f"{waiting} of your transactions wait, and {waiting_max} may"
+                self._write(connection, wire.overloaded_frame(text, retry_after_seconds))
+
     def _write(self, connection: _Connection, data: bytes) -> None:
         if connection.transport.is_closing():
             return
@@ -266,6 +242,8 @@ class Answers:
     def disconnected(self, connection: _Connection) -> None:
         """Forget a connection and its watches."""
         self._connections.discard(connection)
+        if self._sessions.get(connection.session) is connection:
+            del self._sessions[connection.session]
         for transaction_id in connection.watches:
             waiting = self._watchers.get(transaction_id, [])
             left = [watch for watch in waiting if watch[0] is not connection]
@@ -310,13 +288,17 @@ class Answers:
         if self._term is None:
             raise Unavailable("this committer doesn't lead; read the log's last outcome again")
         connection.welcome = True
-        self._write(connection, wire.json_frame(Kind.WELCOME, {**self._identity, **self._term}))
+        connection.session = str(hello.get("session") or "")
+        if connection.session:
+            self._sessions[connection.session] = connection
+        welcome = {**self._identity, **self._term, "session": connection.session}
+        self._write(connection, wire.json_frame(Kind.WELCOME, welcome))
 
     def _watch(self, connection: _Connection, watch: Watch) -> None:
         if not watch.readable:
             self._committed_wanted += 1
             self._tell_committed()
-        answers = self._remembered.get(watch.transaction_id, [])
+        answers = self._remembered.of(watch.transaction_id)
         for answer in answers:
             if answer.satisfies(watch):
                 self._committed_wanted -= not watch.readable
@@ -325,7 +307,7 @@ class Answers:
         connection.watches.add(watch.transaction_id)
         self._watchers.setdefault(watch.transaction_id, []).append((connection, watch))
         if not answers:
-            found = self._finder(watch.transaction_id, self._not_told_through)
+            found = self._finder(watch.transaction_id, self._remembered.none_through)
             if found is not None:
                 self._spawn(self._find(watch, found))
 
@@ -337,10 +319,10 @@ class Answers:
         What this term decides is told without a search, also if it is on its way to Kafka now.
         """
         found = await finding
-        if found is None or watch.transaction_id in self._remembered:
+        if found is None or self._remembered.of(watch.transaction_id):
             return
         outcome, offset, record = found
-        answer = _Answer(outcome, offset, record, readable=True)
+        answer = Answer(outcome, offset, record, readable=True)
         waiting = self._watchers.get(watch.transaction_id, [])
         for connection in self._satisfied(answer, waiting):
             self._write(connection, answer.frame())
@@ -390,10 +372,5 @@ class _Protocol(asyncio.Protocol):
             self._answers.disconnected(self._connection)
 
 
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+def _is_commit(event: Event) -> bool:
+    return event.outcome.status is Status.COMMITTED

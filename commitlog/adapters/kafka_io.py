@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import (
@@ -38,11 +38,13 @@ from commitlog.ports import DeliveryFailed, OnDelivery
 from commitlog.protocol import transaction_key
 
 Record = TypeVar("Record")
-Decode = Callable[[int, int, int, bytes | None, bytes | None], Record]
+Decode = Callable[[int, int, int, bytes | None, bytes | None], Record | None]
+"""From partition, offset, time, key and value; None for what is no record of the log."""
 
 CLOSE_TIMEOUT_SECONDS = 5.0
 CONNECT_TIMEOUT_SECONDS = 2.0
 MISSING_SECONDS = 2.0
+TOMBSTONES_AT_ONCE = 10_000
 
 
 class Watermarks:
@@ -145,9 +147,11 @@ class KafkaReader(Generic[Record]):
                 messages += consumer.consume(records_max - 1, 0)
             if records := self._decoded(messages):
                 return records
-            if self._failure is not None:
-                raise self._failure
-            message = consumer.poll(max(0.0, deadline - time.monotonic()))
+            # Tombstones, which are no records, may come by the thousand.
+            remaining = deadline - time.monotonic()
+            if self._failure is not None or remaining <= 0:
+                break
+            message = consumer.poll(remaining)
         if self._failure is not None:
             raise self._failure
         return []
@@ -173,9 +177,11 @@ class KafkaReader(Generic[Record]):
                 offset = message.offset()
                 assert offset is not None
                 time_ms = message.timestamp()[1]
-                records.append(
-                    self._decode(self._partition, offset, time_ms, message.key(), message.value())
+                decoded = self._decode(
+                    self._partition, offset, time_ms, message.key(), message.value()
                 )
+                if decoded is not None:
+                    records.append(decoded)
                 self._position = offset + 1
                 self._missing_since = 0.0
             elif ends_reading(error):
@@ -226,7 +232,7 @@ class _Writer:
             self._producer.cluster_id(CONNECT_TIMEOUT_SECONDS)
 
     def _produce(
-        self, partition: int, key: bytes, value: bytes, on_delivery: OnDelivery | None
+        self, partition: int, key: bytes, value: bytes | None, on_delivery: OnDelivery | None
     ) -> None:
         def delivered(error: KafkaError | None, message: Message) -> None:
             if on_delivery is None:
@@ -287,11 +293,28 @@ class KafkaTransactionsWriter(_Writer):
         *,
         partition: int,
         on_delivery: OnDelivery | None = None,
+        session: str = "",
     ) -> None:
         """Send a transaction on its way, under a key that no other append has."""
         value = encode_to_append(transaction)
-        key = transaction_key(transaction.transaction_id)
+        key = transaction_key(transaction.transaction_id, session)
         self._produce(partition, key, value, on_delivery)
+
+    def tombstone(self, partition: int, keys: Sequence[bytes], timeout_seconds: float) -> None:
+        """Append a null value under each key; return when Kafka has them all."""
+        failures: list[Exception] = []
+
+        def delivered(offset: int, error: Exception | None) -> None:
+            del offset
+            if error is not None:
+                failures.append(error)
+
+        for start in range(0, len(keys), TOMBSTONES_AT_ONCE):
+            for key in keys[start : start + TOMBSTONES_AT_ONCE]:
+                self._produce(partition, key, None, delivered)
+            if self.flush(timeout_seconds) or failures:
+                why = failures[0] if failures else f"no acknowledgement in {timeout_seconds} s"
+                raise Unavailable(f"not all tombstones were appended ({why}); run it again")
 
 
 class KafkaOutcomesWriter(_Writer):

@@ -12,14 +12,29 @@ from commitlog.model.records import (
     Transaction,
     Unreadable,
 )
+from commitlog.ports import RawRecord
 
 
 def to_submitted(
     partition: int, offset: int, append_time_ms: int, key: bytes | None, value: bytes | None
-) -> Submitted:
-    """Decode a record of the transactions topic."""
+) -> Submitted | None:
+    """Decode a record of the transactions topic; None for a tombstone.
+
+    A tombstone tells Kafka's cleaner what to remove, and goes the same way: what is there today
+    and not tomorrow may have no outcome.
+    """
+    if value is None:
+        return None
     record = avro.decode_log_record(key, value)
-    return Submitted(partition, offset, append_time_ms, record)
+    return Submitted(partition, offset, append_time_ms, record, key or b"")
+
+
+def to_raw(
+    partition: int, offset: int, append_time_ms: int, key: bytes | None, value: bytes | None
+) -> RawRecord:
+    """Return a record as it is."""
+    del partition
+    return RawRecord(offset, append_time_ms, key, value)
 
 
 def to_answered(

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from commitlog.adapters.log_records import (
     check_size,
     encode_to_append,
     to_answered,
+    to_raw,
     to_submitted,
 )
 from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
@@ -30,7 +31,7 @@ from commitlog.adapters.memory_cluster import (
 )
 from commitlog.errors import CorruptLog, TopicSettings, WrongLog
 from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
-from commitlog.ports import DeliveryFailed, LogIdentity, OnDelivery
+from commitlog.ports import DeliveryFailed, LogIdentity, OnDelivery, RawRecord
 from commitlog.protocol import (
     LOG_NAME_DEFAULT,
     OUTCOMES_SETTINGS,
@@ -44,7 +45,7 @@ from commitlog.protocol import (
 )
 
 Record = TypeVar("Record")
-Decode = Callable[[int, int, int, bytes | None, bytes | None], Record]
+Decode = Callable[[int, int, int, bytes | None, bytes | None], Record | None]
 
 
 class MemoryReader(Generic[Record]):
@@ -69,17 +70,21 @@ class MemoryReader(Generic[Record]):
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
         """Return what is there as soon as anything is."""
         deadline = time.monotonic() + timeout_seconds
-        with self._cluster.changed:
-            while True:
-                if stored := self._next(records_max):
-                    break
-                remaining = deadline - time.monotonic()
-                if remaining <= 0 or not self._cluster.changed.wait(remaining):
-                    return []
-        return [
+        while True:
+            with self._cluster.changed:
+                while not (stored := self._next(records_max)):
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0 or not self._cluster.changed.wait(remaining):
+                        return []
+            if records := self._decoded(stored):
+                return records
+
+    def _decoded(self, stored: list[Stored]) -> list[Record]:
+        decoded = (
             self._decode(self._partition, record.offset, record.time_ms, record.key, record.value)
             for record in stored
-        ]
+        )
+        return [record for record in decoded if record is not None]
 
     def _next(self, records_max: int) -> list[Stored]:
         if self._is_closed:
@@ -207,10 +212,13 @@ class MemoryTransactionsWriter(_Writer):
         *,
         partition: int,
         on_delivery: OnDelivery | None = None,
+        session: str = "",
     ) -> None:
         """Send a transaction on its way, under a key that no other append has."""
         value = encode_to_append(transaction)
-        self._send(partition, transaction_key(transaction.transaction_id), value, on_delivery)
+        self._send(
+            partition, transaction_key(transaction.transaction_id, session), value, on_delivery
+        )
 
 
 class MemoryOutcomesWriter(_Writer):
@@ -310,6 +318,18 @@ class MemoryLog:
     ) -> MemoryReader[Answered]:
         """Read the outcomes topic from an offset on."""
         return MemoryReader(self.cluster, self._topics[1], partition, offset, to_answered)
+
+    def read_raw(
+        self, partition: int, offset: int = 0, *, is_transactions: bool
+    ) -> MemoryReader[RawRecord]:
+        """Read one of the two topics from an offset on, as bytes."""
+        topic = self._topics[0] if is_transactions else self._topics[1]
+        return MemoryReader(self.cluster, topic, partition, offset, to_raw)
+
+    def tombstone(self, partition: int, keys: Sequence[bytes]) -> None:
+        """Name transactions that compaction may remove."""
+        for key in keys:
+            self.cluster.append(self._topics[0], partition, key, None)
 
     def transactions_writer(self) -> MemoryTransactionsWriter:
         """Return a writer that threads may share."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes, error_from
 from commitlog.codecs.avro import decode_outcome_record
-from commitlog.errors import CommitLogError, CorruptLog, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, Overloaded, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.wire import (
     WIRE_VERSION,
@@ -66,17 +66,33 @@ class _Request:
 class Connection:
     """What is awaited from one partition's leader."""
 
-    def __init__(self, log: TailOfOutcomes, *, name: str, log_id: str, partition: int, token: str):
-        """Take the log's identity; nothing is connected before somebody waits."""
+    def __init__(
+        self,
+        log: TailOfOutcomes,
+        *,
+        name: str,
+        log_id: str,
+        partition: int,
+        token: str,
+        session: str = "",
+    ):
+        """Take the log's identity; nothing is connected before somebody waits.
+
+        A leader tells the `session` of its transactions, once they can be read, without a watch.
+        """
         hello = {
             "protocol": WIRE_VERSION,
             "log": name,
             "log_id": log_id,
             "partition": partition,
             "token": token,
+            "session": session,
         }
         self.partition = partition
         self.anchor: Anchor | None = None
+        self.paused_until = 0.0
+        """Until then (monotonic clock), the leader asked this writer to send nothing."""
+        self.pause_reason = ""
         self._socket = LeaderSocket(log, partition, hello, self)
         self.read_until = self._socket.read_until
         self.attended = self._socket.attended
@@ -105,7 +121,8 @@ class Connection:
         with self._lock:
             self._awaited.setdefault(watch.transaction_id, []).append(awaited)
         self._socket.start()
-        self._socket.send(watch_frame(watch))
+        if not (is_new and watch.readable and self._socket.knows_session):
+            self._socket.send(watch_frame(watch))
         return awaited
 
     def forget(self, awaited: Awaited) -> None:
@@ -215,6 +232,9 @@ class Connection:
         self.offer(outcome, readable=answer.readable, offset=answer.offset)
 
     def _on_reply(self, reply: Mapping[str, Any]) -> None:
+        if not reply.get("request") and "error" in reply:
+            self._pause(error_from(reply["error"]))
+            return
         with self._lock:
             request = self._requests.pop(reply.get("request", 0), None)
         if request is None:
@@ -223,6 +243,12 @@ class Connection:
             request.future.set_exception(error_from(reply["error"]))
         else:
             request.future.set_result(reply.get("result"))
+
+    def _pause(self, error: CommitLogError) -> None:
+        """The leader asks this writer to send nothing for a while."""
+        if isinstance(error, Overloaded):
+            self.pause_reason = str(error)
+            self.paused_until = time.monotonic() + error.retry_after_seconds
 
     def _why(self) -> str:
         if self.is_connected or not self._socket.last_error:

@@ -78,6 +78,8 @@ class LeaderSocket:
         self._listener = listener
         self.disconnected_since = time.monotonic()
         self.last_error = ""
+        self.knows_session = False
+        """Whether the leader that greeted tells a session of its transactions by itself."""
         self._wake = threading.Condition()
         self._sending = threading.Lock()
         self._reading = threading.Lock()
@@ -246,6 +248,7 @@ class LeaderSocket:
             raise error_from(parse_json(body))
         if kind is not Kind.WELCOME:
             raise CorruptLog(f"the leader greets with {kind.name}")
+        self.knows_session = bool(parse_json(body).get("session"))
         return frames[1:]
 
     def _read(self, opened: socket.socket) -> None:

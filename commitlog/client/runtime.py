@@ -11,6 +11,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import secrets
 import threading
 import time
 import weakref
@@ -74,6 +75,8 @@ class Runtime:
         self.partitions = log.partitions()
         self.domains = DomainMap(self.genesis.domains)
         self._settings = settings
+        self._session = secrets.token_hex(8)
+        """By this the leader knows whom to tell of a transaction that nobody asked about yet."""
         self._is_readable = is_readable
         self._lock = threading.Lock()
         self._connections: dict[int, Connection] = {}
@@ -99,6 +102,7 @@ class Runtime:
                     log_id=self.genesis.log_id,
                     partition=partition,
                     token=self._settings.token,
+                    session=self._session,
                 )
                 self._connections[partition] = found
                 after = self._settings.fallback_after_seconds
@@ -139,6 +143,8 @@ class Runtime:
         """
         partition = self.partition_of(transaction)
         connection = self.connection(partition)
+        if connection.paused_until:
+            self._await_admission(connection)
         ticket = Ticket(
             transaction,
             self._asker(connection, id_is_new),
@@ -236,6 +242,18 @@ class Runtime:
                 writer = self._writer
         return writer
 
+    def _await_admission(self, connection: Connection) -> None:
+        """Wait while the leader asks for a pause; raise Overloaded if that takes too long."""
+        deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
+        while (pause := connection.paused_until - time.monotonic()) > 0:
+            if time.monotonic() + pause > deadline:
+                raise Overloaded(
+                    f"nothing was appended: {connection.pause_reason}; wait for some answers, or "
+                    f"try again in {pause:.1f} s",
+                    pause,
+                )
+            self._closed.wait(pause)
+
     def _append_patiently(self, ticket: Ticket, partition: int) -> None:
         deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
         while True:
@@ -271,7 +289,9 @@ class Runtime:
                 heapq.heappush(self._resends, resend)
 
         writer = self._open_writer()
-        writer.append(ticket.transaction, partition=partition, on_delivery=delivered)
+        writer.append(
+            ticket.transaction, partition=partition, on_delivery=delivered, session=self._session
+        )
         with self._lock:
             self._on_its_way += 1
         writer.poll(0)

@@ -157,6 +157,8 @@ class Submitted:
     offset: int
     append_time_ms: int
     record: LogRecord
+    key: bytes = field(default=b"", compare=False)
+    """The record's key, which may name the session that waits for the outcome."""
 
 
 @dataclass(frozen=True, slots=True)

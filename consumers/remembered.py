@@ -1,0 +1,69 @@
+"""What a leader's socket answers from memory: the outcomes of late, by transaction id."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from commitlog import wire
+from commitlog.model.records import Outcome, Status
+from commitlog.wire import OutcomeFrame, Watch
+
+REMEMBERED_MAX = 50_000
+"""Outcomes that are answered from memory; older ones are looked up in the log."""
+ANSWERS_PER_ID_MAX = 8
+
+
+@dataclass(slots=True)
+class Answer:
+    """A decided transaction: what its watchers get."""
+
+    outcome: Outcome
+    offset: int
+    record: bytes
+    readable: bool
+
+    def frame(self) -> bytes:
+        return wire.outcome_frame(OutcomeFrame(self.readable, self.offset, self.record))
+
+    def satisfies(self, watch: Watch) -> bool:
+        outcome = self.outcome
+        return (
+            outcome.attempt >= watch.attempt
+            and (self.readable or not watch.readable)
+            and watch.payload_hash in (b"", outcome.payload_hash)
+        )
+
+
+class Remembered:
+    """The newest outcomes of a term. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._by_id: OrderedDict[str, list[Answer]] = OrderedDict()
+        self.none_through = 0
+        """Up to this sequence outcomes have to be looked up elsewhere."""
+
+    def begin(self, sequence: int) -> None:
+        """Forget everything: a term begins after outcome `sequence`."""
+        self._by_id.clear()
+        self.none_through = sequence
+
+    def of(self, transaction_id: str) -> list[Answer]:
+        """Return the answers for an id, a commit first."""
+        return self._by_id.get(transaction_id, [])
+
+    def add(self, answer: Answer) -> None:
+        """Keep what was decided for an id: mostly one answer, more for retries and reused ids."""
+        transaction_id = answer.outcome.transaction_id
+        known = self._by_id.get(transaction_id)
+        if known is None:
+            self._by_id[transaction_id] = [answer]
+            if len(self._by_id) > REMEMBERED_MAX:
+                _, forgotten = self._by_id.popitem(last=False)
+                self.none_through = max(a.outcome.sequence for a in forgotten)
+            return
+        # Whoever asks without naming a content gets the commit, if there is one.
+        others = [a for a in known if a.outcome.sequence != answer.outcome.sequence]
+        others.append(answer)
+        others.sort(key=lambda a: a.outcome.status is not Status.COMMITTED)
+        self._by_id[transaction_id] = others[:ANSWERS_PER_ID_MAX]
