@@ -16,7 +16,7 @@ import logging
 import ssl
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -135,9 +135,13 @@ class Answers:
         """Tell of events whose files can be read."""
         self._loop.call_soon_threadsafe(self._tell_readable, events)
 
-    def pace(self, waiting_max: int, retry_after_seconds: float) -> None:
-        """Ask each writer of whom more transactions wait to send no more for a while."""
-        self._loop.call_soon_threadsafe(self._pace, waiting_max, retry_after_seconds)
+    def pace(
+        self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
+    ) -> None:
+        """Ask each session of which more transactions wait to send no more for a while."""
+        late = {name: count for name, count in waiting.items() if count > waiting_max}
+        if late:
+            self._loop.call_soon_threadsafe(self._pace, late, waiting_max, retry_after_seconds)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop listening and send everybody away."""
@@ -221,9 +225,9 @@ class Answers:
             self._watchers.pop(transaction_id, None)
         return due
 
-    def _pace(self, waiting_max: int, retry_after_seconds: float) -> None:
-        for connection in self._connections:
-            if (waiting := len(connection.watches)) > waiting_max:
+    def _pace(self, late: Mapping[str, int], waiting_max: int, retry_after_seconds: float) -> None:
+        for session, waiting in late.items():
+            if (connection := self._sessions.get(session)) is not None:
                 text = f"{waiting} of your transactions wait, and {waiting_max} may"
                 self._write(connection, wire.overloaded_frame(text, retry_after_seconds))
 
