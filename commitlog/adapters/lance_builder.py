@@ -2,8 +2,8 @@
 
 Pylance commits with `StagingNamespace` for its manifest store: it checks, builds and writes
 `_versions/<name>.manifest-<uuid>`, and nobody else sees it. What it built counts only if the
-transaction in it equals the submitted one in every field, for pylance drops what its Python
-objects cannot hold. What is refused leaves nothing behind.
+transaction in it equals what it was told in every field; what its Python objects cannot hold is
+put into the manifest afterwards. What is refused leaves nothing behind.
 
 A build runs in a daemon thread of its own, so that the caller has a deadline and a pylance that
 hangs holds up one table and not the program. A build that ends after its deadline removes what it
@@ -17,12 +17,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any
 
 import lance
 from google.protobuf.message import DecodeError, Message
 
+from commitlog.adapters.builds import Build, BuildRefused, Built
 from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.lance_operations import NotConstructible, to_lance_operation
@@ -32,45 +32,15 @@ from commitlog.codecs.manifest_file import (
     decode_manifest,
     manifest_name,
 )
+from commitlog.core.completion import complete, sayable, schema_metadata
 from commitlog.core.feature_flags import FLAG_DATA_OVERLAY_FILES
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest import DeltaRefused
 from commitlog.errors import CommitLogError, CorruptLog
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 BUILD_TIMEOUT_SECONDS = 60.0
 OVERLAYS_ENABLED_BY = "LANCE_ENABLE_UNSTABLE_DATA_OVERLAY_FILES"
 """Lance 14 writes overlays whoever asks, and opens a table that has them only if this is set."""
-
-SchemaMetadata = tuple[tuple[str, bytes], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Build:
-    """What is to be built: `message` is rebased, its read version is `head`."""
-
-    location: str
-    head: int
-    message: bytes
-    schema_metadata: SchemaMetadata | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A staged manifest of version `head + 1`."""
-
-    data: bytes
-    state: ManifestState
-    staged_path: str
-    """Relative to the table's location."""
-
-
-@dataclass(frozen=True, slots=True)
-class BuildRefused:
-    """Pylance cannot build it; `reason` holds its own message, or names the field it dropped."""
-
-    reason: str
-    is_temporary: bool = False
-    """True: the machine and not the transaction is to blame (a deadline, a full disk)."""
 
 
 def build(task: Build, *, timeout_seconds: float = BUILD_TIMEOUT_SECONDS) -> Built | BuildRefused:
@@ -121,9 +91,13 @@ def _too_late(timeout_seconds: float) -> BuildRefused:
 
 def _build(task: Build) -> Built | BuildRefused:
     try:
-        message = Transaction.FromString(task.message)
-        operation = to_lance_operation(message, task.schema_metadata)
-    except (NotConstructible, DecodeError) as error:
+        whole = Transaction.FromString(task.message)
+        message = sayable(whole)
+        metadata = task.schema_metadata
+        operation = to_lance_operation(
+            message, schema_metadata(whole) if metadata is None else metadata
+        )
+    except (NotConstructible, DeltaRefused, DecodeError) as error:
         return BuildRefused(str(error))
     store = store_for(task.location)
     scheme = _scheme(store, task.head)
@@ -149,6 +123,8 @@ def _build(task: Build) -> Built | BuildRefused:
     if refused is None and staged is not None:
         data = store.read(staged.path)
         checked = _check(task, message, staged, data)
+        if isinstance(checked, Built) and message is not whole:
+            checked = _completed(store, checked, whole)
         if isinstance(checked, Built):
             return checked
         refused = checked
@@ -227,6 +203,17 @@ def _check(
             f"Lance 14; set {OVERLAYS_ENABLED_BY}=1 for the committer and for all readers"
         )
     return Built(data, state, staged.path)
+
+
+def _completed(store: ObjectStore, built: Built, whole: Transaction) -> Built | BuildRefused:
+    """Add what pylance wasn't told, to the manifest and to the transaction's file."""
+    try:
+        complete(built.state, whole)
+    except DeltaRefused as error:
+        return BuildRefused(str(error))
+    path = f"_transactions/{built.state.transaction_file}"
+    store.write(path, whole.SerializeToString(deterministic=True))
+    return built
 
 
 def _reads_overlays() -> bool:

@@ -12,6 +12,7 @@ transactions like all others.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -208,9 +209,10 @@ class LogNamespace(GivenNamespace):
         )
 
     def list_table_versions(self, request: Any) -> Any:
-        """List the head, once its manifest can be read."""
+        """List the head, once its manifest can be read: from here on the dataset reads that."""
         _no_branch(request)
-        return {"versions": [self._readable(self._store.head())]}
+        self.head = self._store.head()
+        return {"versions": [self._readable(self.head)]}
 
     def describe_table_version(self, request: Any) -> Any:
         """Name the manifest of a version, once it can be read."""
@@ -229,7 +231,8 @@ class LogNamespace(GivenNamespace):
             raise
         if not committed:
             for version in range(max(self.head + 1, staged.version - 256), staged.version + 1):
-                self._readable(version)
+                with contextlib.suppress(TableVersionNotFoundError):  # deleted since
+                    self._readable(version)
             raise ConcurrentModificationError(f"version {staged.version} is taken")
         self.head = staged.version
         return {"version": self._readable(staged.version) | {"manifest_size": staged.size}}

@@ -15,17 +15,19 @@ import lance
 
 from commitlog.adapters.lance_namespace import LogNamespace, StagedManifest, VersionStore
 from commitlog.adapters.storage import store_for
+from commitlog.client.caller import caller
 from commitlog.client.opening import materialize
 from commitlog.client.runtime import Runtime
 from commitlog.client.submission import new_transaction_id, parse_message
 from commitlog.client.tables import TableInfo, Tables
+from commitlog.client.written_keys import written_keys
 from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.core.staged_keys import BASE_VERSION, with_keys
 from commitlog.errors import NoSuchVersion, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Transaction
 
 COMMIT_TIMEOUT_SECONDS = 120.0
-BASE_VERSION = "commitlog.base_version"
 """In a staged version's metadata: what the writer's handle had read, before Lance rebased it.
 Under the policy `latest` Lance saw only the versions that have files."""
 
@@ -53,6 +55,8 @@ class LogVersions(VersionStore):
         self._info = info
         self._lock = threading.Lock()
         self._attempts: dict[str, int] = {}
+        # Lance calls back on threads of its own.
+        self._caller = caller()
 
     def head(self) -> int:
         """Return the newest committed version."""
@@ -72,6 +76,7 @@ class LogVersions(VersionStore):
             message = store_for(self.location).read(f"_transactions/{state.transaction_file}")
         lance_message = parse_message(message)
         which = lance_message.WhichOneof("operation") or "unknown"
+        base = ((BASE_VERSION, str(staged.base_version)),) if staged.base_version else ()
         operation = CreateTableVersion(
             table=self.table,
             version=staged.version,
@@ -84,7 +89,7 @@ class LogVersions(VersionStore):
             operation="".join(part.capitalize() for part in which.split("_")),
             incarnation=self._info.incarnation,
             branch=staged.branch,
-            metadata=((BASE_VERSION, str(staged.base_version)),) if staged.base_version else (),
+            metadata=with_keys(base, written_keys(self._info, lance_message)),
         )
         outcome = self._decide(lance_message.uuid or new_transaction_id(), operation)
         if outcome.status is Status.COMMITTED:
@@ -100,7 +105,13 @@ class LogVersions(VersionStore):
         with self._lock:
             attempt = self._attempts.get(transaction_id, -1) + 1
             self._attempts[transaction_id] = attempt
-        transaction = Transaction(transaction_id, (operation,), attempt=attempt)
+        transaction = Transaction(
+            transaction_id,
+            (operation,),
+            attempt=attempt,
+            principal=self._caller.principal,
+            properties=self._caller.properties,
+        )
         deadline = time.monotonic() + COMMIT_TIMEOUT_SECONDS
         ticket = self._runtime().submit(transaction, id_is_new=attempt == 0)
         outcome = ticket.result(COMMIT_TIMEOUT_SECONDS, wait="committed")

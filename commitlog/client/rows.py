@@ -113,8 +113,8 @@ def prepare_update(
     keys = None
     if info.primary_key:
         changed = set(values) & set(info.primary_key)
-        hashes = _hashes(info, info.primary_key, new_rows) if changed else []
-        keys = KeyHashes(_key_ids(info, info.primary_key), packed(hashes))
+        hashes = hashes_of(info, info.primary_key, new_rows) if changed else []
+        keys = KeyHashes(key_ids(info, info.primary_key), packed(hashes))
     return Prepared(operation, dataset.version, rows, keys, {"updated": found.num_rows})
 
 
@@ -165,7 +165,7 @@ def prepare_merge(
         transaction.operation,
         dataset.version,
         _rows_taken(info, dataset, transaction.operation),
-        KeyHashes(_key_ids(info, on), packed(hashes) if inserts else b""),
+        KeyHashes(key_ids(info, on), packed(hashes) if inserts else b""),
         {name.split("_")[1]: count for name, count in counts.items()},
     )
 
@@ -180,7 +180,7 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
             value=unknown,
             advice=f"Its columns are {', '.join(info.schema.names)}",
         )
-    hashes = _hashes(info, on, source)
+    hashes = hashes_of(info, on, source)
     if len(set(hashes)) != len(hashes):
         groups = source.select(list(on)).group_by(list(on)).aggregate([([], "count_all")])
         twice = groups.filter(pc.greater(groups["count_all"], 1)).slice(0, 3)
@@ -195,15 +195,20 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
 
 
 def _rows_taken(info: TableInfo, dataset: lance.LanceDataset, operation: Any) -> dict[int, BitMap]:
-    """Return the rows that post-images lack against the version that was read."""
+    """Return the rows that post-images lack against the version that was read.
+
+    A vector that lies with the source of a shallow clone is left to the leader to look at.
+    """
     store = store_for(info.location)
     taken: dict[int, BitMap] = {}
-    for image in operation.updated_fragments:
-        before = _fragment(dataset, image.id).metadata
-        taken[image.id] = _deleted(store, image) - _deleted(store, before)
-    for fragment_id in operation.removed_fragment_ids:
+    images = {image.id: image for image in operation.updated_fragments}
+    for fragment_id in (*images, *operation.removed_fragment_ids):
         before = _fragment(dataset, fragment_id).metadata
-        taken[fragment_id] = BitMap(range(before.physical_rows)) - _deleted(store, before)
+        if before.deletion_file is not None and before.deletion_file.base_id is not None:
+            continue
+        image = images.get(fragment_id)
+        after = BitMap(range(before.physical_rows)) if image is None else _deleted(store, image)
+        taken[fragment_id] = after - _deleted(store, before)
     return taken
 
 
@@ -331,11 +336,14 @@ def _with_children(info: TableInfo, names: Iterable[str]) -> list[int]:
     return sorted(wanted)
 
 
-def _key_ids(info: TableInfo, names: Sequence[str]) -> tuple[int, ...]:
+def key_ids(info: TableInfo, names: Sequence[str]) -> tuple[int, ...]:
+    """Return the field ids of a key's columns, sorted."""
     return tuple(sorted(info.top_level_ids(list(names))))
 
 
-def _hashes(info: TableInfo, names: Sequence[str], rows: pa.Table | pa.RecordBatch) -> list[bytes]:
+def hashes_of(
+    info: TableInfo, names: Sequence[str], rows: pa.Table | pa.RecordBatch
+) -> list[bytes]:
     """Return the hashes of the rows' keys; a key with a null in it equals no other."""
     ordered = sorted(names, key=lambda name: info.top_level_ids([name]))
     columns = [rows.column(name) for name in ordered]
@@ -364,7 +372,7 @@ class _KeyCollector:
             for batch in rows:
                 self._count += batch.num_rows
                 if key and self._count <= APPENDED_KEYS_MAX:
-                    self._hashes.update(_hashes(self._info, key, batch))
+                    self._hashes.update(hashes_of(self._info, key, batch))
                 yield batch
         except Exception as error:
             self.error = error
@@ -373,4 +381,4 @@ class _KeyCollector:
     def result(self) -> KeyHashes | None:
         if not self._info.primary_key or self._count > APPENDED_KEYS_MAX:
             return None
-        return KeyHashes(_key_ids(self._info, self._info.primary_key), packed(self._hashes))
+        return KeyHashes(key_ids(self._info, self._info.primary_key), packed(self._hashes))

@@ -21,12 +21,14 @@ from commitlog.core.iceberg_tables import below
 from commitlog.core.manifest import ManifestDelta, diff
 from commitlog.core.staged import manifest_version
 from commitlog.core.tables import Place, Table, location_parts, normalize_location
+from commitlog.core.version_deletion import decide_delete_versions
 from commitlog.core.versions import record_delta
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
     CreateTable,
     DeclareTable,
+    DeleteTableVersions,
     DeregisterTable,
     DropNamespace,
     DropTable,
@@ -69,6 +71,8 @@ def make_decider(tables_root: str) -> Callable[[Draft, Operation], None]:
             _decide_rename(draft, operation)
         elif isinstance(operation, AlterProperties):
             _decide_properties(draft, operation)
+        elif isinstance(operation, DeleteTableVersions):
+            decide_delete_versions(draft, operation)
         elif isinstance(operation, CreateNamespace):
             _decide_create_namespace(draft, operation)
         elif isinstance(operation, DropNamespace):

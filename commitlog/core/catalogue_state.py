@@ -8,12 +8,14 @@ from commitlog.core.creation import empty_state, first_version, state_of
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.manifest import ManifestDelta, diff
-from commitlog.core.tables import Locations, Place, Table
+from commitlog.core.tables import Locations, Place, Table, is_in
+from commitlog.core.version_deletion import deletion, merged
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
     CreateTable,
     DeclareTable,
+    DeleteTableVersions,
     DeregisterTable,
     DropNamespace,
     DropTable,
@@ -119,6 +121,8 @@ class Catalogue:
             return self._rename(operation, outcome.sequence)
         if isinstance(operation, AlterProperties):
             return self._alter(operation, outcome.sequence)
+        if isinstance(operation, DeleteTableVersions):
+            return self._delete_versions(operation, outcome.sequence)
         if isinstance(operation, CreateNamespace):
             if operation.namespace not in self.namespaces:
                 self._add_namespaces(parents(operation.namespace))
@@ -178,6 +182,14 @@ class Catalogue:
         self.locations.take(table.location, Place(operation.new_table, table.incarnation, True))
         self._add_namespaces(parents(operation.new_table))
         return [change_of(table, ChangeKind.RENAMED)]
+
+    def _delete_versions(self, operation: DeleteTableVersions, sequence: int) -> list[Change]:
+        table = self.tables[operation.table]
+        table.deleted = merged(table.deleted, operation.ranges)
+        for version in [v for v in table.noted if is_in(v, table.deleted)]:
+            del table.noted[version]
+        table.changed_at = sequence
+        return [deletion(table, operation)]
 
     def _alter(self, operation: AlterProperties, sequence: int) -> list[Change]:
         if operation.is_namespace:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pyroaring import BitMap
 
 from commitlog.core.asking import Asking
+from commitlog.core.cloning import decide_clone
 from commitlog.core.decisions import BuildWanted, rejected
 from commitlog.core.direct import direct_delta, is_direct
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.fitting import check_fits
 from commitlog.core.grid import first_conflict
+from commitlog.core.index_rebase import rebased_indices
 from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, NotDirect, diff
 from commitlog.core.rebase import (
     NOT_NEEDED,
@@ -23,7 +25,6 @@ from commitlog.core.requests import check_files, check_request, check_window
 from commitlog.core.touches import keys_of
 from commitlog.core.versions import (
     add_version,
-    current_form,
     finalize,
     record_delta,
     same_operation,
@@ -45,6 +46,9 @@ _NO_ROWS: dict[int, BitMap] = {}
 def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Parsed) -> None:
     """Add what comes of `operation` to the draft, or refuse."""
     view = draft.view(operation.table, operation.incarnation)
+    if view.state is None and parsed.kind == "Clone":
+        decide_clone(draft, index, operation, parsed, view)
+        return
     check_request(view, operation, parsed)
     table, kind = view.table, parsed.kind
     read_version = operation.read_version or table.version
@@ -64,6 +68,8 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
     if delta is None:
         built_on = state.version
         final = finalize(parsed.transaction, built_on, rebased.images)
+        if kind == "CreateIndex":
+            final = rebased_indices(final, table.history, state.index_section, read_version)
         delta, staged = _built(draft, index, operation, view, final)
         recording = record_delta(draft, delta)
         files += staged
@@ -110,7 +116,7 @@ def _check_conflicts(
         kind,
         parsed.transaction,
         keys=keys_of(parsed.transaction, operation.inserted_keys),
-        declares_key=bool(table.primary_key),
+        declares_key=table.declares_key,
         rows_known=fragments_with_known_rows(
             kind, parsed.transaction, affected, history, state, read_version
         ),
@@ -172,7 +178,6 @@ def _built(
             "in a transaction, and the only one of its kind; put it first, or in a transaction "
             "of its own",
         )
-    final = current_form(final)
     wanted = BuildWanted(
         index,
         table.table_id,

@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from pyroaring import BitMap
 
 from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.manifest import ManifestDelta, ManifestState
+from commitlog.model.operations import Properties
 from commitlog.model.records import Code, Conflict, FailedRequirement, Observation, Outcome, Status
 from commitlog.model.table import Policy, TableId
 
@@ -57,6 +59,8 @@ class BuildWanted:
     message: bytes
     """The `lance.table.Transaction` as rebased; its read_version is the version before."""
     schema_metadata: tuple[tuple[str, bytes], ...] | None = None
+    target: str = ""
+    """Where a clone of the table's version before goes; empty: it isn't a clone."""
 
 
 Wanted = VectorWanted | FileWanted | ManifestWanted | BuildWanted
@@ -95,6 +99,23 @@ class FileToWrite:
     data: bytes
 
 
+INTERNAL = "commitlog."
+"""How names in a version's metadata begin that only our own writers use."""
+
+
+class Noted(NamedTuple):
+    """What a client said about a version that it offered: kept, and told to who asks."""
+
+    e_tag: str
+    metadata: Properties
+
+
+def noted(e_tag: str, metadata: Properties) -> Noted | None:
+    """Return what is to be kept, None if nothing was said."""
+    said = tuple((name, value) for name, value in metadata if not name.startswith(INTERNAL))
+    return Noted(e_tag, said) if said or e_tag else None
+
+
 class ChangeKind(StrEnum):
     """What became of a table."""
 
@@ -106,6 +127,7 @@ class ChangeKind(StrEnum):
     DROPPED = "dropped"
     DEREGISTERED = "deregistered"
     PROPERTIES = "properties"
+    VERSIONS_DELETED = "versions-deleted"
     ICEBERG = "iceberg"
     """An Iceberg table was made or changed; its metadata file was written before the outcome."""
 
@@ -127,6 +149,10 @@ class Change:
     """A staged manifest that the version replaces."""
     iceberg: IcebergTable | None = None
     """An Iceberg table as this change leaves or finds it; None for a Lance table."""
+    noted: Noted | None = None
+    """What a client said about the version that it offered."""
+    deleted: tuple[tuple[int, int], ...] = ()
+    """Ranges of versions that were deleted, both ends included."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,13 +255,18 @@ def _retained_indices(state: ManifestState, removed: dict[int, None]) -> bytes |
 
 
 def _reserve_fragments(state: ManifestState, transaction: Transaction) -> _Change:
+    return _Change(max_fragment_id=reserved_maximum(state, transaction.reserve_fragments))
+
+
+def reserved_maximum(state: ManifestState, operation: Transaction.ReserveFragments) -> int:
+    """Return the highest fragment id once an operation reserved its own."""
     maximum = state.max_fragment_id
     if maximum is None:
         maximum = max(state.fragments.last_id, 0)
-    maximum += transaction.reserve_fragments.num_fragments
+    maximum += operation.num_fragments
     if maximum > FRAGMENT_ID_MAX:
         raise _ids_exhausted(maximum)
-    return _Change(max_fragment_id=maximum)
+    return maximum
 
 
 def _ids_exhausted(fragment_id: int) -> DeltaRefused:

@@ -62,12 +62,13 @@ def parse(operation: LanceCommit | CreateTableVersion) -> Parsed:
 class View:
     """A table as the record's earlier operations leave it."""
 
-    __slots__ = ("own", "state", "table")
+    __slots__ = ("deleted", "own", "state", "table")
 
     def __init__(self, table: Table) -> None:
         """See a table as it stands."""
         self.table = table
         self.state: ManifestState | None = table.manifest
+        self.deleted = table.deleted
         self.own: History | None = None
         """What this record's own operations did to it."""
 

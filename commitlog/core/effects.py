@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, rejected
 from commitlog.core.draft import Parsed
+from commitlog.core.history import History
 from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.iceberg_commits import committed_tables
 from commitlog.core.manifest import ManifestDelta, apply_delta
@@ -30,6 +31,10 @@ from commitlog.model.table import TableId
 
 if TYPE_CHECKING:
     from commitlog.core.machine import Machine
+
+
+E_TAGS_KEPT = 1000
+"""How many versions back at least the e_tags are kept that clients gave with them."""
 
 
 def carry_out(
@@ -60,6 +65,7 @@ def carry_out(
         table = machine.tables[operation.table]
         if table.manifest is None:
             table.manifest = empty_state()
+            table.history = History(result.version - 1)
         if change is None:
             change = realize(table, operation, message, result, outcome.time_ms, recordings)
         _advance(machine, table, operation, message, result, change, outcome)
@@ -88,7 +94,19 @@ def _advance(
     apply_delta(state, delta)
     table.history.record(outcome.transaction_id, touched)
     table.history.prune(machine.rules.history_versions)
+    if change.noted is not None:
+        table.noted[result.version] = change.noted
+        _forget_e_tags(table)
     table.changed_at = outcome.sequence
+
+
+def _forget_e_tags(table: Table) -> None:
+    """Let go older versions of which only an e_tag was said; at the same ones everywhere."""
+    if table.version % E_TAGS_KEPT:
+        return
+    oldest = table.version - E_TAGS_KEPT
+    for version in [v for v, said in table.noted.items() if v < oldest and not said.metadata]:
+        del table.noted[version]
 
 
 def _note_application(machine: Machine, application: Application, outcome: Outcome) -> None:

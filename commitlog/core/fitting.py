@@ -13,9 +13,12 @@ from typing import Any
 
 from commitlog.core.decisions import Refused, rejected
 from commitlog.core.draft import Parsed, View
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest import DeltaRefused, ManifestState
+from commitlog.core.mem_wal import with_compacted
+from commitlog.core.refusals import delta_refused
+from commitlog.core.tables import is_in
 from commitlog.core.touches import rewritten_fragments
-from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.table_pb2 import CompactedSsTable, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code
 from commitlog.model.table import format_table_id
@@ -74,12 +77,36 @@ def _data_overlay(view: View, kind: str, transaction: Transaction) -> None:
         _fields(view, f"the overlay {overlay.data_file.path!r}", overlay.data_file.fields)
 
 
+def _mem_wal(view: View, kind: str, transaction: Transaction) -> None:
+    _compacted(view, transaction, transaction.update_mem_wal_state.compacted_sstables)
+
+
+def _update(view: View, kind: str, transaction: Transaction) -> None:
+    _compacted(view, transaction, transaction.update.compacted_sstables)
+
+
+def _compacted(view: View, transaction: Transaction, tables: Iterable[CompactedSsTable]) -> None:
+    state, uuid = _state(view), transaction.uuid
+    version = state.version + 1
+    try:
+        with_compacted(
+            state.index_section, tables, version=version, transaction_uuid=uuid, created_at_ms=0
+        )
+    except DeltaRefused as error:
+        raise delta_refused(error) from error
+
+
 def _restore(view: View, kind: str, transaction: Transaction) -> None:
     version, head = transaction.restore.version, _state(view).version
     if not 1 <= version <= head:
         raise rejected(
             Code.INVALID_OPERATION,
             f"{kind} of {_name(view)} to version {version}; its versions are 1 to {head}",
+        )
+    if is_in(version, view.deleted):
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"{kind} of {_name(view)} to version {version}, which was deleted; choose another one",
         )
 
 
@@ -142,4 +169,6 @@ _CHECKS: dict[str, Callable[[View, str, Any], None]] = {
     "DataReplacement": _data_replacement,
     "DataOverlay": _data_overlay,
     "Restore": _restore,
+    "Update": _update,
+    "UpdateMemWalState": _mem_wal,
 }

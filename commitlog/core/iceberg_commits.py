@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from commitlog.core.decisions import Change, ChangeKind, FileToWrite, Refused, rejected
+from commitlog.core.decisions import (
+    Change,
+    ChangeKind,
+    FileToWrite,
+    FileWanted,
+    Refused,
+    rejected,
+)
 from commitlog.core.draft import Draft
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_iceberg
 from commitlog.core.iceberg.reading import dump_json
@@ -88,7 +95,10 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
         location = _checked_place(draft, table_id, after.location, root)
         file = _checked_place(draft, table_id, after.metadata_location, root)
         if result.writes_file:
-            draft.files.append(FileToWrite(root, file.removeprefix(f"{root}/"), after.encode()))
+            path = file.removeprefix(f"{root}/")
+            if _is_new_folder(result):
+                _check_free(draft, table_id, root, path)
+            draft.files.append(FileToWrite(root, path, after.encode()))
         draft.iceberg_views[table_id] = after
         draft.take_for_iceberg(location, Place(table_id, after.uuid, is_live=True))
     return results
@@ -110,10 +120,11 @@ def _checked_place(draft: Draft, table: TableId, location: str, root: str) -> st
     place = normalize_location(location)
     parts, root_parts = location_parts(place), location_parts(root) if root else ("\0",)
     depth = len(root_parts)
+    is_uri = "://" in location or location.startswith("file:")
     problem = ""
     if len(parts) <= depth or parts[:depth] != root_parts or parts[depth] == "_commitlog":
         problem = f"is not below the log's tables root {root or '(it has none)'}"
-    elif "://" in location and any(mark in location for mark in "%?#"):
+    elif is_uri and any(mark in location for mark in "%?#"):
         problem = "has a character that means another one in a URI; use a plain path"
     elif max(len(part.encode()) for part in parts) > _PART_BYTES_MAX:
         problem = f"has a part longer than {_PART_BYTES_MAX} bytes"
@@ -135,6 +146,35 @@ def _checked_place(draft: Draft, table: TableId, location: str, root: str) -> st
         refusal.is_of_all = True
         raise refusal
     return place
+
+
+def _is_new_folder(result: IcebergResult) -> bool:
+    """Say whether this is the first metadata file that the log puts into its folder."""
+    before, after = result.before, result.after
+    if before is None:
+        return True
+    return before.metadata_location.rpartition("/")[0] != after.metadata_location.rpartition("/")[0]
+
+
+def _check_free(draft: Draft, table: TableId, root: str, path: str) -> None:
+    """Refuse a metadata file whose folder cannot be made, since a file stands in its way.
+
+    Otherwise the leader would try to write it for ever. Object stores have no folders.
+    """
+    if not root.startswith("/"):
+        return
+    folders = path.split("/")[:-1]
+    above = ["/".join(folders[: depth + 1]) for depth in range(len(folders))]
+    found = draft.want_all(FileWanted(root, folder) for folder in above)
+    for folder, there in zip(above, found, strict=True):
+        if there.observation.size >= 0:
+            refusal = rejected(
+                Code.LOCATION_NOT_ALLOWED,
+                f"table {format_table_id(table)}: its metadata would go to {root}/{path}, but "
+                f"{root}/{folder} is a file; choose another location",
+            )
+            refusal.is_of_all = True
+            raise refusal
 
 
 def decide_catalogue(draft: Draft, operation: Operation) -> bool:

@@ -39,7 +39,7 @@ from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.once import Decided, Once
 from commitlog.core.repeats import find_repeat
 from commitlog.core.requests import files_wanted
-from commitlog.core.staged import decide_staged
+from commitlog.core.staged import decide_staged, manifest_version
 from commitlog.core.tables import Locations, Table
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
@@ -118,9 +118,13 @@ class Machine:
             return ()
         for operation, message in zip(record.operations, parsed, strict=True):
             table = self.tables.get(target(operation))
-            if table is None or table.manifest is None or message is None:
+            if table is None or message is None:
                 continue
-            if isinstance(operation, LanceCommit):
+            if isinstance(operation, CreateTableVersion):
+                path = operation.manifest_path
+                if manifest_version(path, is_staged=not operation.adopt) == operation.version:
+                    wanted[ManifestWanted(table.location, path)] = None
+            elif isinstance(operation, LanceCommit) and table.manifest is not None:
                 files, _ = files_wanted(table.location, table.manifest.header, message)
                 wanted.update(dict.fromkeys(files))
         return tuple(wanted)

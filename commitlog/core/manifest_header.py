@@ -64,6 +64,11 @@ class ManifestHeader:
         return {field.id: field for field in self.message.fields}
 
     @cached_property
+    def declares_key(self) -> bool:
+        """Whether the schema names an unenforced primary key."""
+        return any(field.unenforced_primary_key for field in self.message.fields)
+
+    @cached_property
     def base_ids(self) -> frozenset[int]:
         """The ids of the base paths."""
         return frozenset(base.id for base in self.message.base_paths)

@@ -32,7 +32,7 @@ def updated_config(
     header: ManifestHeader, operation: Transaction.UpdateConfig, is_stable: bool
 ) -> ManifestHeader:
     """Return the header after an UpdateConfig."""
-    operation = _newer_form(operation)
+    operation = newer_form(operation)
     manifest = Manifest.FromString(header.by_this_writer.encoded)
     had_range_segments = _is_true(manifest.config.get(_RANGE_SEGMENTS, ""))
     if operation.HasField("config_updates"):
@@ -54,7 +54,8 @@ def updated_config(
     return ManifestHeader.of(manifest)
 
 
-def _newer_form(operation: Transaction.UpdateConfig) -> Transaction.UpdateConfig:
+def newer_form(operation: Transaction.UpdateConfig) -> Transaction.UpdateConfig:
+    """Return an UpdateConfig in today's fields; refuse one that uses both kinds."""
     older = ("upsert_values", "delete_keys", "schema_metadata", "field_metadata")
     newer = ("config_updates", "table_metadata_updates", "schema_metadata_updates")
     if not any(getattr(operation, name) for name in older):

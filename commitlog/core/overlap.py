@@ -181,7 +181,8 @@ def keys_inserted(asking: Asking, history: History, after: int, kind: str) -> Fi
     """Rows added with keys, over rows added (Append, Update): no key may land twice.
 
     Known keys compare exactly under one signature; unknown ones conflict with every upsert, and
-    where the table declares its key, an unknown writer's rows conflict with every upsert too.
+    where the table declares its key, an unknown writer's rows conflict with every upsert too, and
+    with rows of unknown keys unless both are appended.
     """
     keys = asking.keys
     if keys is None:
@@ -190,6 +191,8 @@ def keys_inserted(asking: Asking, history: History, after: int, kind: str) -> Fi
     if not keys.signature:
         if asking.declares_key:
             nearest.offer(history.first(f"{kind}.upsert", "", after))
+            if kind == "Update" or asking.kind == "Update":
+                nearest.offer(_unknown_keys(history, after, kind))
         return nearest.finding
     nearest.offer(_unknown_keys(history, after, kind))
     comparable = not keys.signature.startswith("bloom:")

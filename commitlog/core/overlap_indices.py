@@ -54,20 +54,17 @@ def replaced_field_indexed(
 def indexed_fragment_patched(
     asking: Asking, history: History, after: int, kind: str
 ) -> Finding | None:
-    """A new index over an Update that patched its field in a fragment which it covers.
+    """A new index over an Update that patched its field, where it doesn't say what it covers.
 
-    Lance takes the fragment out of the index's coverage; an index that left it out is compatible.
+    If it does, the patched fragments are taken out of its coverage (`index_rebase`). Stricter than
+    Lance, which finds out what the index covers and answers queries with what was patched.
     """
-    nearest = Nearest("indexed_fragment_patched")
+    nearest = Nearest("index_coverage_unknown")
     for index in asking.operation.new_indices:
-        covered = covered_fragments(index) or ()
-        for field_id in index.fields:
-            if not history.first("Update.patched_field", field_id, after):
-                continue
-            for fragment_id in covered:
-                cell = (fragment_id, field_id)
-                version = history.first("Update.patched", cell, after)
-                nearest.offer(version, fragment=fragment_id)
+        if covered_fragments(index) is None:
+            for field_id in index.fields:
+                version = history.first("Update.patched_field", field_id, after)
+                nearest.offer(version, key=field_id)
     return nearest.finding
 
 
@@ -106,9 +103,8 @@ def index_over_rewrite(asking: Asking, history: History, after: int, kind: str) 
 def mem_wal_index(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
     """A new index over UpdateMemWalState: only the MemWAL's own index takes it in."""
     nearest = Nearest("mem_wal_changed", Verdict.INCOMPATIBLE)
-    names = [index.name for index in asking.operation.new_indices]
-    verdict = Verdict.RETRYABLE if MEM_WAL_INDEX in names else Verdict.INCOMPATIBLE
-    nearest.offer(history.first_of_kind(kind, after), verdict=verdict)
+    if all(index.name != MEM_WAL_INDEX for index in asking.operation.new_indices):
+        nearest.offer(history.first_of_kind(kind, after))
     return nearest.finding
 
 

@@ -141,7 +141,6 @@ def rebase(
 def _observe(
     draft: Draft, view: View, flagged: list[_Flagged], affected: dict[int, BitMap]
 ) -> dict[str, Found]:
-    location = view.table.location
     paths: dict[str, None] = {}
     for one in flagged:
         if one.latest:
@@ -150,8 +149,18 @@ def _observe(
             paths[deletion_file_of(one.image)] = None
             if one.read:
                 paths[one.read] = None
-    wanted: list[Wanted] = [VectorWanted(location, path) for path in paths]
+    wanted: list[Wanted] = [_place(view, path) for path in paths]
     return dict(zip(paths, draft.want_all(wanted), strict=True))
+
+
+def _place(view: View, path: str) -> VectorWanted:
+    """Return where a deletion file lies: with the table, or at a base, as in a shallow clone."""
+    base_id, is_elsewhere, there = path.rpartition(":")
+    if not is_elsewhere:
+        return VectorWanted(view.table.location, path)
+    assert view.state is not None
+    bases = view.state.header.message.base_paths
+    return VectorWanted(next(b.path for b in bases if b.id == int(base_id)), there)
 
 
 def _merge(

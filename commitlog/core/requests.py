@@ -53,8 +53,7 @@ def _unsupported(operation: LanceCommit, parsed: Parsed) -> Refused:
     if kind == "Clone":
         return rejected(
             Code.UNSUPPORTED_OPERATION,
-            f"Clone makes a new table, and {name} exists; clone with pylance into a location of "
-            "its own (`shallow_clone` or `deep_clone` of an opened table), then register that",
+            f"Clone makes a new table, and {name} exists; submit it for a name that is free",
         )
     if kind not in COMMITTED_HERE:
         return rejected(

@@ -11,16 +11,14 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from commitlog.core.asking import Asking
-from commitlog.core.commits import check_own, first_new_fragment
+from commitlog.core.commits import first_new_fragment
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
-from commitlog.core.grid import first_conflict
 from commitlog.core.manifest import ManifestState, diff
-from commitlog.core.refusals import conflict_refused, winner_of
-from commitlog.core.requests import check_window
-from commitlog.core.touches import UNKNOWN, keys_of, rewritten_fragments
+from commitlog.core.refusals import winner_of
+from commitlog.core.staged_conflicts import check_staged
+from commitlog.core.touches import UNKNOWN, rewritten_fragments
 from commitlog.core.versions import add_version, record_delta, same_operation
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -71,7 +69,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
             "with this version of Lance",
         )
     if view.state is not None:
-        _check_conflicts(draft, view, parsed)
+        check_staged(draft, view, operation, parsed)
     found = _manifest(draft, view, operation)
     staged = found.state
     assert staged is not None
@@ -99,29 +97,6 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     if view.state is None:
         view.state = before
     add_version(draft, view, operation, transaction, result, delta)
-
-
-def _check_conflicts(draft: Draft, view: View, parsed: Parsed) -> None:
-    transaction, kind = parsed.transaction, parsed.kind
-    table, read_version = view.table, transaction.read_version
-    if read_version > view.version:
-        raise rejected(
-            Code.FUTURE_READ_VERSION,
-            f"the staged {kind} read version {read_version}, and version {view.version} is "
-            "the newest; read the table again",
-        )
-    asking = Asking(
-        kind,
-        transaction,
-        keys=keys_of(transaction, None),
-        declares_key=bool(table.primary_key),
-    )
-    if read_version < table.version:
-        check_window(draft, view, kind, read_version)
-        finding = first_conflict(asking, table.history, read_version)
-        if finding is not None:
-            raise conflict_refused(table, kind, finding, read_version, table.version)
-    check_own(view, asking, read_version)
 
 
 def manifest_version(path: str, *, is_staged: bool) -> int:

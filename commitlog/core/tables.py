@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from commitlog.core.decisions import rejected
+from commitlog.core.decisions import Noted, rejected
 from commitlog.core.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.history import History
 from commitlog.core.manifest import ManifestState
@@ -18,6 +18,14 @@ from commitlog.model.operations import Properties
 from commitlog.model.records import Code
 from commitlog.model.table import Policy, TableId, format_table_id
 
+VersionRanges = tuple[tuple[int, int], ...]
+"""Versions from first to last, both included: sorted, and none touching another."""
+
+
+def is_in(version: int, ranges: VersionRanges) -> bool:
+    """Say whether a version is in one of the ranges."""
+    return any(first <= version <= last for first, last in ranges)
+
 
 class Table:
     """A table as of the last outcome that was applied."""
@@ -25,10 +33,12 @@ class Table:
     __slots__ = (
         "applications",
         "changed_at",
+        "deleted",
         "history",
         "incarnation",
         "location",
         "manifest",
+        "noted",
         "policy",
         "primary_key",
         "properties",
@@ -56,6 +66,10 @@ class Table:
         self.properties = properties
         self.history = History(manifest.version if manifest is not None else 0)
         self.applications: Applications = {}
+        self.deleted: VersionRanges = ()
+        """Versions that were deleted: their numbers aren't given again."""
+        self.noted: dict[int, Noted] = {}
+        """What clients said about the versions that they offered: e_tags of late ones only."""
         self.changed_at = 0
         """The sequence of the last outcome that changed it."""
 
@@ -63,6 +77,13 @@ class Table:
     def version(self) -> int:
         """Its newest version; 0 if it has none yet."""
         return self.manifest.version if self.manifest is not None else 0
+
+    @property
+    def declares_key(self) -> bool:
+        """Whether it promises that no key is there twice: to the log, or in its own schema."""
+        return bool(self.primary_key) or (
+            self.manifest is not None and self.manifest.header.declares_key
+        )
 
     @property
     def stable_row_ids(self) -> bool:
@@ -86,7 +107,8 @@ def normalize_location(location: str) -> str:
     """Return a location without what doesn't change its meaning; refuse what has no clear one."""
     scheme, separator, path = location.partition("://")
     if not separator:
-        scheme, path = "", location
+        # As Java writes the URI of a local file.
+        scheme, path = "", location.removeprefix("file:")
     parts = [part for part in path.split("/") if part not in {"", "."}]
     is_rooted = bool(scheme) or path.startswith("/")
     if not is_rooted or not parts or ".." in parts or "\0" in location or "\\" in location:

@@ -143,10 +143,15 @@ def _images(
 
 
 def deletion_file_of(fragment: DataFragment) -> str:
-    """Return the path of a fragment's deletion file, empty if it has none."""
+    """Return the path of a fragment's deletion file, empty if it has none.
+
+    A file that lies at one of the table's bases has the base's id and a colon before its path.
+    """
     if not fragment.HasField("deletion_file"):
         return ""
-    return deletion_file_path(fragment.id, fragment.deletion_file)
+    path = deletion_file_path(fragment.id, fragment.deletion_file)
+    is_here = not fragment.deletion_file.HasField("base_id")
+    return path if is_here else f"{fragment.deletion_file.base_id}:{path}"
 
 
 def _delete(operation: Transaction.Delete, before: ManifestState) -> metadata.Found:
@@ -160,13 +165,23 @@ def moves_rows(operation: Transaction.Update) -> bool:
     return bool(operation.new_fragments) and operation.update_mode == Transaction.REWRITE_ROWS
 
 
+def _with_descendants(fields: Iterable[int], before: ManifestState) -> list[int]:
+    """Return fields and what lies in them: an index may be on the child of a packed struct."""
+    found = dict.fromkeys(fields)
+    if found:
+        for field_id, field in before.header.fields.items():  # parents come before children
+            if field.parent_id in found:
+                found[field_id] = None
+    return list(found)
+
+
 def _update(operation: Transaction.Update, before: ManifestState) -> metadata.Found:
     updated = operation.updated_fragments
     aspects, deletion_files = _images("Update", updated, before)
     aspects.extend(("Update.removed", f) for f in operation.removed_fragment_ids)
     if moves_rows(operation):
         aspects.extend(("Update.moved", image.id) for image in updated)
-    for field_id in operation.fields_modified:
+    for field_id in _with_descendants(operation.fields_modified, before):
         aspects.append(("Update.patched_field", field_id))
         aspects.extend(("Update.patched", (image.id, field_id)) for image in updated)
     generations = metadata.generations("Update", operation.compacted_sstables)

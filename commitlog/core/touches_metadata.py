@@ -26,8 +26,13 @@ NOTHING = Found()
 
 
 def generations(kind: str, tables: Iterable[CompactedSsTable]) -> tuple[tuple[Aspect, Any], ...]:
-    """Return the generations that MemWAL shards come to."""
-    return tuple(((f"{kind}.shard", t.shard_id.uuid), t.generation) for t in tables)
+    """Return the generations that MemWAL shards come to, one by one and together."""
+    notes = [((f"{kind}.shard", t.shard_id.uuid), t.generation) for t in tables]
+    if not notes:
+        return ()
+    together = Transaction.UpdateMemWalState(compacted_sstables=tables)
+    encoded = together.SerializeToString(deterministic=True).hex()
+    return (*notes, ((f"{kind}.compacted", ""), encoded))
 
 
 def config_changes(operation: Transaction.UpdateConfig) -> tuple[set[str], set[str], bool]:

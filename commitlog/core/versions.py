@@ -9,12 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.decisions import Change, ChangeKind, noted
 from commitlog.core.direct import direct_delta
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.fitting import added_fragments
 from commitlog.core.history import Touched
 from commitlog.core.manifest import ManifestDelta, ManifestState
+from commitlog.core.staged_keys import keys_in
 from commitlog.core.tables import Table
 from commitlog.core.touches import keys_of, touched
 from commitlog.errors import CorruptLog
@@ -55,9 +56,11 @@ def _change(
     result: OperationResult,
     delta: ManifestDelta,
 ) -> Change:
-    staged_path = ""
+    staged_path, said = "", None
     if isinstance(operation, CreateTableVersion):
-        is_verbatim, staged_path = True, operation.manifest_path
+        said = noted(operation.e_tag, operation.metadata)
+        # What is adopted stands under its final name already.
+        is_verbatim, staged_path = True, "" if operation.adopt else operation.manifest_path
     else:
         is_verbatim = not result.images and operation.read_version == result.read_version
         if result.files:
@@ -73,6 +76,7 @@ def _change(
         delta,
         operation.message if is_verbatim else final.SerializeToString(deterministic=True),
         staged_path,
+        noted=said,
     )
 
 
@@ -80,7 +84,10 @@ def touches_of(
     table: Table, operation: VersionMaker, final: Transaction, before: ManifestState
 ) -> Touched:
     """Return what the history has to keep of a version."""
-    explicit = operation.inserted_keys if isinstance(operation, LanceCommit) else None
+    if isinstance(operation, LanceCommit):
+        explicit = operation.inserted_keys
+    else:
+        explicit = keys_in(operation.metadata)
     has_keys = "Append.keys" in table.history.keyed
     if explicit is None and not has_keys and final.HasField("append"):
         return _PLAIN_APPEND
@@ -105,7 +112,8 @@ def realize(
         delta = ManifestDelta.from_bytes(recorded(result.delta, recordings))
     else:
         delta = direct_delta(state, final, timestamp_ms=time_ms)
-    if delta.version != result.version or state.version + 1 != result.version:
+    is_next = result.version == state.version + 1 or not state.version
+    if delta.version != result.version or not is_next:
         raise CorruptLog(
             f"version {result.version} of {format_table_id(table.table_id)} does not follow "
             f"version {state.version}; stop and run `commitlog verify`"
@@ -175,23 +183,6 @@ def same_operation(message: bytes, expected: Transaction) -> bool:
     mine: bytes = getattr(expected, field).SerializeToString(deterministic=True)
     theirs: bytes = getattr(found, field).SerializeToString(deterministic=True)
     return mine == theirs
-
-
-def current_form(transaction: Transaction) -> Transaction:
-    """Return a transaction without forms that are deprecated and that pylance doesn't write.
-
-    A Rewrite that names its fragments itself is a Rewrite of one group.
-    """
-    older = transaction.rewrite if transaction.HasField("rewrite") else None
-    if older is None or not (older.old_fragments or older.new_fragments):
-        return transaction
-    current = Transaction()
-    current.CopyFrom(transaction)
-    group = current.rewrite.groups.add()
-    group.old_fragments.extend(older.old_fragments)
-    group.new_fragments.extend(older.new_fragments)
-    del current.rewrite.old_fragments[:], current.rewrite.new_fragments[:]
-    return current
 
 
 def new_fragments(transaction: Transaction) -> Iterable[DataFragment]:

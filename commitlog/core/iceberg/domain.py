@@ -178,7 +178,7 @@ def _failed(
 
 def encode_state(table: IcebergTable) -> bytes:
     """Return what a checkpoint keeps of a table."""
-    return f"{dump_json(table.metadata_location)}\n{table.to_json()}".encode("ascii")
+    return dump_json(table.metadata_location).encode("ascii") + b"\n" + table.to_bytes()
 
 
 def decode_state(data: bytes) -> IcebergTable:

@@ -16,6 +16,7 @@ from commitlog.core.iceberg.table import COMPRESSION, METADATA_PATH
 _SPACE = UUID("9b8c0f0e-2c40-5d0a-9d53-0f6a0e1c7b11")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")
 _NUMBER = re.compile(r"(?:^|/)v?(\d{1,9})[-.][^/]*$")
+_SUFFIXES = {"none": ".metadata.json", "gzip": ".gz.metadata.json"}
 
 
 def derived_uuid(transaction_id: str, *what: str) -> str:
@@ -43,6 +44,8 @@ def next_metadata_location(
         folder = check_place(properties[METADATA_PATH], f"property {METADATA_PATH}")
     number = _NUMBER.search(previous)
     following = int(number[1]) + 1 if number else 0
-    compressed = properties.get(COMPRESSION, "none").lower() == "gzip"
-    suffix = ".gz.metadata.json" if compressed else ".metadata.json"
+    codec = properties.get(COMPRESSION, "none").lower()
+    suffix = _SUFFIXES.get(codec)
+    if suffix is None:
+        raise Invalid(f"property {COMPRESSION} is {codec!r}; it must be 'none' or 'gzip'")
     return f"{folder}/{following:05d}-{uuid}{suffix}"

@@ -2,7 +2,7 @@
 
 A commit to a table of ten thousand snapshots adds one: `Rows` copies one chunk and the list of
 chunks, `Index` one bucket and the list of buckets. Each entry keeps its JSON text, and each full
-chunk the joined text, so that writing metadata joins strings and serializes only what is new.
+chunk the joined bytes, so that writing metadata joins them once and serializes only what is new.
 """
 
 from __future__ import annotations
@@ -85,19 +85,19 @@ class Row(NamedTuple):
 
 
 class _Chunk:
-    __slots__ = ("_text", "rows")
+    __slots__ = ("_data", "rows")
 
     def __init__(self, rows: tuple[Row, ...]) -> None:
         self.rows = rows
-        self._text: str | None = None
+        self._data: bytes | None = None
 
-    def text(self) -> str:
-        if self._text is None:
-            text = ",".join(row.text for row in self.rows)
+    def data(self) -> bytes:
+        if self._data is None:
+            data = ",".join([row.text for row in self.rows]).encode("ascii")
             if len(self.rows) < _CHUNK:
-                return text
-            self._text = text
-        return self._text
+                return data
+            self._data = data
+        return self._data
 
 
 class Rows:
@@ -123,7 +123,7 @@ class Rows:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Rows):
             return NotImplemented
-        return self is other or self.text() == other.text()
+        return self is other or b"".join(self.pieces()) == b"".join(other.pieces())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -188,9 +188,13 @@ class Rows:
             left -= len(chunk.rows)
         return self._with(tuple(reversed(chunks)), count, self.next_ordinal)
 
-    def text(self) -> str:
-        """Return the values as the inside of a JSON array."""
-        return ",".join(chunk.text() for chunk in self._chunks)
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the values as the inside of a JSON array."""
+        between = b""
+        for chunk in self._chunks:
+            yield between
+            yield chunk.data()
+            between = b","
 
     def _with(self, chunks: tuple[_Chunk, ...], size: int, next_ordinal: int) -> Rows:
         changed = Rows.__new__(Rows)

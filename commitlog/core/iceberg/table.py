@@ -1,7 +1,7 @@
 """One Iceberg table as a value: its metadata, held so that a commit shares all it doesn't change.
 
-`encode` writes the metadata file: the members in a fixed order, from texts kept since each part
-was added, so that the work for an old snapshot is a copy of its bytes.
+`encode` writes the metadata file: the members in a fixed order, from bytes kept since each part
+was added, so that the work for an old snapshot is one copy of them.
 """
 
 from __future__ import annotations
@@ -65,14 +65,25 @@ class IcebergTable:
     """Members that this program doesn't know; they are kept."""
     metadata_location: str = ""
 
+    def to_bytes(self) -> bytes:
+        """Return the metadata as JSON, in ASCII."""
+        pieces: list[bytes] = []
+        for name, value in self._members():
+            pieces.append(f'{"," if pieces else "{"}"{name}":'.encode("ascii"))
+            if isinstance(value, Rows):
+                pieces += (b"[", *value.pieces(), b"]")
+            else:
+                pieces.append(value.encode("ascii"))
+        pieces.append(b"}")
+        return b"".join(pieces)
+
     def to_json(self) -> str:
         """Return the metadata as JSON."""
-        parts = (f"{dump_json(name)}:{text}" for name, text in self._members())
-        return "{" + ",".join(parts) + "}"
+        return self.to_bytes().decode("ascii")
 
     def encode(self) -> bytes:
         """Return the bytes of the metadata file."""
-        data = self.to_json().encode("ascii")
+        data = self.to_bytes()
         if is_compressed(self.metadata_location):
             return gzip.compress(data, compresslevel=6, mtime=0)
         return data
@@ -84,7 +95,7 @@ class IcebergTable:
         assert schema is not None
         return schema
 
-    def _members(self) -> Iterator[tuple[str, str]]:
+    def _members(self) -> Iterator[tuple[str, str | Rows]]:
         yield "format-version", str(self.format_version)
         yield "table-uuid", dump_json(self.uuid)
         yield "location", dump_json(self.location)
@@ -99,12 +110,12 @@ class IcebergTable:
             assert spec is not None
             yield "partition-spec", dump_json(spec["fields"])
         yield "current-schema-id", str(self.current_schema_id)
-        yield "schemas", f"[{self.schemas.rows.text()}]"
+        yield "schemas", self.schemas.rows
         yield "default-spec-id", str(self.default_spec_id)
-        yield "partition-specs", f"[{self.specs.rows.text()}]"
+        yield "partition-specs", self.specs.rows
         yield "last-partition-id", str(self.last_partition_id)
         yield "default-sort-order-id", str(self.default_sort_order_id)
-        yield "sort-orders", f"[{self.sort_orders.rows.text()}]"
+        yield "sort-orders", self.sort_orders.rows
         yield "properties", dump_json(dict(self.properties))
         if self.current_snapshot_id is not None:
             yield "current-snapshot-id", str(self.current_snapshot_id)
@@ -113,13 +124,13 @@ class IcebergTable:
         if self.encryption_keys:
             yield "encryption-keys", dump_json(list(self.encryption_keys.values()))
         yield "refs", dump_json(dict(self.refs))
-        yield "snapshots", f"[{self.snapshots.rows.text()}]"
-        yield "statistics", f"[{self.statistics.rows.text()}]"
-        yield "partition-statistics", f"[{self.partition_statistics.rows.text()}]"
-        yield "snapshot-log", f"[{self.snapshot_log.rows.text()}]"
-        yield "metadata-log", f"[{self.metadata_log.text()}]"
+        yield "snapshots", self.snapshots.rows
+        yield "statistics", self.statistics.rows
+        yield "partition-statistics", self.partition_statistics.rows
+        yield "snapshot-log", self.snapshot_log.rows
+        yield "metadata-log", self.metadata_log
         for name, value in self.extra.items():
-            yield name, dump_json(value)
+            yield dump_json(name)[1:-1], dump_json(value)
 
 
 def is_compressed(metadata_location: str) -> bool:

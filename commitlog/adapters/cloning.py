@@ -1,0 +1,95 @@
+"""Builds clones: reads the source's manifest, and copies its files if the clone is a deep one.
+
+A deep clone's files are all copied before anybody hears of the table; if one of them cannot be,
+those that were copied are removed again.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from commitlog.adapters.builds import Build, BuildRefused, Built
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+)
+from commitlog.core.cloning import Original, cloned, originals
+from commitlog.core.manifest import DeltaRefused, ManifestState
+from commitlog.errors import CommitLogError
+from commitlog.lancepb.transaction_pb2 import Transaction
+
+
+def build_clone(task: Build, target: str) -> Built | BuildRefused:
+    """Return the first manifest of a clone of `task`'s head, at the location `target`.
+
+    Raises OSError if a store fails; then nothing is left behind.
+    """
+    transaction = Transaction.FromString(task.message)
+    try:
+        source = _source(task)
+        name = f"{transaction.read_version}-{transaction.uuid}.txn"
+        state = cloned(source, transaction.clone, name)
+    except FileNotFoundError:
+        return BuildRefused(
+            f"version {task.head} of {task.location} has no manifest file: nobody asked for it "
+            "under the policy `latest`, or it was deleted; open it through the log, and clone again"
+        )
+    except (DeltaRefused, CommitLogError) as error:
+        return BuildRefused(str(error))
+    if not transaction.clone.is_shallow:
+        missing = _copy_all(task.location, target, originals(source))
+        if missing:
+            return BuildRefused(f"{missing} is not there, so the clone would lack it")
+    return Built(encode_manifest(state, task.message), state, "")
+
+
+def _source(task: Build) -> ManifestState:
+    store = store_for(task.location)
+    path = f"{VERSIONS_DIRECTORY}/{manifest_name(task.head)}"
+    if store.size(path) < 0:
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(task.head, NamingScheme.V1)}"
+    state, _ = decode_manifest(store.read(path))
+    return state
+
+
+def _copy_all(location: str, target: str, wanted: list[Original]) -> str:
+    """Copy all or nothing; return a file that is missing, if one is."""
+    copied: list[str] = []
+    try:
+        for original in wanted:
+            root = original.root or location
+            for path in _paths(root, original):
+                copied.append(path)
+                _copy(root, target, path)
+    except BaseException as error:
+        to = store_for(target)
+        for path in copied:
+            to.delete(path)
+        if isinstance(error, FileNotFoundError):
+            return copied[-1]
+        raise
+    return ""
+
+
+def _paths(root: str, original: Original) -> Iterator[str]:
+    if not original.is_folder:
+        yield original.path
+        return
+    for name in store_for(root).names(original.path):
+        yield f"{original.path}/{name}"
+
+
+def _copy(root: str, target: str, path: str) -> None:
+    source, to = local_path(root), local_path(target)
+    if source is None or to is None:
+        store_for(target).write(path, store_for(root).read(path))
+        return
+    # Data files may be larger than memory.
+    Path(to / path).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source / path, to / path)

@@ -1,0 +1,89 @@
+"""Clones as they are submitted: a name and a location for the new table, and Lance's operation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import lance
+
+from commitlog.client import catalogue
+from commitlog.client.submission import (
+    LanceRequest,
+    as_operation,
+    parse_message,
+    read_request,
+)
+from commitlog.codecs.lance_objects import to_transaction_bytes
+from commitlog.errors import NoSuchTable
+from commitlog.model.operations import DeclareTable, LanceCommit, Operation
+from commitlog.model.table import TableId, parse_table_id
+
+if TYPE_CHECKING:
+    from commitlog.client.log import CommitLog, TableName
+
+
+_CLONE_TAG = b"\x8a\x07"
+"""How the field `clone` of Lance's message begins; most messages don't have these bytes at all."""
+
+
+def as_operations(
+    log: CommitLog,
+    table_id: TableName | None,
+    operation: Any,
+    *,
+    transaction_id: str | None,
+    **options: Any,
+) -> tuple[tuple[Operation, ...], str | None]:
+    """Return what was handed over as the log's operations, and the id it asks for, if any."""
+    if table_id is not None and _is_clone(operation):
+        request = read_request(operation, read_version=None, transaction_id=transaction_id)
+        made = _clone(log, parse_table_id(table_id), request)
+        return made, None if request.id_is_new else request.transaction_id
+    built, chosen = as_operation(
+        log,
+        table_id,
+        operation,
+        transaction_id=transaction_id,
+        **options,
+    )
+    return (built,), chosen
+
+
+def _is_clone(operation: Any) -> bool:
+    if isinstance(operation, bytes | bytearray | memoryview):
+        data = bytes(operation)
+        return _CLONE_TAG in data and parse_message(data).HasField("clone")
+    inner = operation.operation if isinstance(operation, lance.Transaction) else operation
+    return isinstance(inner, lance.LanceOperation.Clone)
+
+
+def _clone(log: CommitLog, table: TableId, request: LanceRequest) -> tuple[Operation, ...]:
+    """Return what makes a clone: the new table's declaration, unless it stands, and the Clone."""
+    declared: tuple[Operation, ...] = ()
+    try:
+        incarnation = log.describe(table, fresh=True).incarnation
+    except NoSuchTable:
+        incarnation = str(uuid4())
+        location = catalogue.default_location(log.runtime().genesis, table, incarnation)
+        declared = (DeclareTable(table, incarnation, location),)
+    message = _message(request)
+    parsed = parse_message(message)
+    clone = LanceCommit(
+        table=table,
+        operation="Clone",
+        read_version=parsed.read_version,
+        message=message,
+        incarnation=incarnation,
+    )
+    return (*declared, clone)
+
+
+def _message(request: LanceRequest) -> bytes:
+    operation = request.operation
+    if isinstance(operation, bytes | bytearray | memoryview):
+        return bytes(operation)
+    inner: Any = operation.operation if isinstance(operation, lance.Transaction) else operation
+    # As Lance has it: what a clone reads is the version that it copies.
+    read = inner.ref_version
+    return to_transaction_bytes(operation, read_version=read, uuid=request.uuid).message

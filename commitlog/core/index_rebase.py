@@ -1,0 +1,66 @@
+"""Carries a CreateIndex over what was committed since it read the table, as Lance does.
+
+A fragment whose indexed column was rewritten in place goes out of the index's coverage and is
+scanned until somebody indexes it again. The MemWAL's own index takes in the generations that
+shards came to meanwhile, and takes the place of the one that stands.
+"""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+from commitlog.core.deletion_vectors import portable
+from commitlog.core.history import History
+from commitlog.core.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
+from commitlog.core.mem_wal import raise_generations
+from commitlog.core.touches_metadata import covered_fragments
+from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection, MemWalIndexDetails
+from commitlog.lancepb.transaction_pb2 import Transaction
+
+_SINGLE = (FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX)
+
+
+def rebased_indices(
+    transaction: Transaction, history: History, index_section: bytes | None, read_version: int
+) -> Transaction:
+    """Return a CreateIndex as it has to be on top of a head with this index section."""
+    rebased = Transaction()
+    rebased.CopyFrom(transaction)
+    operation = rebased.create_index
+    for index in operation.new_indices:
+        _prune(index, history, read_version)
+        if index.name == MEM_WAL_INDEX:
+            _take_generations(index, history, read_version)
+    created = {index.name for index in operation.new_indices}.intersection(_SINGLE)
+    removed = {index.uuid.uuid for index in operation.removed_indices}
+    if created:
+        standing = IndexSection.FromString(index_section or b"").indices
+        gone = (i for i in standing if i.name in created and i.uuid.uuid not in removed)
+        operation.removed_indices.extend(gone)
+    return rebased
+
+
+def _prune(index: IndexMetadata, history: History, read_version: int) -> None:
+    covered = covered_fragments(index)
+    if covered is None:
+        return
+    patched = [f for f in index.fields if history.first("Update.patched_field", f, read_version)]
+    stale = BitMap(
+        fragment_id
+        for field_id in patched
+        for fragment_id in covered
+        if history.first("Update.patched", (fragment_id, field_id), read_version)
+    )
+    if stale:
+        index.fragment_bitmap = portable(covered - stale)
+
+
+def _take_generations(index: IndexMetadata, history: History, read_version: int) -> None:
+    details = MemWalIndexDetails.FromString(index.index_details.value)
+    for kind in ("UpdateMemWalState", "Update"):
+        how = f"{kind}.compacted"
+        for version in history.all_after(how, "", read_version):
+            encoded = bytes.fromhex(history.note(how, "", version))
+            compacted = Transaction.UpdateMemWalState.FromString(encoded).compacted_sstables
+            raise_generations(details, compacted)
+    index.index_details.value = details.SerializeToString(deterministic=True)

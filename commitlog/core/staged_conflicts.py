@@ -1,0 +1,58 @@
+"""Conflicts of manifests that clients staged, which say less of themselves than our own records.
+
+A client rebases by itself and writes down a newer read version than it had; for keys, where the
+table declares its own, what it had really read counts.
+"""
+
+from __future__ import annotations
+
+from commitlog.core.asking import Asking
+from commitlog.core.commits import check_own
+from commitlog.core.decisions import rejected
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.grid import first_conflict
+from commitlog.core.overlap import keys_inserted
+from commitlog.core.refusals import conflict_refused
+from commitlog.core.requests import check_window
+from commitlog.core.staged_keys import base_version, keys_in
+from commitlog.core.touches import keys_of
+from commitlog.model.operations import CreateTableVersion
+from commitlog.model.records import Code
+
+
+def check_staged(draft: Draft, view: View, operation: CreateTableVersion, parsed: Parsed) -> None:
+    """Refuse a staged version whose transaction lost against a committed one."""
+    transaction, kind = parsed.transaction, parsed.kind
+    table, read_version = view.table, transaction.read_version
+    if read_version > view.version:
+        raise rejected(
+            Code.FUTURE_READ_VERSION,
+            f"the staged {kind} read version {read_version}, and version {view.version} is "
+            "the newest; read the table again",
+        )
+    asking = Asking(
+        kind,
+        transaction,
+        keys=keys_of(transaction, keys_in(operation.metadata)),
+        declares_key=table.declares_key,
+    )
+    if read_version < table.version:
+        check_window(draft, view, kind, read_version)
+        finding = first_conflict(asking, table.history, read_version)
+        if finding is not None:
+            raise conflict_refused(table, kind, finding, read_version, table.version)
+    if table.declares_key:
+        _check_keys(draft, view, asking, base_version(operation.metadata, read_version))
+    check_own(view, asking, read_version)
+
+
+def _check_keys(draft: Draft, view: View, asking: Asking, base: int) -> None:
+    """Refuse keys that came after the client read, whatever it rebased over since."""
+    table = view.table
+    if base >= min(asking.transaction.read_version, table.version):
+        return
+    check_window(draft, view, asking.kind, base)
+    found = (keys_inserted(asking, table.history, base, kind) for kind in ("Append", "Update"))
+    nearest = min((finding for finding in found if finding), default=None)
+    if nearest is not None:
+        raise conflict_refused(table, asking.kind, nearest, base, table.version)

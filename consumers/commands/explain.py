@@ -1,0 +1,61 @@
+"""The command that says why: what a transaction was compared with, and what decided."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from consumers import output
+from consumers.commands.ask import AT
+from consumers.commands.options import HERE, Where
+from consumers.exit_codes import ExitCode
+
+
+def explain(
+    transaction: str,
+    /,
+    *,
+    where: Where = HERE,
+    partition: int = 0,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> ExitCode:
+    """Say why a transaction ended as it did: what was compared with what, and what decided.
+
+    Parameters
+    ----------
+    transaction
+        Its id, or its sequence.
+    partition
+        Whose sequence it is.
+    as_json
+        Print a JSON array, one object per decided attempt.
+    """
+    from consumers import history as index
+    from consumers.explanation import explain as attempts_of
+
+    root = where.load().need_root()
+    if transaction.isdigit():
+        found = index.query(root, AT, [int(transaction), partition])
+        transaction = str(found[0]["transaction_id"]) if found else transaction
+    attempts = attempts_of(root, transaction)
+    if as_json:
+        output.print_json(attempts)
+    if not attempts:
+        output.note(
+            f"the version index knows no transaction {transaction}; if it was submitted, it is"
+            " undecided, or older than the index"
+        )
+        return ExitCode.REFUSED
+    if not as_json:
+        for position, attempt in enumerate(attempts):
+            if position:
+                print()
+            print(
+                f"transaction {attempt['transaction_id']}, attempt {attempt['attempt']},"
+                f" position {attempt['sequence']}: {attempt['status']}"
+            )
+            words = attempt["words"]
+            assert isinstance(words, list)
+            print("\n".join(f"  {line}" for line in words))
+    return ExitCode.OK

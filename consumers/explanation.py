@@ -1,0 +1,209 @@
+"""Why a transaction ended as it did, in words: what was compared with what, and what decided.
+
+Read off the version index, which holds each attempt, what was committed between what it read and
+the moment it was decided, and who won. The rules are the ones that the leader executes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from commitlog.core.grid import LETTERS, OPERATION_NAMES, RULE_NAMES, RULES
+from consumers import history
+from consumers.history import Row, Value
+
+_MISSED = """
+SELECT operation, count(*) AS versions, min(version) AS first, max(version) AS last
+FROM operations
+WHERE table_name = ? AND coalesce(incarnation = ?, true) AND status = 'committed' AND version > ?
+  AND partition = ? AND sequence < ?
+GROUP BY operation ORDER BY first
+"""
+_HEAD = """
+SELECT max(version) AS version FROM operations
+WHERE table_name = ? AND coalesce(incarnation = ?, true) AND status = 'committed'
+  AND partition = ? AND sequence < ?
+"""
+_REQUIRED = """
+SELECT table_name, requirement, actual FROM failed_requirements
+WHERE transaction_id = ? AND partition = ? AND sequence = ? ORDER BY ordinal
+"""
+_EXPECTED = """
+SELECT kind, table_name, version, detail FROM expectations
+WHERE transaction_id = ? AND partition = ? AND sequence = ? ORDER BY ordinal
+"""
+_FIXED = {
+    ".": "compatible, whatever they touched",
+    "R": "a conflict, whatever they touched: read again and redo",
+    "X": "a conflict, whatever they touched: a redo may mean something else",
+    "E": "not to be judged: Lance doesn't know the operation",
+}
+_ENDS = {
+    "committed": "It committed",
+    "retryable": "It lost, and may be done again on what stands now",
+    "incompatible": "It lost, and doing it again may mean something else",
+    "rejected": "It was refused: the request is wrong as it stands",
+    "superseded": "A later attempt of the same id was decided before it, so it counts no more",
+}
+
+
+def explain(root: str | os.PathLike[str], transaction_id: str) -> list[Row]:
+    """Return one row per attempt of an id, oldest first, each with its `words`.
+
+    Empty if the index knows nothing of the id.
+    """
+    return [_attempt(root, row) for row in history.transaction(root, transaction_id)]
+
+
+def _attempt(root: str | os.PathLike[str], row: Row) -> Row:
+    place = (row["partition"], row["sequence"])
+    about = [row["transaction_id"], *place]
+    details = _rows(row["details"])
+    compared = [_compared(root, one, place) for one in details]
+    required = history.query(root, _REQUIRED, about)
+    expected = history.query(root, _EXPECTED, about)
+    names = ("transaction_id", "partition", "sequence", "attempt", "status", "code", "message")
+    told: Row = {name: row[name] for name in names}
+    told |= {
+        "answers": row["answers"],
+        "operations": compared,
+        "conflict": row["conflict"],
+        "expected": expected,
+        "failed_requirements": required,
+    }
+    told["words"] = list(_words(row, details, compared, required, expected))
+    return told
+
+
+def _rows(value: Value) -> list[Row]:
+    assert isinstance(value, Sequence)
+    return [dict(one) for one in value if isinstance(one, dict)]
+
+
+def _compared(root: str | os.PathLike[str], one: Row, place: tuple[Value, Value]) -> Row:
+    """Return what an operation was compared with: versions of its table, by operation."""
+    told: Row = {
+        name: one[name]
+        for name in ("table_name", "operation", "read_version", "version", "built_on", "rebased")
+    }
+    where = [one["table_name"], one["incarnation"]]
+    [found] = history.query(root, _HEAD, [*where, *place])
+    told["head"] = found["version"]
+    read = one["read_version"]
+    rows: list[Row] = []
+    if one["operation"] in OPERATION_NAMES and isinstance(read, int) and read:
+        rows = history.query(root, _MISSED, [*where, read, *place])
+    told["compared"] = [_judged(str(one["operation"]), missed) for missed in rows]
+    return told
+
+
+def _judged(asking: str, missed: Row) -> Row:
+    letter = LETTERS.get((asking, str(missed["operation"])), ".")
+    rule = RULE_NAMES.get(letter, "")
+    meaning = _FIXED.get(letter) or (RULES[letter].__doc__ or "").strip().split("\n")[0]
+    return {**missed, "rule": rule, "meaning": meaning}
+
+
+def _words(
+    row: Row,
+    details: list[Row],
+    compared: list[Row],
+    required: list[Row],
+    expected: list[Row],
+) -> Iterable[str]:
+    status = str(row["status"])
+    yield f"{_ENDS[status]}."
+    if row["answers"] is not None:
+        yield (
+            f"It had committed before, as outcome {row['answers']}: that commit is its answer, and "
+            "nothing was done twice."
+        )
+        return
+    for each in expected:
+        held = "had to hold" if status == "committed" else "was to hold"
+        yield f"Expected: {each['kind']} {each['table_name']} {_of(each)}, which {held} first."
+    for one, told in zip(details, compared, strict=True):
+        yield from _of_operation(one, told, len(details) > 1)
+    yield from _of_refusal(row, required)
+
+
+def _of(each: Row) -> str:
+    known = [str(each[name]) for name in ("version", "detail") if each[name] is not None]
+    return " ".join(known)
+
+
+def _of_operation(one: Row, told: Row, is_one_of_many: bool) -> Iterable[str]:
+    operation, table, head = one["operation"], one["table_name"], told["head"]
+    part = f"operations[{one['ordinal']}]: " if is_one_of_many else ""
+    read = one["read_version"]
+    if one["snapshot_id"] is not None or one["metadata_location"] is not None:
+        yield (
+            f"{part}{operation} of the Iceberg table {table}: all that the client required of it "
+            f"held. Its current snapshot is {one['snapshot_id']} since."
+        )
+        return
+    if read is None or operation not in OPERATION_NAMES:
+        made = f" and made version {one['version']}" if one["version"] else ""
+        yield f"{part}{operation} of {table} was decided on the catalogue as it stood{made}."
+        return
+    if not read:
+        yield f"{part}{operation} of {table} reads nothing: it is as of the head, version {head}."
+    else:
+        yield f"{part}{operation} of {table} read version {read}; version {head} was the newest."
+        yield from _of_versions(told)
+    if one["status"] == "committed" and one["version"] is not None:
+        yield _of_commit(one)
+
+
+def _of_versions(told: Row) -> Iterable[str]:
+    rows = _rows(told["compared"])
+    if not rows:
+        yield "Nothing was committed between, so there was nothing to compare it with."
+        return
+    yield "What was committed between, and how they go together:"
+    for each in rows:
+        first, last = each["first"], each["last"]
+        where = f"version {first}" if first == last else f"versions {first} to {last}"
+        by = f" (rule {each['rule']})" if each["rule"] else ""
+        yield f"  {each['versions']} {each['operation']}, {where}: {each['meaning']}{by}"
+
+
+def _of_commit(one: Row) -> str:
+    version, built_on = one["version"], one["built_on"]
+    if one["rebased"]:
+        return (
+            f"The rows that it deletes were still there: its deletion vectors were merged with "
+            f"newer ones on top of version {built_on}, and it stands as version {version}."
+        )
+    if one["rebased_over"]:
+        return f"None of them touched what it touches: it stands as version {version}, unchanged."
+    return f"It stands as version {version}."
+
+
+def _of_refusal(row: Row, required: list[Row]) -> Iterable[str]:
+    conflict = row["conflict"]
+    if isinstance(conflict, dict):
+        yield (
+            f"Version {conflict['winner_version']} of {conflict['table_name']}, "
+            f"{conflict['winner_operation']} by transaction {conflict['winner_transaction_id']}, "
+            f"came first: {conflict['rule']}{_on(conflict)}."
+        )
+        if conflict["advice"]:
+            yield f"What to do: {conflict['advice']}"
+    elif row["code"] is not None:
+        yield f"{row['code']}: {row['message']}"
+    for each in required:
+        yield (
+            f"The client required {each['requirement']} of {each['table_name']}; it has "
+            f"{each['actual']}."
+        )
+
+
+def _on(conflict: Row) -> str:
+    parts = [
+        f"{name} {', '.join(map(str, found))}"
+        for name in ("fragments", "keys")
+        if isinstance(found := conflict[name], Sequence) and found
+    ]
+    return f" on {' and '.join(parts)}" if parts else ""
