@@ -19,7 +19,7 @@ from typing import Any, Protocol
 from commitlog.client.connection import Anchor, Awaited, Connection
 from commitlog.core.chain import Chain
 from commitlog.errors import CommitLogError
-from commitlog.model.records import Answered, LeaderStarted, Outcome, Status
+from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Status
 from commitlog.ports import Reader
 
 _log = logging.getLogger("commitlog")
@@ -32,11 +32,16 @@ class OutcomesSource(Protocol):
     def read_outcomes(self, partition: int, offset: int = 0) -> Reader[Answered]:
         """Read the outcomes topic from an offset on."""
 
+    def genesis(self, partition: int = 0) -> Genesis:
+        """Return a partition's Genesis."""
 
-def chain_at(anchor: Anchor | None) -> Chain:
+
+def chain_at(anchor: Anchor | None, genesis: Genesis) -> Chain:
     """Return the chain as it stands behind an outcome that is known to be valid."""
     chain = Chain()
     if anchor is not None:
+        # Without it, the next leader's start would be taken for another log's.
+        chain.genesis = genesis
         chain.epoch, chain.sequence, chain.hash = anchor.epoch, anchor.sequence, anchor.hash
         chain.leader = LeaderStarted(anchor.epoch, "", "", anchor.sequence, b"", b"")
     return chain
@@ -104,7 +109,7 @@ class Fallback:
                 default=None,
             )
         )
-        chain = chain_at(start)
+        chain = chain_at(start, self._log.genesis(self._connection.partition))
         first = start.offset if start else -1
         unreadable: list[tuple[Outcome, int]] = []
         reader = self._log.read_outcomes(self._connection.partition, first + 1)

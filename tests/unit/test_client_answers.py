@@ -16,8 +16,10 @@ from lance.fragment import write_fragments
 from commitlog import CommitLog, NoSuchTable, OutcomeUnknown, Status, Unavailable
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
+from commitlog.client.connection import Anchor
+from commitlog.client.fallback import chain_at
 from commitlog.client.runtime import RuntimeSettings
-from commitlog.model.records import Code, Submitted
+from commitlog.model.records import Code, Genesis, LeaderStarted, Submitted
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
 
 QUICK = RuntimeSettings(fallback_after_seconds=0.3, request_timeout_seconds=5)
@@ -298,3 +300,14 @@ def test_a_forked_child_connects_anew(client: CommitLog) -> None:
     deadline.cancel()
     assert os.waitstatus_to_exitcode(status) == 0
     assert client.append("a$t", {"id": [2]}).version == 3
+
+
+def test_a_client_that_reads_the_topic_follows_the_next_leader() -> None:
+    genesis = Genesis(log="commitlog", log_id="a-log", cluster_id="a-cluster", partition=0)
+    anchor = Anchor(offset=7, epoch=1, sequence=5, hash=b"a hash")
+    next_leader = LeaderStarted(2, "127.0.0.1:1", "another", 5, b"a hash", b"")
+    assert chain_at(anchor, genesis).admit(next_leader) == ""
+    without = chain_at(anchor, genesis)
+    without.genesis = None
+    assert "no genesis" in without.admit(next_leader)
+    assert chain_at(None, genesis).genesis is None, "it is read from the topic's beginning"
