@@ -15,9 +15,6 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.broker_fixture"]
 
-# Minutes of seeds; how many make every fault happen on a slow machine isn't settled yet.
-collect_ignore_glob = [] if os.environ.get("COMMITLOG_TEST_SIMULATION") else ["simulation/*"]
-
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(
     "dev", max_examples=50, deadline=timedelta(seconds=2), suppress_health_check=_SLOW_MACHINE

@@ -12,7 +12,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -30,11 +30,11 @@ from commitlog.adapters.kafka_io import (
     Watermarks,
 )
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger
-from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
 from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
 from commitlog.errors import TopicSettings, Unavailable, WrongLog
 from commitlog.model.records import Answered, Genesis, Submitted
-from commitlog.ports import LogIdentity
+from commitlog.ports import LogIdentity, RawRecord
 from commitlog.protocol import (
     LOG_NAME_DEFAULT,
     OUTCOMES_SETTINGS,
@@ -201,6 +201,21 @@ class KafkaLog:
             to_answered,
             patient=patient,
         )
+
+    def read_raw(
+        self, partition: int, offset: int = 0, *, is_transactions: bool
+    ) -> KafkaReader[RawRecord]:
+        """Read one of the two topics from an offset on, as bytes."""
+        topic = self._topics[0] if is_transactions else self._topics[1]
+        return KafkaReader(self._settings, self._watermarks, topic, partition, offset, to_raw)
+
+    def tombstone(self, partition: int, keys: Sequence[bytes]) -> None:
+        """Name transactions that compaction may remove; Unavailable if not all were appended."""
+        writer = self.transactions_writer()
+        try:
+            writer.tombstone(partition, keys, self.timeout_seconds)
+        finally:
+            writer.close()
 
     def transactions_writer(self) -> KafkaTransactionsWriter:
         """Return a writer that threads may share."""

@@ -10,12 +10,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
 from commitlog.errors import InvalidTransaction, UnsupportedFormat
+
+if TYPE_CHECKING:
+    from commitlog.adapters.storage_remote import RemoteStore
 
 _counter = itertools.count()
 
@@ -47,7 +51,7 @@ class ObjectStore(Protocol):
 
 def local_path(location: str) -> Path | None:
     """Return the folder that a location means, or None if it isn't a local one."""
-    if "://" not in location:
+    if "://" not in location and not location.startswith("file:/"):
         return Path(location)
     parts = urlsplit(location)
     if parts.scheme in {"file", "file-object-store"}:
@@ -55,15 +59,19 @@ def local_path(location: str) -> Path | None:
     return None
 
 
-def store_for(location: str) -> ObjectStore:
+def store_for(location: str) -> LocalStore | RemoteStore:
     """Open the store of a location."""
     path = local_path(location)
     if path is None:
+        from commitlog.adapters.storage_remote import SCHEMES, RemoteStore
+
         scheme = location.split("://", 1)[0]
-        raise UnsupportedFormat(
-            f"location {location!r} has the scheme {scheme!r}; this version keeps tables on local"
-            " paths (or file://). Choose a local location"
-        )
+        if scheme not in SCHEMES:
+            raise UnsupportedFormat(
+                f"location {location!r} has the scheme {scheme!r}; this version knows local paths,"
+                f" file:// and {', '.join(f'{name}://' for name in sorted(SCHEMES))}"
+            )
+        return RemoteStore(location)
     return LocalStore(path)
 
 
@@ -93,9 +101,10 @@ class LocalStore:
     def size(self, path: str) -> int:
         """Return a file's size in bytes, or -1 if there is none."""
         try:
-            return os.stat(self._resolve(path)).st_size
+            found = os.stat(self._resolve(path))
         except (FileNotFoundError, NotADirectoryError):
             return -1
+        return -1 if stat.S_ISDIR(found.st_mode) else found.st_size
 
     def write(self, path: str, data: bytes) -> None:
         """Put a file, replacing what was there."""
@@ -136,6 +145,13 @@ class LocalStore:
                         yield entry.name
         except FileNotFoundError:
             return
+
+    def walk(self) -> Iterator[str]:
+        """Yield the paths of all files; folders that go away meanwhile are passed over."""
+        for folder, _, names in os.walk(self._root):
+            below = os.path.relpath(folder, self._root)
+            for name in names:
+                yield name if below == "." else f"{below}/{name}"
 
     def _temporary(self, full: str, data: bytes) -> str:
         temporary = f"{full}.tmp-{os.getpid()}-{next(_counter)}"

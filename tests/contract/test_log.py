@@ -262,6 +262,23 @@ def test_a_reader_returns_no_more_than_asked_for_and_knows_where_it_is(log: Log)
     reader.close()
 
 
+def test_a_reader_passes_over_tombstones(world: World, log: Log) -> None:
+    topic = transactions_topic(world.log_name)
+    append_all(log, [transaction()])
+    for number in range(3):
+        world.append_raw(topic, 0, b"%d/tombstone" % number, None)
+    reader = log.read_transactions(0, 2)
+    deadline = time.monotonic() + 10
+    while reader.position() < 5 and time.monotonic() < deadline:
+        assert reader.poll(timeout_seconds=0.1) == []
+    assert reader.position() == reader.end_offset() == 5, "they count as read"
+    assert append_all(log, [transaction()]) == [5]
+    assert [each.offset for each in reader.poll(timeout_seconds=10)] == [5]
+    assert [each.offset for each in transactions_of(log)] == [0, 1, 5]
+    assert [each.offset for each in transactions_of(log, offset=3)] == [5]
+    reader.close()
+
+
 def test_an_offset_outside_of_the_log_is_an_error(world: World, log: Log) -> None:
     reader = log.read_outcomes(0, 100)
     with pytest.raises(CorruptLog, match=r"outside of"):
@@ -333,7 +350,7 @@ def test_what_cannot_be_decoded_is_a_record_all_the_same(world: World, log: Log)
     topic = transactions_topic(world.log_name)
     known = str(uuid.uuid4())
     world.append_raw(topic, 0, f"{known}/a".encode(), b"no Avro")
-    world.append_raw(topic, 0, f"{known}/a".encode(), None)
+    world.append_raw(topic, 0, f"{known}/b".encode(), b"")
     world.append_raw(topic, 0, b"\xff\xfe", b"\xc3\x01" + b"\0" * 8)
     append_all(log, [transaction()])
     found = transactions_of(log, offset=1)

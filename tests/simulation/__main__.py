@@ -1,4 +1,8 @@
-"""Runs seeds of the simulation: `python -m tests.simulation --seeds 1000000 --workers 16`."""
+"""Runs seeds of the simulation: `python -m tests.simulation --seeds 1000000 --jobs 16`.
+
+Without `--seeds` it makes the runs of `seeds.txt`, as the tests do. A seed that fails is printed
+as soon as it is known; `--seed N` with the same `--transactions` makes its run again, line by line.
+"""
 
 from __future__ import annotations
 
@@ -6,47 +10,58 @@ import argparse
 import sys
 import time
 
-from tests.simulation.runner import Total, run_many
-from tests.simulation.world import TRANSACTIONS, run_seed
+from tests.simulation.runner import SEEDS_FILE, Run, Total, run_many, runs_of
+from tests.simulation.world import run_seed
+
+PROGRESS_SECONDS = 10.0
 
 
 def main() -> int:
     """Run; return 0 if every seed held."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many")
-    parser.add_argument("--start", type=int, default=0, help="the first one")
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first one")
     parser.add_argument("--seed", type=int, help="run this one alone and print the whole run")
-    parser.add_argument("--transactions", type=int, default=TRANSACTIONS, help="per seed")
-    parser.add_argument("--workers", type=int, default=0, help="processes; 0: one per core")
+    parser.add_argument("--transactions", type=int, default=40, help="per seed (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=0, help="processes; 0: one per core")
     options = parser.parse_args()
     if options.seed is not None:
         report = run_seed(options.seed, transactions=options.transactions, listing=True)
         print("\n".join(report.listing))
         print(f"seed {report.seed}: {report.problem or 'holds'}; trace {report.trace}")
         return 1 if report.problem else 0
-    seeds = range(options.start, options.start + options.seeds)
-    printed_at = time.monotonic()
-
-    def progress(total: Total) -> None:
-        nonlocal printed_at
-        if time.monotonic() - printed_at > 10 or total.seeds == options.seeds:
-            printed_at = time.monotonic()
-            hours = total.simulated_seconds / 3600
-            print(
-                f"{total.seeds} of {options.seeds} seeds, {hours:.2f} simulated hours, "
-                f"{len(total.problems)} failed {sorted(total.problems)[:10]}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    total = run_many(
-        seeds,
-        workers=options.workers,
-        transactions=options.transactions,
-        progress=progress,
-    )
+    if options.seeds is None:
+        runs = runs_of(SEEDS_FILE.read_text(encoding="utf-8"))
+    else:
+        seeds = range(options.first, options.first + options.seeds)
+        runs = [Run(seed, options.transactions) for seed in seeds]
+    total = run_many(runs, jobs=options.jobs, progress=_Progress(len(runs)))
     print("\n".join(total.lines()))
     return 1 if total.problems else 0
+
+
+class _Progress:
+    """Says on standard error how far it is."""
+
+    def __init__(self, runs: int) -> None:
+        self._runs = runs
+        self._said_at = time.monotonic()
+        self._failed: set[int] = set()
+
+    def __call__(self, total: Total) -> None:
+        for seed in total.problems.keys() - self._failed:
+            self._failed.add(seed)
+            self._say(f"seed {seed}: {total.problems[seed]}")
+        if time.monotonic() - self._said_at > PROGRESS_SECONDS:
+            self._said_at = time.monotonic()
+            hours = total.simulated_seconds / 3600
+            self._say(
+                f"{total.seeds:,} of {self._runs:,} seeds, {hours:.2f} simulated hours, "
+                f"{len(total.problems)} failed"
+            )
+
+    def _say(self, line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

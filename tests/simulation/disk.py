@@ -8,6 +8,7 @@ overwrites.
 
 from __future__ import annotations
 
+import errno
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -189,6 +190,10 @@ class MemoryFolder:
     def replace(self, name: str, data: bytes) -> None:
         """Put a file, which then outlasts a crash."""
         self._scheduler.point(self._process, f"disk-replace {name}")
+        if self._process.is_disk_full:
+            self._scheduler.counters["disk full"] += 1
+            self._files[f"{name}.tmp"] = data[: len(data) // 2]
+            raise OSError(errno.ENOSPC, "simulated: no space left on device")
         self._files[name] = data
         self._scheduler.trace("disk", self._process.name, name, len(data), hash_of(data))
         self._scheduler.point(self._process, f"disk-replaced {name}")

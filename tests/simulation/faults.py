@@ -1,7 +1,8 @@
 """What goes wrong, when: each seed has some kinds of faults, at random moments.
 
 Kills, pauses and preemptions happen at the scheduler's points and a store's errors at its calls;
-the rest happens here, as steps of a task of its own.
+the rest happens here, as steps of a task of its own. Which kinds a seed has is left to chance, but
+for one of each sort, which follows from its number: a row of seeds has them all.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from commitlog.adapters.memory_cluster import Append, Fate
@@ -30,9 +32,27 @@ HOUR = 3600.0
 YEAR = 365 * 24 * HOUR
 DAY_MS = 24 * 3600 * 1000
 
-TOMBSTONES_ARE_RECORDS = True
-"""Today a tombstone gets an outcome like a record, so that compaction, which removes it, makes the
-log unreadable from its beginning. Until readers pass over tombstones, no seed has both."""
+RATES: dict[str, tuple[float, ...]] = {
+    "kill": (0.0003, 0.001),
+    "pause": (0.0005, 0.002),
+    "preempt": (0.01, 0.05),
+    "append refused": (0.002, 0.01),
+    "append lost": (0.002, 0.01),
+    "append untold": (0.002, 0.01),
+    "append held back": (0.002, 0.01),
+    "hole": (0.01,),
+    "store error": (0.005, 0.05),
+    "stale list": (0.5,),
+    "late file": (0.02,),
+    "build refused": (0.05,),
+    "answer lost": (0.05, 0.3),
+    "answer twice": (0.1,),
+    "acknowledged twice": (0.004,),
+    "two leaders": (0.002, 0.01),
+}
+"""How often something goes wrong when it may; one of these, or never."""
+COSTLY_EVERY = 100
+"""One seed in so many has a record of 16 MiB, and one an id that is sent a thousand times."""
 
 HOT = (
     *("", "", "", "", "append", "create", "disk-replace", "end", "list", "move", "poll", "put"),
@@ -57,23 +77,16 @@ class Faults:
         self.is_over = False
         scheduler, chance = world.scheduler, world.scheduler.random
         self.process = Process("faults", is_spared=True)
-
-        def some(*rates: float) -> float:
-            return chance.choice((0.0, *rates))
-
-        scheduler.rates = Rates(
-            some(0.0003, 0.001), some(0.0005, 0.002), some(0.01, 0.05), chance.choice(HOT)
-        )
-        self.fates = {name: some(0.002, 0.01) for name in FATES}
-        self.hole_rate = some(0.01)
-        world.objects.error_rate = some(0.005, 0.05)
-        world.objects.stale_rate = some(0.1)
+        self._healing: list[tuple[float, Callable[[], None]]] = []
+        self._next_at = 0.3
+        scheduler.rates = Rates(hot=HOT[world.seed % len(HOT)])
+        self.fates = dict.fromkeys(FATES, 0.0)
+        self.hole_rate = 0.0
+        setters = self._rates()
+        for number, (name, rates) in enumerate(RATES.items()):
+            rate = chance.choice((0.0, *rates))
+            setters[name](rates[-1] if number == world.seed % len(RATES) else rate)
         world.objects.has_put_if_absent = chance.random() < 0.7
-        world.late_files = some(0.02)
-        world.build_refusals = some(0.05)
-        world.answers_lost = some(0.05, 0.3)
-        world.answers_twice = some(0.1)
-        world.spurious_campaigns = some(0.002, 0.01)
         kinds: list[Callable[[], None]] = [
             self._kill_a_node,
             self._pause_a_node,
@@ -92,17 +105,47 @@ class Faults:
             self._new_rules,
             self._release,
             self._tombstone,
+            self._kill_a_writer,
+            self._fill_a_disk,
+            self._control_marker,
+            self._kill_the_index,
         ]
-        self.kinds = [kind for kind in kinds if chance.random() < 0.5] or kinds[:3]
-        has_both = self._tombstone in self.kinds and self._compact in self.kinds
-        if TOMBSTONES_ARE_RECORDS and has_both:
-            self.kinds.remove(chance.choice((self._tombstone, self._compact)))
-        self._healing: list[tuple[float, Callable[[], None]]] = []
-        self._next_at = 0.5
+        surely = kinds[world.seed % len(kinds)]
+        self.kinds = [kind for kind in kinds if kind is surely or chance.random() < 0.5]
+        if world.seed % COSTLY_EVERY == 1:
+            self._often(lambda: world.writers[0].too_large())
+        if world.seed % COSTLY_EVERY == 2:
+            self._often(lambda: world.writers[0].storm(1000))
         world.cluster.on_append = self.fate
         scheduler.add(self.process, "faults", self.step)
-        if chance.random() < 0.02:
-            self._healing.append((1.0, lambda: world.writers[0].too_large()))
+
+    def _rates(self) -> dict[str, Callable[[float], None]]:
+        """Return what sets the rate of each name in `RATES`."""
+        world, rates = self.world, self.world.scheduler.rates
+
+        def of(owner: object, name: str) -> Callable[[float], None]:
+            return lambda rate: setattr(owner, name, rate)
+
+        return {
+            "kill": of(rates, "kill"),
+            "pause": of(rates, "pause"),
+            "preempt": of(rates, "preempt"),
+            **{name: partial(self.fates.__setitem__, name) for name in FATES},
+            "hole": of(self, "hole_rate"),
+            "store error": of(world.objects, "error_rate"),
+            "stale list": of(world.objects, "stale_rate"),
+            "late file": of(world, "late_files"),
+            "build refused": of(world, "build_refusals"),
+            "answer lost": of(world, "answers_lost"),
+            "answer twice": of(world, "answers_twice"),
+            "acknowledged twice": of(world, "told_twice"),
+            "two leaders": of(world, "spurious_campaigns"),
+        }
+
+    def _often(self, do: Callable[[], bool]) -> None:
+        """Try something again and again until it could be done."""
+        if not self.is_over and not do():
+            self._later(0.3, lambda: self._often(do))
 
     def count(self, name: str) -> None:
         """Count a fault."""
@@ -116,7 +159,7 @@ class Faults:
                 self._healing.remove((due, heal))
                 heal()
         if not self.is_over and scheduler.now >= self._next_at:
-            self._next_at = scheduler.now + scheduler.random.expovariate(1.0)
+            self._next_at = scheduler.now + scheduler.random.expovariate(1.5)
             scheduler.random.choice(self.kinds)()
         self.world.reboot_the_dead()
         return False
@@ -131,9 +174,10 @@ class Faults:
         world.objects.hidden.clear()
         world.late_files = world.build_refusals = 0.0
         world.answers_lost = world.answers_twice = world.spurious_campaigns = 0.0
-        for _, heal in self._healing:
+        world.told_twice = 0.0
+        healing, self._healing = self._healing, []
+        for _, heal in healing:
             heal()
-        self._healing.clear()
         world.cluster.release()
 
     def fate(self, append: Append) -> Fate:
@@ -280,6 +324,27 @@ class Faults:
         if not node.is_leading:
             self.world.scheduler.kill(node.process, "to begin from nothing")
             node.disk.clear()
+
+    def _kill_a_writer(self) -> None:
+        self.world.scheduler.random.choice(self.world.writers).die()
+
+    def _kill_the_index(self) -> None:
+        if self.world.indexer is not None:
+            self.world.indexer.kill()
+
+    def _fill_a_disk(self) -> None:
+        """A node can save no checkpoint for a while."""
+        nodes = self.world.nodes
+        leading = [node for node in nodes if node.is_leading]
+        process = self.world.scheduler.random.choice(leading or nodes).process
+        process.is_disk_full = True
+        self._later(3.0, lambda: setattr(process, "is_disk_full", False))
+
+    def _control_marker(self) -> None:
+        """An offset that holds no record, as another program's Kafka transaction leaves it."""
+        self.count("offset without a record")
+        topic = self.world.scheduler.random.choice(self.world.topics)
+        self.world.cluster.partition(topic, 0).end += 1
 
     def _storm(self) -> None:
         copies = self.world.scheduler.random.choice((5, 20))

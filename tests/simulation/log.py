@@ -7,6 +7,7 @@ from typing import Any, Generic
 
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.adapters.memory import Decode, MemoryLog, MemoryOutcomesWriter, MemoryReader
+from commitlog.adapters.memory_cluster import Partition
 from commitlog.errors import Unavailable
 from commitlog.model.records import Answered, Genesis, Submitted
 from commitlog.ports import LogIdentity, OnDelivery, Record
@@ -18,10 +19,15 @@ class SimulatedReader(Generic[Record]):
     """Never blocks: to wait is to let others run."""
 
     def __init__(
-        self, reader: MemoryReader[Record], scheduler: Scheduler, process: Process, name: str
+        self,
+        reader: MemoryReader[Record],
+        partition: Partition,
+        scheduler: Scheduler,
+        process: Process,
+        name: str,
     ) -> None:
         """Wrap a reader."""
-        self._reader, self._scheduler = reader, scheduler
+        self._reader, self._partition, self._scheduler = reader, partition, scheduler
         self._process, self._name = process, name
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Record]:
@@ -34,7 +40,7 @@ class SimulatedReader(Generic[Record]):
         return records
 
     def _poll(self, records_max: int) -> list[Record]:
-        if self._process.is_cut_off:
+        if self._process.is_cut_off or self._reader.position() == self._partition.end:
             return []
         if self._process.is_spared:
             records_max = 1
@@ -70,11 +76,20 @@ class SimulatedWriter:
     ) -> None:
         """Wrap a writer."""
         self._writer, self._scheduler, self._process = writer, scheduler, process
+        self.told_twice: Callable[[], float] = lambda: 0.0
+        """How often an acknowledgement comes a second time."""
 
     def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
         """Send an outcome on its way."""
         self._scheduler.point(self._process, f"append {key}")
-        self._writer.append(key, value, on_delivery)
+
+        def delivered(offset: int, error: Exception | None) -> None:
+            on_delivery(offset, error)
+            if error is None and self._scheduler.chance(self.told_twice()):
+                self._scheduler.counters["acknowledged twice"] += 1
+                on_delivery(offset, error)
+
+        self._writer.append(key, value, delivered)
         self._scheduler.point(self._process, f"append-done {key}")
 
     def poll(self, timeout_seconds: float) -> int:
@@ -100,16 +115,15 @@ class SimulatedWriter:
 
 def remembering(decode: Decode[Record]) -> Decode[Record]:
     """Decode each record once: values never change, and many processes read them again."""
-    known: dict[tuple[int, int, int, bytes | None, bytes | None], Record] = {}
+    known: dict[tuple[int, int, int, bytes | None, bytes | None], Record | None] = {}
 
     def remembered(
         partition: int, offset: int, time_ms: int, key: bytes | None, value: bytes | None
-    ) -> Record:
+    ) -> Record | None:
         what = (partition, offset, time_ms, key, value)
-        found = known.get(what)
-        if found is None:
-            found = known[what] = decode(*what)
-        return found
+        if what not in known:
+            known[what] = decode(*what)
+        return known[what]
 
     return remembered
 
@@ -132,7 +146,7 @@ class SimulatedLog:
         decoders: Decoders,
         scheduler: Scheduler,
         process: Process,
-        on_writer: Callable[[int], None] = lambda number: None,
+        on_writer: Callable[[int, SimulatedWriter], None] = lambda number, writer: None,
     ) -> None:
         """Let a process use the log."""
         self._log, self._decoders = log, decoders
@@ -156,23 +170,34 @@ class SimulatedLog:
         self, partition: int, offset: int = 0, *, patient: bool = False
     ) -> SimulatedReader[Submitted]:
         """Read the transactions topic from an offset on."""
-        topic, decode = transactions_topic(self.name), self._decoders.submitted
-        reader = MemoryReader(self._log.cluster, topic, partition, offset, decode)
-        return SimulatedReader(reader, self._scheduler, self._process, "transactions")
+        return self._read(
+            transactions_topic(self.name), partition, offset, self._decoders.submitted
+        )
 
     def read_outcomes(
         self, partition: int, offset: int = 0, *, patient: bool = False
     ) -> SimulatedReader[Answered]:
         """Read the outcomes topic from an offset on."""
-        topic, decode = outcomes_topic(self.name), self._decoders.answered
-        reader = MemoryReader(self._log.cluster, topic, partition, offset, decode)
-        return SimulatedReader(reader, self._scheduler, self._process, "outcomes")
+        return self._read(outcomes_topic(self.name), partition, offset, self._decoders.answered)
+
+    def _read(
+        self, topic: str, partition: int, offset: int, decode: Decode[Record]
+    ) -> SimulatedReader[Record]:
+        cluster = self._log.cluster
+        return SimulatedReader(
+            MemoryReader(cluster, topic, partition, offset, decode),
+            cluster.partition(topic, partition),
+            self._scheduler,
+            self._process,
+            topic.rpartition(".")[2],
+        )
 
     def outcomes_writer(self, partition: int) -> SimulatedWriter:
         """Return a writer for one term of one leader."""
         writer = self._log.outcomes_writer(partition)
-        self._on_writer(writer._number)
-        return SimulatedWriter(writer, self._scheduler, self._process)
+        simulated = SimulatedWriter(writer, self._scheduler, self._process)
+        self._on_writer(writer._number, simulated)
+        return simulated
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"the simulation doesn't need Log.{name}")

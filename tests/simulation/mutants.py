@@ -1,27 +1,14 @@
-"""Broken histories and broken programs: a checker that doesn't notice them is no checker.
+"""Broken histories: a checker that doesn't notice them is no checker.
 
-A history mutant changes what a run recorded, in one place, to what a bug would have recorded. A
-program mutant breaks the code itself, and simulation has to notice within a few seeds; some are
-bugs that simulation found here.
+A mutant changes what a run recorded, in one place, to what a bug would have recorded.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
-from unittest import mock
 
-from commitlog.core.chain import Chain
-from commitlog.core.replica import Replica
-from consumers.checkpoint import Checkpoint
-from consumers.events import Event
-from consumers.follower import Follower
-from consumers.leader import Leader
-from consumers.materializer import Materializer
-from consumers.session import Session
 from tests.simulation.history import FinalRows
 from tests.simulation.rows import Entry, Spec
 
@@ -331,161 +318,6 @@ HISTORY_MUTANTS: tuple[Mutant, ...] = (
     ignore_an_expectation,
     answer_a_record_twice,
 )
-
-
-def _delivered_in_any_order(
-    self: Leader, sequence: int, offset: int, error: Exception | None
-) -> None:
-    """Take what is acknowledged for the oldest in flight, whatever it is."""
-    if self._failure is None and error is None and self._in_flight:
-        event = self._in_flight.popleft()
-        event.offset = offset
-        self._next_offset = offset + 1
-        self._acknowledged.append(event)
-    elif error is not None:
-        self._end(error)
-
-
-_append = Leader._append
-_write_next = Materializer._write_next
-_campaign = Session.campaign
-
-
-def _told_before_acknowledged(self: Leader, submitted: Any, decision: Any) -> None:
-    _append(self, submitted, decision)
-    if self._in_flight:
-        self._on_acknowledged([self._in_flight[-1]])
-
-
-def _without_epoch(self: Chain, outcome: Any) -> str:
-    if outcome.sequence != self.sequence + 1:
-        return "sequence"
-    self.sequence, self.hash = outcome.sequence, outcome.hash
-    return ""
-
-
-def _campaign_without_reading(self: Session, node: str, started_at_ms: int) -> int:
-    """Lead as soon as LeaderStarted is sent."""
-    epoch = self.follower.replica.chain.epoch + 1
-    _campaign(self, node, started_at_ms)
-    return epoch
-
-
-def _forgetting(self: Materializer, files: Any, count: int) -> None:
-    """Take what was applied once for what is applied now (a failure after the write)."""
-    _write_next(self, files, count)
-    if files.naming_scheme == "V2" and files.written_version % 7 == 0:
-        files.applied = 1
-
-
-def _checkpoint_at_any_time(self: Session) -> bool:
-    """Save the machine as it is, ahead of the log."""
-    self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
-    return True
-
-
-def _deletions_without_union(base: Any, deleted: Any, rows: Any, **more: Any) -> Any:
-    from pyroaring import BitMap
-
-    from commitlog.core.deletion_vectors import merge_deletions
-
-    return merge_deletions(base, BitMap(), rows, **more)
-
-
-def _staged_deleted_too_soon(self: Materializer, files: Any, count: int) -> None:
-    """Let a failure to delete a staged manifest end what was already written."""
-    changes = [change for change, _ in list(files.pending)[:count]]
-    _write_next(self, files, count)
-    for change in changes:
-        if change.staged_path:
-            files.applied = 1
-            files.store.delete(change.staged_path)
-            files.applied = 0
-
-
-def _catch_up_unsuspecting(self: Follower, timeout_seconds: float) -> list[Event]:
-    """Read to the end, wherever that is."""
-    end = self._outcomes.end_offset()
-    events: list[Event] = []
-    while self._outcomes.position() < end or self.replica.waiting_for is not None:
-        events.extend(self.step(0.1))
-    return events
-
-
-def _published_at_once(self: Leader, submitted: Any, decision: Any) -> None:
-    """The materializer sees what Kafka hasn't acknowledged."""
-    _append(self, submitted, decision)
-    event: Event
-    for event in list(self._in_flight)[-1:]:
-        session = getattr(self._on_acknowledged, "__self__", None)
-        if session is not None:
-            session.materializer.put([event])
-
-
-Break = Callable[[], AbstractContextManager[Any]]
-
-PROGRAM_MUTANTS: dict[str, Break] = {
-    "writers are told before Kafka acknowledges": lambda: mock.patch.object(
-        Leader, "_append", _told_before_acknowledged
-    ),
-    "acknowledgements are taken in any order": lambda: mock.patch.object(
-        Leader, "_delivered", _delivered_in_any_order
-    ),
-    "outcomes of any epoch and chain are valid": lambda: mock.patch.object(
-        Chain, "_admit_outcome", _without_epoch
-    ),
-    "a leader doesn't read its LeaderStarted back": lambda: mock.patch.object(
-        Session, "campaign", _campaign_without_reading
-    ),
-    "no conflict is found": lambda: mock.patch(
-        "commitlog.core.commits.first_conflict", return_value=None
-    ),
-    "a merged deletion vector is no union": lambda: mock.patch(
-        "commitlog.core.rebase.merge_deletions", _deletions_without_union
-    ),
-    "a duplicate isn't recognized": lambda: mock.patch(
-        "commitlog.core.machine.find_repeat", return_value=None
-    ),
-    "the materializer skips a change": lambda: mock.patch.object(
-        Materializer, "_write_next", _forgetting
-    ),
-    "a staged manifest that stays spoils the next version": lambda: mock.patch.object(
-        Materializer, "_write_next", _staged_deleted_too_soon
-    ),
-    "a lost tail is not noticed": lambda: mock.patch.object(
-        Follower, "catch_up", _catch_up_unsuspecting
-    ),
-    "files are written before the commit": lambda: mock.patch.object(
-        Leader, "_append", _published_at_once
-    ),
-    "a checkpoint has what is in flight": lambda: _all(
-        mock.patch.object(Session, "checkpoint", _checkpoint_at_any_time),
-        mock.patch.object(Leader, "is_idle", property(lambda self: True)),
-    ),
-    "a checkpoint isn't compared with the log": lambda: mock.patch(
-        "consumers.session.check_log_holds"
-    ),
-    "a transaction isn't compared with its outcome": lambda: mock.patch.object(
-        Replica, "_check", return_value=None
-    ),
-    "records decided before a restart are decided again": lambda: mock.patch.object(
-        Replica, "resume_point", _resume_without_decided
-    ),
-    "keys are not compared": lambda: mock.patch(
-        "commitlog.core.commits.keys_of", return_value=None
-    ),
-}
-
-
-def _all(*patches: AbstractContextManager[Any]) -> AbstractContextManager[Any]:
-    stack = ExitStack()
-    for patch in patches:
-        stack.enter_context(patch)
-    return stack
-
-
-def _resume_without_decided(self: Replica) -> tuple[int, list[int]]:
-    return next(iter(self.undecided), self.transactions_position), []
 
 
 def mutated(

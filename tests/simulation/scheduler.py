@@ -16,7 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 DEPTH_MAX = 5
-IDLE_SECONDS = 0.03
+IDLE_SECONDS = 0.05
+STEP_SECONDS = (0.0002, 0.0005, 0.001, 0.003)
 
 
 class Killed(BaseException):
@@ -32,6 +33,7 @@ class Process:
     paused_until: float = 0.0
     is_cut_off: bool = False
     """Whether the log doesn't answer it."""
+    is_disk_full: bool = False
     is_spared: bool = False
     """Nothing happens to it: writers' and the observer's own machinery."""
 
@@ -157,13 +159,11 @@ class Scheduler:
     def step(self) -> bool:
         """Run one step of a task that is ready, or let time pass; return whether one ran."""
         self.steps += 1
-        self.now += self.random.choice((0.0002, 0.0005, 0.001, 0.003))
+        self.now = now = self.now + STEP_SECONDS[int(self.random.random() * len(STEP_SECONDS))]
         ready = [
             task
             for task in self.tasks
-            if not task.is_running
-            and task.wakes_at <= self.now
-            and task.process.paused_until <= self.now
+            if task.wakes_at <= now and not task.is_running and task.process.paused_until <= now
         ]
         if not ready:
             times = [

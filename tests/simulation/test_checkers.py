@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.simulation import porcupine
+from tests.simulation.broken_programs import PROGRAM_MUTANTS
 from tests.simulation.history import check
 from tests.simulation.mutants import (
     HISTORY_MUTANTS,
-    PROGRAM_MUTANTS,
     History,
     answer_out_of_real_time_order,
     commit_half_of_a_transaction,
@@ -27,8 +27,12 @@ from tests.simulation.mutants import (
 from tests.simulation.world import run_seed
 
 SEEDS = range(6)
-SEEDS_PER_PROGRAM = 60
 TRANSACTIONS = 120
+SHORT = 40
+LIKELY = (0, 1, 2, 3, 7, 10, 18, 28, 42, 58, 110, 134)
+"""Seeds that caught broken programs once, and are tried first."""
+SEEDS_PER_PROGRAM = 1000
+"""The rarest bug shows in one of a hundred; what a seed does changes with the program."""
 VISIBLE_TO_CLIENTS = (
     answer_out_of_real_time_order,
     commit_half_of_a_transaction,
@@ -39,6 +43,8 @@ VISIBLE_TO_CLIENTS = (
     skip_a_version,
 )
 """Mutants that a client can notice; of the others only the log tells."""
+SOMETIMES_EXCUSED = refuse_without_a_reason
+"""A commit that was under way at the same time may have been the reason."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,20 +83,22 @@ def test_every_broken_history_is_caught(
     assert caught == made
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_broken_program_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
     caught: dict[str, int] = {}
     for name, broken in PROGRAM_MUTANTS.items():
-        for seed in range(SEEDS_PER_PROGRAM):
+        for seed in (*LIKELY, *range(SEEDS_PER_PROGRAM)):
             with broken():
-                report = run_seed(seed)
+                report = run_seed(seed, transactions=SHORT)
             if report.problem:
                 caught[name] = seed
                 break
     with capsys.disabled():
-        print(f"\nbroken programs: {len(caught)} of {len(PROGRAM_MUTANTS)} caught")
+        rate = 100 * len(caught) / len(PROGRAM_MUTANTS)
+        print(f"\nbroken programs: {len(caught)} of {len(PROGRAM_MUTANTS)} caught ({rate:.0f} %)")
         for name, seed in caught.items():
-            print(f"  by seed {seed:2}: {name}")
+            print(f"  by seed {seed:3}: {name}")
     assert caught.keys() == PROGRAM_MUTANTS.keys()
 
 
@@ -111,5 +119,7 @@ def test_porcupine_agrees(
         count = verdicts.count("illegal")
         print(f"\nporcupine: {len(sound)} sound, {count} of {len(broken)} broken histories caught")
     assert set(sound) == {"ok"}
-    assert {mutant for mutant, _ in broken} == set(VISIBLE_TO_CLIENTS)
-    assert set(verdicts) == {"illegal"}
+    judged = [(mutant, verdict) for (mutant, _), verdict in zip(broken, verdicts, strict=True)]
+    assert {mutant for mutant, verdict in judged if verdict == "illegal"} == set(VISIBLE_TO_CLIENTS)
+    assert {mutant for mutant, verdict in judged if verdict == "ok"} <= {SOMETIMES_EXCUSED}
+    assert set(verdicts) <= {"illegal", "ok"}

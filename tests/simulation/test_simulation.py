@@ -9,57 +9,54 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.runner import FAULTS, run_many
+from tests.simulation.runner import FAULTS, SEEDS_FILE, Run, run_many, run_quietly, runs_of
+from tests.simulation.world import TRANSACTIONS
 
-SEEDS = int(os.environ.get("COMMITLOG_SIMULATION_SEEDS", "150"))
-SECONDS_MAX = 75.0
-SEEDS_AT_LEAST = 40
-"""So many make it certain enough that every fault happens; more are a matter of time."""
-KEPT = Path(__file__).with_name("seeds.txt")
+REPEATED = (Run(1, 40), Run(2, 40), Run(3, 100))
 
 
-def kept_seeds() -> list[int]:
-    """Return the seeds that failed once."""
-    lines = KEPT.read_text(encoding="utf-8").splitlines()
-    return [int(line.split("#")[0]) for line in lines if line.split("#")[0].strip()]
+def test_a_row_of_seeds_is_written_with_a_dash() -> None:
+    assert runs_of("# seeds\n\n7-8 25\n3 200 # failed once\n") == [
+        Run(7, 25),
+        Run(8, 25),
+        Run(3, 200),
+    ]
 
 
-@pytest.mark.timeout(300)
-def test_seeds_that_failed_once_hold() -> None:
-    total = run_many(kept_seeds(), workers=2)
-    assert not total.problems
-
-
-@pytest.mark.timeout(600)
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_seeds_hold_and_every_fault_happens(capsys: pytest.CaptureFixture[str]) -> None:
-    total = run_many(range(SEEDS), workers=2, seconds_max=SECONDS_MAX)
+    runs = runs_of(SEEDS_FILE.read_text(encoding="utf-8"))
+    total = run_many(runs, jobs=2)
     with capsys.disabled():
         print("\nsimulation: " + "\n  ".join(total.lines()))
     assert not total.problems
-    assert total.seeds >= min(SEEDS, SEEDS_AT_LEAST)
-    assert total.fewest_transactions >= 200
-    assert total.fewest_faults >= 3
+    assert total.seeds == len(runs)
     assert not [name for name in FAULTS if not total.counters[name]]
+    long_runs = [run for run in runs if run.transactions >= TRANSACTIONS]
+    assert len(total.faults_in_long_runs) == len(long_runs) > 0
+    assert min(total.faults_in_long_runs) >= 3
 
 
 @pytest.mark.timeout(300)
 def test_a_seed_reproduces_its_run_to_the_byte() -> None:
-    """In two processes whose sets and dictionaries hash differently."""
+    """In processes whose sets and dictionaries hash differently, and after other seeds."""
     code = (
-        "import logging; logging.disable(50); from tests.simulation.world import run_seed; "
-        "print(*(run_seed(seed, transactions=100).trace for seed in (1, 2, 3)))"
+        "from tests.simulation.runner import Run, run_quietly; import sys; "
+        "print(*(run_quietly(Run(*map(int, a.split(',')))).trace for a in sys.argv[1:]))"
     )
-    traces = {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
+    here = [run_quietly(run).trace for run in REPEATED]
+    again = [run_quietly(run).trace for run in reversed(REPEATED)]
+    assert again == here[::-1]
+    assert len(set(here)) == len(REPEATED)
+    for hash_seed in ("1", "2"):
+        elsewhere = subprocess.run(
+            [sys.executable, "-c", code, *(f"{r.seed},{r.transactions}" for r in REPEATED)],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
             cwd=Path(__file__).parents[2],
             capture_output=True,
             text=True,
             check=True,
             timeout=200,
-        ).stdout
-        for seed in ("1", "2")
-    }
-    assert len(traces) == 1
-    assert len(set(traces.pop().split())) == 3
+        )
+        assert elsewhere.stdout.split() == here

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import random
+import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from unittest import mock
 
 from commitlog.adapters.memory import MemoryLog
@@ -21,6 +24,8 @@ from tests.simulation.disk import Objects
 from tests.simulation.endings import run_ending
 from tests.simulation.faults import Faults
 from tests.simulation.history import FinalRows
+from tests.simulation.indexer import Indexer
+from tests.simulation.log import SimulatedWriter
 from tests.simulation.node import Node
 from tests.simulation.requests import ROOT, Requests
 from tests.simulation.rows import Entry
@@ -29,10 +34,13 @@ from tests.simulation.writers import Writer
 
 TRANSACTIONS = 200
 EPOCH_MS = 1_800_000_000_000
+INDEX_EVERY = 4
+"""Of the long runs so many share one that keeps a version index, which costs more than the run."""
 TROUBLE_STEPS_MAX = 30_000
 """Some seeds have so many faults that hardly anything commits; they end here."""
 STEPS_MAX = 90_000
 HEAL_SECONDS = 120.0
+SETTLE_STEPS = 20
 
 
 @dataclass
@@ -47,6 +55,7 @@ class Report:
     statuses: Counter[str] = field(default_factory=Counter)
     counters: Counter[str] = field(default_factory=Counter)
     simulated_seconds: float = 0.0
+    cpu_seconds: float = 0.0
     steps: int = 0
     listing: list[str] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
@@ -61,12 +70,14 @@ class World:
 
     def __init__(self, seed: int, *, transactions: int = TRANSACTIONS) -> None:
         """Build it; nothing has run yet."""
+        self.seed = seed
         self.scheduler = Scheduler(seed)
         self.transactions_wanted = transactions
         self.submitted = 0
         self.clock_offset = 0.0
         self.late_files = self.build_refusals = 0.0
         self.answers_lost = self.answers_twice = self.spurious_campaigns = 0.0
+        self.told_twice = 0.0
         self.rogue_paths: list[tuple[str, bytes]] = []
         self.writer_processes: dict[int, Process] = {}
         self.eager_standbys = seed % 3 == 0
@@ -86,6 +97,7 @@ class World:
         self.nodes = [Node(self, number) for number in range(chance.choice((2, 2, 3)))]
         self.writers = [Writer(self, number) for number in range(chance.choice((2, 4)))]
         self.faults = Faults(self)
+        self.indexer: Indexer | None = None
 
     @property
     def wants_more(self) -> bool:
@@ -100,11 +112,12 @@ class World:
         """Count something that happened."""
         self.scheduler.counters[name] += by
 
-    def writer_of(self, process: Process) -> Callable[[int], None]:
+    def writer_of(self, process: Process) -> Callable[[int, SimulatedWriter], None]:
         """Return what learns which process a writer's number belongs to."""
 
-        def learn(number: int) -> None:
+        def learn(number: int, writer: SimulatedWriter) -> None:
             self.writer_processes[number] = process
+            writer.told_twice = lambda: self.told_twice
 
         return learn
 
@@ -173,6 +186,11 @@ class World:
                 node.boot_at = 0.0
                 node.boot()
 
+    def keep_index(self, folder: Path) -> None:
+        """Let a version index follow the log."""
+        indexer = self.indexer = Indexer(self, folder)
+        self.scheduler.add(indexer.process, "index", indexer.step)
+
     def run(self) -> None:
         """Run to the last transaction, heal, and validate."""
         scheduler = self.scheduler
@@ -186,24 +204,24 @@ class World:
                 raise Violation(f"I15 only {self.submitted} transactions in {STEPS_MAX} steps")
         self.faults.heal()
         deadline = scheduler.now + HEAL_SECONDS
-        while not self.is_settled():
-            scheduler.step()
+        while what := self.unsettled():
+            for _ in range(SETTLE_STEPS):
+                scheduler.step()
             if scheduler.now > deadline:
-                raise Violation(f"I15 not settled: {self.unsettled()}")
+                raise Violation(f"I15 not settled: {what}")
         validations.validate(self)
+        if self.indexer is not None:
+            self.indexer.check()
         self.final_rows = validations.rows_by_path(self.auditor)
         run_ending(self)
 
-    def is_settled(self) -> bool:
-        """Say whether everything has its outcome, its answer and its files."""
-        return not self.unsettled()
-
     def unsettled(self) -> str:
-        """Name what is still under way."""
+        """Name what has no outcome, answer or file yet; "" if everything has."""
         replica = self.auditor.follower.replica
         self.auditor.follow()
         self.auditor.follower.step(0)
-        if replica.undecided or replica.transactions_position < self.end_of_transactions():
+        position = self.auditor.follower.transactions.position()
+        if replica.undecided or position < self.end_of_transactions():
             return f"{len(replica.undecided)} records have no outcome"
         if any(writer.pending for writer in self.writers):
             return "a writer waits for an answer"
@@ -230,15 +248,16 @@ def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = Fal
         return f"{ids.getrandbits(8 * count):0{2 * count}x}"
 
     report = Report(seed)
-    with (
-        mock.patch("uuid.uuid4", uuid4),
-        mock.patch("secrets.token_hex", token_hex),
-        mock.patch("time.time_ns", return_value=EPOCH_MS * 1_000_000),
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(mock.patch("uuid.uuid4", uuid4))
+        stack.enter_context(mock.patch("secrets.token_hex", token_hex))
+        stack.enter_context(mock.patch("time.time_ns", return_value=EPOCH_MS * 1_000_000))
         world = World(seed, transactions=transactions)
         if listing:
             world.scheduler.listing = report.listing
         try:
+            if transactions >= TRANSACTIONS and seed % INDEX_EVERY == 0:
+                world.keep_index(Path(stack.enter_context(tempfile.TemporaryDirectory())))
             world.run()
         except Violation as violation:
             report.problem = str(violation)

@@ -99,13 +99,14 @@ class Writer:
         self._append(transaction)
 
     def _submit_new(self) -> None:
-        chance = self.world.scheduler.random
+        world, chance = self.world, self.world.scheduler.random
         kinds = ("append", "append", "append", "delete", "delete", "update", "config", "both")
         kind = chance.choice(kinds)
-        if not self.world.auditor.spec.tables or chance.random() < 0.06:
+        if not world.auditor.spec.tables or chance.random() < 0.06:
             kind = "create"
         elif chance.random() < 0.03:
             kind = chance.choice(("drop", "rename", "remake", "again"))
+            world.count("table dropped, renamed or made again")
         request = self._request(kind)
         if request.operations:
             self._send(request, kind)
@@ -224,12 +225,26 @@ class Writer:
             self.pending[transaction.transaction_id].asked_at = world.scheduler.now
         self._writer.append(transaction, partition=0)
 
-    def storm(self, copies: int) -> None:
-        """Send one pending transaction again many times, as a retrying client library does."""
+    def die(self) -> None:
+        """End the process; the next one knows what was sent from a journal, or knows nothing."""
+        self.world.count("writer killed")
+        self.world.scheduler.trace("kill", self.process.name)
+        self._writer.close()
+        self._writer = self.world.log.transactions_writer()
+        self.inbox.clear()
+        if self.world.scheduler.random.random() < 0.5:
+            self.pending.clear()
+
+    def storm(self, copies: int) -> bool:
+        """Send one pending transaction again many times; return whether there was one."""
         for pending in list(self.pending.values())[:1]:
             self.world.count("one id many times", copies)
+            if copies >= 1000:
+                self.world.count("one id a thousand times")
             for _ in range(copies):
                 self._append(pending.transaction)
+            return True
+        return False
 
     def reuse_id(self) -> None:
         """Send other content under an id that is in use."""
@@ -250,11 +265,14 @@ class Writer:
                     self.world.put_file(self.process, location, path, data)
                 self._writer.append(transaction, partition=0)
 
-    def too_large(self) -> None:
-        """Try a record over the limit: it is refused before anything is sent."""
+    def too_large(self) -> bool:
+        """Try a record over the limit, which is refused before anything is sent; return whether.
+
+        There may be no table yet.
+        """
         views = self._views()
         if not views:
-            return
+            return False
         request = Request()
         self.world.requests.append(request, views[0])
         huge = Transaction(
@@ -270,3 +288,4 @@ class Writer:
         self.world.auditor.expect(
             self.world.end_of_transactions() == end, "I7 a record over the limit was sent"
         )
+        return True

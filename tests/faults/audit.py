@@ -1,0 +1,201 @@
+"""Compares the log with what writers were told, with every leader's state, and with the files.
+
+It reads the log itself, from the beginning, with the product's follower, so that its state is a
+replay; each LeaderStarted holds the digest of another process's state at the same sequence.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import lance
+
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.storage import store_for
+from commitlog.codecs.manifest_file import encode_manifest, manifest_name
+from commitlog.core.creation import empty_state
+from commitlog.core.decisions import Change
+from commitlog.core.machine import Machine
+from commitlog.core.manifest import ManifestState, apply_delta
+from commitlog.core.replica import Replica
+from commitlog.model.records import Genesis, Status
+from consumers.events import Event
+from consumers.follower import Follower
+from consumers.verify import Options, verify
+from tests.faults.processes import Violated, Writer
+
+CATCH_UP_SECONDS = 120.0
+FILES_SECONDS = 60.0
+
+
+@dataclass
+class _Table:
+    location: str
+    state: ManifestState
+    version: int = 0
+    unchecked: dict[int, bytes] = field(default_factory=dict)
+    """Manifests whose files were not compared yet."""
+
+
+class Audit:
+    """A replay of the log that goes on from round to round."""
+
+    def __init__(self, log: KafkaLog, genesis: Genesis) -> None:
+        """Begin before the first record."""
+        self._log, self._genesis = log, genesis
+        self.machine = Machine(genesis)
+        # The follower applies as much as it read at once; ours goes from outcome to outcome.
+        self._follower = Follower(log, genesis, Machine(genesis), Replica())
+        self.committed: dict[str, int] = {}
+        """The sequence at which an id committed."""
+        self.sequences: dict[int, tuple[str, str, int | None]] = {}
+        """By sequence: id, status, and the sequence that it repeats."""
+        self.digests: dict[int, bytes] = {0: self.machine.digest()}
+        """The state's digest after each sequence."""
+        self._terms: set[int] = set()
+        self._tables: dict[str, _Table] = {}
+        self.checked: Counter[str] = Counter()
+
+    @property
+    def epoch(self) -> int:
+        """The newest valid term."""
+        return self._follower.replica.chain.epoch
+
+    @property
+    def voids(self) -> int:
+        """How many outcome records nobody may heed."""
+        return self._follower.replica.void_count
+
+    def read(self) -> None:
+        """Read to the log's present end."""
+        for event in self._follower.catch_up(CATCH_UP_SECONDS):
+            self._take(event)
+        for leader, _ in list(self._follower.replica.terms):
+            if leader.epoch not in self._terms:
+                self._terms.add(leader.epoch)
+                if self.digests[leader.sequence] != leader.state_digest:
+                    raise Violated(f"epoch {leader.epoch} began with another state than a replay's")
+        self.checked["terms"] = len(self._terms)
+
+    def check(self, writers: list[Writer]) -> None:
+        """Compare everything up to the log's present end."""
+        self.read()
+        for writer in writers:
+            self._check_told(writer)
+        self._check_files()
+        self._check_rows(writers)
+
+    def check_from_nothing(self) -> None:
+        """Replay the whole log once more, and let `verify` walk it."""
+        again = Audit(self._log, self._genesis)
+        try:
+            self._compare(again)
+        finally:
+            again.close()
+
+    def _compare(self, again: Audit) -> None:
+        again.read()
+        self.read()
+        if again.machine.digest() != self.digests[again.machine.sequence]:
+            raise Violated("a second replay came to another state")
+        # Files are compared as they come; under load the newest ones aren't there yet.
+        verdict = verify(self._log, 0, Options(log_only=True))
+        if not verdict.is_whole:
+            raise Violated(f"verify: {verdict.problem}")
+        self.checked["replays"] += 1
+
+    def close(self) -> None:
+        """Let go of the log."""
+        self._follower.close()
+
+    def _take(self, event: Event) -> None:
+        outcome = event.outcome
+        self.sequences[outcome.sequence] = (
+            outcome.transaction_id,
+            str(outcome.status),
+            outcome.answers,
+        )
+        if outcome.status is Status.COMMITTED and outcome.answers is None:
+            earlier = self.committed.setdefault(outcome.transaction_id, outcome.sequence)
+            if earlier != outcome.sequence:
+                raise Violated(
+                    f"{outcome.transaction_id} committed at {earlier} and at {outcome.sequence}"
+                )
+        self.machine.apply(event.submitted, outcome)
+        self.digests[outcome.sequence] = self.machine.digest()
+        for change in event.changes:
+            self._change(change)
+
+    def _change(self, change: Change) -> None:
+        if change.delta is None:
+            return
+        table = self._tables.get(change.incarnation)
+        if table is None:
+            table = self._tables[change.incarnation] = _Table(change.location, empty_state())
+        apply_delta(table.state, change.delta)
+        table.version = change.version
+        table.unchecked[change.version] = encode_manifest(table.state, change.message or None)
+
+    def _check_told(self, writer: Writer) -> None:
+        """What a writer was told is what the log says."""
+        for entry in writer.entries():
+            if "told" not in entry:
+                continue
+            found = self.sequences.get(entry["sequence"])
+            if found is None:
+                if entry["sequence"] > self.machine.sequence:
+                    continue  # told after we read
+                raise Violated(f"{writer.name} was told {entry}, which the log doesn't have")
+            transaction_id, status, answers = found
+            first = answers if answers is not None else entry["sequence"]
+            is_right = status == entry["status"] and (
+                transaction_id == entry["told"]
+                and (status != "committed" or self.committed[transaction_id] == first)
+            )
+            if not is_right:
+                raise Violated(f"{writer.name} was told {entry}, the log says {found}")
+            self.checked["answers"] += 1
+
+    def _check_files(self) -> None:
+        """Each version has its file, with the bytes that follow from the log."""
+        deadline = time.monotonic() + FILES_SECONDS
+        for table in self._tables.values():
+            store = store_for(table.location)
+            for version, expected in list(table.unchecked.items()):
+                path = f"_versions/{manifest_name(version)}"
+                while store.size(path) < 0:
+                    if time.monotonic() > deadline:
+                        raise Violated(f"version {version} of {table.location} has no file")
+                    time.sleep(0.02)
+                if store.read(path) != expected:
+                    raise Violated(f"{path} of {table.location} isn't what the log says")
+                del table.unchecked[version]
+                self.checked["manifests"] += 1
+
+    def _check_rows(self, writers: list[Writer]) -> None:
+        """The tables hold what was committed and not removed since, each row once."""
+        expected: dict[str, Counter[int]] = {}
+        entries = [entry for writer in writers for entry in writer.entries()]
+        asked = {entry["asked"]: entry for entry in entries if "asked" in entry}
+        for transaction_id, _ in sorted(self.committed.items(), key=lambda item: item[1]):
+            entry = asked.get(transaction_id)
+            if entry is None:
+                continue  # the making of a table
+            for table, number in entry["adds"]:
+                expected.setdefault(table, Counter())[number] += 1
+            for table, number in entry["removes"]:
+                expected.setdefault(table, Counter())[number] -= 1
+        for table_id, table in self.machine.tables.items():
+            name = "$".join(table_id)
+            dataset = lance.dataset(table.location, version=table.version)
+            found = Counter(dataset.to_table(columns=["id"]).column("id").to_pylist())
+            wanted = +expected.get(name, Counter())
+            if found != wanted:
+                lost, more = wanted - found, found - wanted
+                raise Violated(
+                    f"{name} at {table.version}: {sum(lost.values())} rows are missing "
+                    f"{sorted(lost)[:3]}, {sum(more.values())} too many {sorted(more)[:3]}"
+                )
+            self.checked["rows"] = sum(found.values())
