@@ -134,7 +134,11 @@ class Checkpoints:
         path = root / "checkpoints" / str(genesis.partition)
         self._folder: Folder = folder or DiskFolder(path)
         self._genesis = genesis
-        self._identity = {**asdict(identity), "log_id": genesis.log_id}
+        self._identity = {
+            **asdict(identity),
+            "log_id": genesis.log_id,
+            "partition": genesis.partition,
+        }
         self._saved: dict[str, tuple[int, str, int]] = {}
 
     def load(self) -> Checkpoint | None:
@@ -243,18 +247,22 @@ def check_log_holds(
 
     A topic that lost its tail may be as long again by now, with other records.
     """
+    _check_ends(log, partition, checkpoint)
     offset = checkpoint.outcome_offset
     if offset < 0:
+        _check_epoch(log, partition, checkpoint, 0, clock)
         return
     chain = checkpoint.chain
     answered = _record_at(log.read_outcomes(partition, offset), offset, clock)
     outcome = answered.record if answered is not None else None
-    if not isinstance(outcome, Outcome) or outcome.hash != chain.hash:
+    is_it = isinstance(outcome, Outcome) and outcome.sequence == chain.sequence
+    if not isinstance(outcome, Outcome) or not is_it or outcome.hash != chain.hash:
         raise CorruptLog(
             f"outcome {chain.sequence} of the checkpoint is not at offset {offset} of the outcomes "
             "topic: the topic lost its tail, or the checkpoint is from another history. Run "
             "`commitlog verify`"
         )
+    _check_epoch(log, partition, checkpoint, outcome.epoch, clock)
     offset = outcome.transaction_offset
     submitted = _record_at(log.read_transactions(partition, offset), offset, clock)
     record = submitted.record if submitted is not None else None
@@ -268,6 +276,49 @@ def check_log_holds(
             f"offset {offset} of the transactions topic: the topic lost records. Run "
             "`commitlog verify`"
         )
+
+
+def _check_ends(log: Log, partition: int, checkpoint: Checkpoint) -> None:
+    """Compare both positions with where the topics end."""
+    answered, submitted = checkpoint.outcomes_position, checkpoint.transactions_position
+    for reader, name, position in (
+        (log.read_outcomes(partition, answered), "outcomes", answered),
+        (log.read_transactions(partition, submitted), "transactions", submitted),
+    ):
+        try:
+            end = reader.end_offset()
+        finally:
+            reader.close()
+        if end < position:
+            raise CorruptLog(
+                f"the checkpoint was made when the {name} topic was read to offset {position}, and "
+                f"now it ends at {end}: it lost its tail. Run `commitlog verify`"
+            )
+
+
+def _check_epoch(
+    log: Log, partition: int, checkpoint: Checkpoint, epoch: int, clock: Callable[[], float]
+) -> None:
+    """Find the start of the checkpoint's term, if it comes after the last outcome's `epoch`."""
+    leader = checkpoint.chain.leader
+    if epoch == checkpoint.chain.epoch or leader is None:
+        return
+    deadline = clock() + READ_SECONDS
+    reader = log.read_outcomes(partition, max(checkpoint.outcome_offset, 0))
+    try:
+        while reader.position() < checkpoint.outcomes_position:
+            for answered in reader.poll(timeout_seconds=0.1):
+                if getattr(answered.record, "leader_id", "") == leader.leader_id:
+                    return
+            if clock() > deadline:
+                raise Unavailable(f"the outcomes could not be read in {READ_SECONDS:.0f} s")
+    finally:
+        reader.close()
+    raise CorruptLog(
+        f"the checkpoint was made in epoch {leader.epoch} of leader {leader.leader_id}, which the "
+        "outcomes topic doesn't have there: it lost its tail, or the checkpoint is from another "
+        "history. Run `commitlog verify`"
+    )
 
 
 def _record_at(reader: Reader[Record], offset: int, clock: Callable[[], float]) -> Record | None:

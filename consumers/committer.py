@@ -28,19 +28,20 @@ from commitlog.codecs.avro import (
     seal_outcome,
 )
 from commitlog.core.decisions import BuildWanted, Need
-from commitlog.errors import Fenced, InvalidTransaction, Unavailable
+from commitlog.errors import Fenced, InvalidTransaction, TopicSettings, Unavailable
 from commitlog.model.records import Genesis, Outcome, Submitted, Transaction
 from commitlog.model.table import parse_table_id
 from commitlog.ports import Log
 from consumers.answers import Answers
-from consumers.bypass import quarantine_foreign
 from consumers.checkpoint import Checkpoints
 from consumers.events import Event
 from consumers.follower import Follower, Recordings
+from consumers.guards import Guards
 from consumers.leader import Leader
 from consumers.leader_watch import LeaderWatch
 from consumers.observer import StoreObserver, unbuilt
 from consumers.old_versions import OldVersions
+from consumers.positions import version_at
 from consumers.session import Session
 
 REQUEST_SECONDS = 30.0
@@ -95,6 +96,8 @@ class Committer:
             port=options.port,
             token=options.token,
         )
+        pace = self._answers.pace
+        self._guards = Guards(log, options.partition, self._old_versions, pace=pace)
         self.node = ""
 
     def run(self, stop: threading.Event) -> None:
@@ -108,6 +111,7 @@ class Committer:
 
     def _run_session(self, stop: threading.Event) -> None:
         """Recover, stand by, lead one term."""
+        self._guards.await_settings(stop)
         session = Session(self._log, self._genesis, self._checkpoints, on_readable=self._readable)
         self._session = session
         session.materializer.start()
@@ -144,7 +148,13 @@ class Committer:
                 return
 
     def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
-        observer = StoreObserver(self._genesis.tables_root, session.materializer.wait_for)
+        observer = StoreObserver(
+            self._genesis.tables_root,
+            session.materializer.wait_for,
+            write_version=lambda table, version: self._old_versions.materialize(
+                session.catalogue.head(table), version
+            ),
+        )
         leader = session.lead(epoch, self.node, observer)
         self._leader = leader
         session.on_committed = self._answers.committed
@@ -153,10 +163,11 @@ class Committer:
         logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
         self._on_ready(self.node)
         try:
-            failure = leader.run(stop, self._checkpoint, self._options.checkpoint_seconds)
+            with self._guards.during(leader, session):
+                failure = leader.run(stop, self._checkpoint, self._options.checkpoint_seconds)
             if failure is None:
                 self._checkpoint(wait_seconds=5.0)
-            elif not isinstance(failure, Fenced | Unavailable):
+            elif not isinstance(failure, Fenced | Unavailable | TopicSettings):
                 raise failure
         finally:
             observer.close()
@@ -219,6 +230,7 @@ class Committer:
             "namespaces": self._namespaces,
             "iceberg_table": self._iceberg_table,
             "iceberg_tables": self._iceberg_tables,
+            "said": self._said,
         }
         if method in methods:
             return methods[method](params)
@@ -226,10 +238,10 @@ class Committer:
             return await self._materialize(params)
         if method == "transaction":
             return await self._transaction(params)
-        if method == "quarantine":
-            return await self._quarantine(params)
-        if method == "dry_run":
-            return await self._dry_run(params)
+        slow = {"version_at": self._version_at, "quarantine": self._quarantine}
+        slow["dry_run"] = self._dry_run
+        if method in slow:
+            return await slow[method](params)
         raise InvalidTransaction(
             f"there is no request {method!r}", field="method", value=method, advice="Upgrade"
         )
@@ -248,6 +260,7 @@ class Committer:
             "voids": follower.replica.void_count,
             "outcomes": dict(session.outcomes),
             "ready": leader is not None,
+            **self._guards.status(),
         }
 
     def _table(self, params: Mapping[str, Any]) -> dict[str, Any]:
@@ -305,26 +318,17 @@ class Committer:
             "transaction": base64.b64encode(content).decode(),
         }
 
+    async def _version_at(self, params: Mapping[str, Any]) -> int:
+        """Return a table's newest version at a position of the log."""
+        table, sequence = parse_table_id(params.get("table", "")), int(params.get("sequence", 0))
+        return await version_at(self._open_session, self._leader, table, sequence)
+
     async def _quarantine(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Move versions that were written around the log, ahead of a table's head, away."""
-        session = self._open_session
-        table = parse_table_id(params.get("table", ""))
-        epoch = session.follower.replica.chain.epoch
-
-        def work() -> list[str]:
-            for answered in self._log.last_outcome_records(self._options.partition, 1):
-                newest = answered.record
-                if getattr(newest, "epoch", 0) > epoch:
-                    raise Unavailable("another committer leads; ask it")
-            location = session.catalogue.head(table).location
-            return quarantine_foreign(
-                location,
-                lambda: session.catalogue.head(table),
-                self._old_versions.materialize,
-            )
-
+        session, table = self._open_session, parse_table_id(params.get("table", ""))
         loop = asyncio.get_running_loop()
-        return {"quarantined": await loop.run_in_executor(None, work)}
+        moved = loop.run_in_executor(None, self._guards.quarantine, session, table)
+        return {"quarantined": await moved}
 
     async def _materialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
         session = self._open_session
@@ -336,6 +340,11 @@ class Committer:
         loop = asyncio.get_running_loop()
         path = await loop.run_in_executor(None, self._old_versions.materialize, head, version)
         return {"version": version, "path": path}
+
+    def _said(self, params: Mapping[str, Any]) -> list[Any]:
+        """Return what clients said of versions, in their order."""
+        head = self._open_session.catalogue.head(parse_table_id(params.get("table", "")))
+        return [head.said(int(version)) for version in params.get("versions", ())]
 
     async def _dry_run(self, params: Mapping[str, Any]) -> dict[str, Any]:
         """Decide a transaction on the present head and tell, without appending anything."""

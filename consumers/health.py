@@ -22,6 +22,12 @@ from commitlog.ports import Log
 LEADER_TIMEOUT_SECONDS = 2.0
 UNDECIDED_MAX = 20_000
 """More than this waiting at the leader is some seconds of work."""
+LAG_SECONDS_MAX = 30.0
+"""A transaction that waits longer for its decision is waiting for somebody to look."""
+SILENCE_SECONDS_MAX = 10.0
+"""The leader's deciding thread comes by at least every second; then it hangs."""
+SETTINGS_SECONDS = 3600.0
+SETTINGS_RETRY_SECONDS = 10.0
 INDEX_LAG_SECONDS = 5.0
 """The index is fresh if it has what the leader had decided so long ago."""
 INTERVAL_SECONDS = 1.0
@@ -74,7 +80,11 @@ class Health:
         ]
         self.sequences: dict[int, int] = {}
         """What each partition's leader had decided at the last check."""
+        self.statuses: dict[int, dict[str, Any]] = {}
+        """What each partition's leader said of itself last."""
         self._decided: deque[tuple[float, dict[int, int]]] = deque(maxlen=1000)
+        self._topics: Check | None = None
+        self._topics_due = float("-inf")
         self._found: tuple[Check, ...] = ()
         self._found_at = float("-inf")
         self._closed = threading.Event()
@@ -106,6 +116,7 @@ class Health:
         sequences: dict[int, int] = {}
         for partition in range(len(self._connections)):
             checks.append(self._leader(partition, sequences))
+        checks.append(self._settings())
         self.sequences = sequences
         if self._root is not None:
             checks.append(self._index(self._root, sequences))
@@ -120,6 +131,20 @@ class Health:
         identity = self._log.identity()
         return f"log {identity.log!r} on cluster {identity.cluster_id}"
 
+    def _settings(self) -> Check:
+        """Look at the topics' settings each hour, and again soon while they are wrong."""
+        now = time.monotonic()
+        if self._topics is None or now >= self._topics_due:
+
+            def look() -> str:
+                self._log.check_settings()
+                return "no setting would lose or reorder records"
+
+            self._topics = finding("topics", look, "correct them; the leader waits until they are")
+            is_right = self._topics.level is Level.OK
+            self._topics_due = now + (SETTINGS_SECONDS if is_right else SETTINGS_RETRY_SECONDS)
+        return self._topics
+
     def _leader(self, partition: int, sequences: dict[int, int]) -> Check:
         name = "leader" if len(self._connections) == 1 else f"leader {partition}"
 
@@ -132,6 +157,7 @@ class Health:
     def _judge(
         self, name: str, status: dict[str, Any], partition: int, sequences: dict[int, int]
     ) -> Check | str:
+        self.statuses[partition] = status
         sequences[partition] = int(status["sequence"])
         where = f"{status['node']} leads in epoch {status['epoch']}"
         waiting = int(status.get("undecided", 0))
@@ -140,6 +166,14 @@ class Health:
         if waiting > UNDECIDED_MAX:
             advice = "let writers pause; see the committer's log for what holds it up"
             return Check(name, Level.FAIL, f"{where}; {waiting} transactions wait", advice)
+        lag = float(status.get("decision_lag_seconds", 0))
+        silence = float(status.get("deciding_silence_seconds", 0))
+        if lag > LAG_SECONDS_MAX or silence > SILENCE_SECONDS_MAX:
+            late = f"a transaction has been waiting for {lag:.0f} s"
+            hung = f"its deciding thread has been silent for {silence:.0f} s"
+            found = f"{where}; {hung if silence > SILENCE_SECONDS_MAX else late}"
+            advice = "see the committer's log for what holds it up: a store, or a build"
+            return Check(name, Level.FAIL, found, advice)
         failing = status.get("failing_tables") or []
         if failing:
             return Check(

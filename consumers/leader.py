@@ -35,6 +35,7 @@ from commitlog.core.replica import Replica
 from commitlog.errors import CommitLogError, Fenced
 from commitlog.model.records import Submitted
 from commitlog.ports import OutcomesWriter
+from commitlog.protocol import session_in_key
 from consumers.events import Event
 from consumers.follower import Follower
 
@@ -127,6 +128,25 @@ class Leader:
     def undecided_count(self) -> int:
         """How many transactions were read and not decided."""
         return len(self._replica.undecided)
+
+    def waiting(self) -> Counter[str]:
+        """Return how many transactions of each session have no outcome in Kafka; any thread."""
+        while True:
+            try:
+                waiting = list(self._replica.undecided.values())
+                waiting += [event.submitted for event in self._in_flight]
+            except RuntimeError:  # decided or acknowledged while one looked
+                continue
+            return Counter(session_in_key(submitted.key) for submitted in waiting)
+
+    @property
+    def oldest_undecided(self) -> int:
+        """The offset of the transaction that has waited longest, -1 if none waits; any thread."""
+        while True:
+            try:
+                return next(iter(self._replica.undecided), -1)
+            except RuntimeError:  # decided while one looked
+                continue
 
     @property
     def failure(self) -> Exception | None:
@@ -308,9 +328,11 @@ class Leader:
         """Take one acknowledgement, on the acknowledging thread."""
         if self._failure is not None:
             return
-        first = self._in_flight[0].outcome.sequence
+        first = self._in_flight[0].outcome.sequence if self._in_flight else 0
         if error is not None:
             self._end(Fenced(f"an outcome was not acknowledged: {error}"))
+        elif not first:
+            self._end(Fenced(f"outcome {sequence} was acknowledged twice"))
         elif sequence != first:
             # Offsets alone don't show this: what is missing took none.
             self._end(Fenced(f"outcome {sequence} was acknowledged, and {first} before it wasn't"))

@@ -34,6 +34,7 @@ from commitlog.core.tables import is_in
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
+from consumers.unusable import open_or_fail_later
 
 VERSIONS = "_versions"
 QUARANTINE = "_quarantine"
@@ -103,6 +104,7 @@ class Materializer:
         self.written_sequence = 0
         """Up to this outcome, everything has its files."""
         self._unwritten: deque[Event] = deque()
+        self._newest_written = 0
         self.manifests_written = 0
         self.bytes_written = 0
 
@@ -115,7 +117,7 @@ class Materializer:
         state: ManifestState,
     ) -> None:
         """Take a table as a checkpoint has it, before `start`."""
-        store = self._open_store(location)
+        store = open_or_fail_later(self._open_store, location)
         files = TableFiles(table, incarnation, location, policy, store, state, "")
         files.written_version = state.version
         self._by_incarnation[incarnation] = files
@@ -216,7 +218,7 @@ class Materializer:
     def _files_of(self, change: Change) -> TableFiles:
         files = self._by_incarnation.get(change.incarnation)
         if files is None:
-            store = self._open_store(change.location)
+            store = open_or_fail_later(self._open_store, change.location)
             files = TableFiles(
                 change.table,
                 change.incarnation,
@@ -243,13 +245,16 @@ class Materializer:
                 del self._dirty[incarnation]
             except (OSError, CommitLogError) as error:
                 self._failed(files, error)
-        # A table that cannot be written holds back its own answers only.
-        readable = [e for e in self._unwritten if e.unwritten == 0 and not e.readable]
-        for event in readable:
-            event.readable = True
-        while self._unwritten and self._unwritten[0].readable:
-            self.written_sequence = self._unwritten.popleft().outcome.sequence
+        # A table that cannot be written holds back its own answers only, and nobody's memory.
+        waiting, readable = deque[Event](), list[Event]()
+        for event in self._unwritten:
+            event.readable = event.unwritten == 0
+            (readable if event.readable else waiting).append(event)
+        self._unwritten = waiting
         if readable:
+            self._newest_written = max(self._newest_written, readable[-1].outcome.sequence)
+            before = waiting[0].outcome.sequence - 1 if waiting else self._newest_written
+            self.written_sequence = max(self.written_sequence, before)
             self._on_readable(readable)
 
     def _failed(self, files: TableFiles, error: Exception) -> None:

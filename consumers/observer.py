@@ -7,12 +7,15 @@ table, and wait until the version that they build on has its file.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import decode_manifest
@@ -24,15 +27,37 @@ from commitlog.core.decisions import (
     VectorWanted,
     Wanted,
 )
-from commitlog.errors import CommitLogError
+from commitlog.core.machine import Machine
+from commitlog.errors import CommitLogError, Unavailable
 from commitlog.lancepb.table_pb2 import DeletionFile
+from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Observation
+from commitlog.model.table import TableId
 from consumers.follower import RECORDINGS
 
 VECTORS_MAX = 2_000
 BUILD_WAIT_SECONDS = 60.0
+_IMPOSSIBLE = frozenset(
+    {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENOTDIR}
+)
+"""Errors that trying again doesn't mend."""
+
+logger = logging.getLogger(__name__)
 
 WaitFor = Callable[[str, int], "Future[int]"]
+WriteVersion = Callable[[TableId, int], str]
+
+
+def unbuilt(machine: Machine, wanted: BuildWanted) -> Found:
+    """Return what stands for a manifest in a dry run: the head's, under the next version.
+
+    Lance may still refuse to build the real one; all else about the transaction is decided.
+    """
+    head = machine.tables[wanted.table].manifest
+    assert head is not None
+    state = head.fork()
+    state.version = wanted.version - 1 if wanted.target else wanted.version
+    return Found(Observation("", -1), state=state)
 
 
 class StoreObserver:
@@ -44,21 +69,40 @@ class StoreObserver:
         wait_for: WaitFor,
         *,
         open_store: Callable[[str], ObjectStore] = store_for,
+        write_version: WriteVersion | None = None,
         workers: int = 4,
     ) -> None:
-        """Use `wait_for(incarnation, version)` to know that a version can be read."""
+        """Use `wait_for(incarnation, version)` to know that a version can be read.
+
+        `write_version(table, version)` writes the manifest of an older version that has none, as
+        most have under the policy `latest`.
+        """
         self._open_store = open_store
         self._root = tables_root
         self._wait_for = wait_for
+        self._write_version = write_version
         self._stores: dict[str, ObjectStore] = {}
         self._vectors: OrderedDict[tuple[str, str], Found] = OrderedDict()
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="build")
         self._lock = threading.Lock()
 
     def observe(self, wanted: Wanted) -> Found:
-        """Fetch bytes or existence; raise OSError when the store fails."""
+        """Fetch bytes or existence; raise OSError when the store fails.
+
+        Where nothing can ever be, nothing is: a record that names such a place holds nobody up.
+        """
         assert not isinstance(wanted, BuildWanted)
-        store = self._store(wanted.location)
+        try:
+            return self._look(self._store(wanted.location), wanted)
+        except (CommitLogError, ValueError) as error:
+            return Found(Observation(wanted.path, -1), error=str(error))
+        except OSError as error:
+            if error.errno not in _IMPOSSIBLE:
+                raise
+            return Found(Observation(wanted.path, -1), error=str(error))
+
+    def _look(self, store: ObjectStore, wanted: Wanted) -> Found:
+        assert not isinstance(wanted, BuildWanted)
         if isinstance(wanted, VectorWanted):
             return self._vector(store, wanted)
         if isinstance(wanted, FileWanted):
@@ -126,17 +170,34 @@ class StoreObserver:
             self._vectors.popitem(last=False)
         return found
 
+    def _bring_back(self, wanted: BuildWanted) -> None:
+        """Write the manifest of the older version that a Restore or Clone reads."""
+        message = Transaction.FromString(wanted.message)
+        version = message.restore.version or message.clone.ref_version
+        if not version or self._write_version is None:
+            return
+        try:
+            self._write_version(wanted.table, version)
+        except Unavailable as error:
+            raise OSError(f"version {version} cannot be written now: {error}") from error
+        except CommitLogError as error:
+            # The build will not find it, and says so.
+            logger.warning("version %d cannot be brought back: %s", version, error)
+
     def _build(self, wanted: BuildWanted) -> Found:
         """Wait for the head's file, then for pylance; raise OSError if the store is to blame."""
         # Most logs never need pylance here, and it takes long to load.
-        from commitlog.adapters.lance_builder import Build, BuildRefused, build
+        from commitlog.adapters.cloning import build_clone
+        from commitlog.adapters.lance_builder import build
 
         head = wanted.version - 1
         try:
             self._wait_for(wanted.incarnation, head).result(BUILD_WAIT_SECONDS)
         except TimeoutError as error:
             raise OSError(f"version {head} has no file yet, so nothing can build on it") from error
-        built = build(Build(wanted.location, head, wanted.message, wanted.schema_metadata))
+        self._bring_back(wanted)
+        task = Build(wanted.location, head, wanted.message, wanted.schema_metadata)
+        built = build_clone(task, wanted.target) if wanted.target else build(task)
         if isinstance(built, BuildRefused):
             if built.is_temporary:
                 raise OSError(built.reason)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
 from importlib.metadata import version as package_version
@@ -29,6 +30,7 @@ from consumers.catalogue import Catalogue
 from consumers.checkpoint import Checkpoint, Checkpoints, check_log_holds
 from consumers.events import Event
 from consumers.follower import Follower
+from consumers.iceberg.pruning import remove, superseded
 from consumers.leader import Leader, Observer
 from consumers.materializer import Materializer
 
@@ -57,8 +59,13 @@ class Session:
         """Recover from the newest checkpoint; refuse if the log isn't the one it was made from."""
         self._log = log
         self._partition = genesis.partition
+        self._tables_root = genesis.tables_root
         self._checkpoints = checkpoints
         self._clock = clock
+        self.outcomes: Counter[str] = Counter()
+        """How many acknowledged outcomes of each status were seen in this stay."""
+        self.published: int
+        """Up to this sequence, the catalogue has what was acknowledged."""
         self.on_committed: Listener = lambda events: None
         """Told of acknowledged outcomes, after heads and files."""
         checkpoint = checkpoints.load()
@@ -78,7 +85,7 @@ class Session:
                     table.policy,
                     state_of(diff(empty_state(), table.manifest)),
                 )
-        self.materializer.written_sequence = replica.chain.sequence
+        self.materializer.written_sequence = self.published = replica.chain.sequence
         self.catalogue = Catalogue(
             machine.tables, machine.catalogue.namespaces, machine.iceberg.tables
         )
@@ -128,21 +135,33 @@ class Session:
         )
 
     def checkpoint(self) -> bool:
-        """Save the state if all of it has its files; nothing may be in flight."""
+        """Save the state; return False if some of it has no files yet. Nothing may be in flight.
+
+        A full disk is no reason to stop: the next start then reads more of the log.
+        """
         if self.materializer.written_sequence < self.follower.replica.chain.sequence:
             return False
-        self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
+        try:
+            self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
+        except OSError as error:
+            logger.warning("no checkpoint was saved: %s", error)
         return True
 
     def publish(self, events: list[Event]) -> None:
         """Pass acknowledged events on: heads, files, writers."""
         if not events:
             return
+        pruned: list[tuple[str, str]] = []
         for event in events:
+            pruned += superseded(event.changes, self.catalogue.iceberg_table)
+            self.outcomes[str(event.outcome.status)] += 1
             self.catalogue.apply(event.changes)
             self.catalogue.apply_namespaces(event.submitted, event.outcome)
+        self.published = events[-1].outcome.sequence
         self.materializer.put(events)
         self.on_committed(events)
+        if pruned:
+            remove(pruned, self._tables_root)
 
     def close(self) -> None:
         """End the materializer with what it can still write, and the readers."""
@@ -153,6 +172,8 @@ class Session:
         landed: Future[int] = Future()
 
         def delivered(offset: int, error: Exception | None) -> None:
+            if landed.done():
+                return
             if error is not None:
                 landed.set_exception(error)
             else:

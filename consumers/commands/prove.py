@@ -1,0 +1,279 @@
+"""Commands that prove something of a log: that it is whole, and that all else follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from consumers import output
+from consumers.commands.options import HERE, AsJson, Where, connect
+from consumers.config import ConfigurationError
+from consumers.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from commitlog.ports import Log
+    from consumers.verify import Verdict
+    from consumers.verify.witnesses import Witness
+
+STATE = "verify"
+"""In a root: where an interrupted verification goes on."""
+
+OnePartition = Annotated[
+    int | None, Parameter(help="Only this partition; all of them, if it isn't named.")
+]
+
+
+def verify(
+    *,
+    where: Where = HERE,
+    table: str = "",
+    partition: OnePartition = None,
+    contents: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    log_only: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    chain_only: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    expect_head: Annotated[str, Parameter(show_default=False)] = "",
+    state: Path | None = None,
+    again: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    as_json: AsJson = False,
+) -> ExitCode:
+    """Read the whole log, decide every transaction again, and compare all that follows from it.
+
+    Checks hashes, order and answers from Genesis on, and names the first bad sequence after any
+    edit, drop, swap or truncation; decides each transaction again by the leader's own code; and
+    compares manifests, data files and version index with the log. Changes nothing. Interrupted, it
+    goes on where it was. Ends with 5 if the log is bad, with 1 if only what follows from it is.
+
+    Parameters
+    ----------
+    table
+        Look at this table's files only.
+    contents
+        Read every row of the tables' newest versions too.
+    log_only
+        Look at no table and no index.
+    chain_only
+        Only hashes, order and answers: the fastest.
+    expect_head
+        SEQUENCE:HASH as an earlier run printed it: the log must still have that outcome.
+    state
+        Folder in which an interrupted run goes on (ROOT/verify).
+    again
+        Begin at Genesis, whatever an interrupted run had come to.
+    """
+    from consumers.verify import Options
+    from consumers.verify import verify as check
+
+    config = where.load()
+    folder = state or (config.root / STATE if config.root is not None else None)
+    options = Options(
+        root=config.root,
+        table=table,
+        contents=contents,
+        log_only=log_only,
+        chain_only=chain_only,
+        state=folder,
+        expected_head=_expected(expect_head),
+    )
+    if again and folder is not None:
+        _forget(folder)
+    log = connect(config)
+    try:
+        verdicts = []
+        for number in _partitions(log, partition):
+            with output.progress(f"partition {number}") as bar:
+                verdicts.append(check(log, number, options, on_progress=bar))
+    finally:
+        log.close()
+    if as_json:
+        output.print_json([verdict.to_json() for verdict in verdicts])
+    for verdict in verdicts if not as_json else ():
+        _show(verdict)
+    if not all(verdict.is_log_whole for verdict in verdicts):
+        return ExitCode.STOP
+    return ExitCode.OK if all(v.is_whole for v in verdicts) else ExitCode.REFUSED
+
+
+def _partitions(log: Log, only: int | None) -> Sequence[int]:
+    count = log.partitions()
+    if only is None:
+        return range(count)
+    if not 0 <= only < count:
+        raise ConfigurationError(f"--partition {only}: the log has partitions 0 to {count - 1}")
+    return [only]
+
+
+def _expected(text: str) -> Witness | None:
+    if not text:
+        return None
+    from consumers.verify.witnesses import Witness
+
+    sequence, _, digest = text.partition(":")
+    is_hex = all(character in "0123456789abcdefABCDEF" for character in digest)
+    if not sequence.isdigit() or len(digest) < 8 or not is_hex:
+        raise ConfigurationError(
+            f"--expect-head takes SEQUENCE:HASH with at least 8 digits of the hash, not {text!r}"
+        )
+    return Witness("--expect-head", int(sequence), digest)
+
+
+def _forget(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _show(verdict: Verdict) -> None:
+    from consumers.verify import Kind
+
+    name = f"partition {verdict.partition}"
+    last = verdict.first_bad_sequence
+    resumed = f", going on at {verdict.resumed_at}" if verdict.resumed_at else ""
+    log = (
+        f"{verdict.outcomes} outcomes in {verdict.terms} terms{resumed}, {verdict.committed} "
+        f"committed, {verdict.undecided} undecided, {verdict.voids} void; head {verdict.outcomes}:"
+        f"{verdict.head[:16]}"
+    )
+    if verdict.is_log_whole:
+        output.print_check(name, "ok", log)
+    else:
+        bad = f"sequence {last} is bad: {verdict.problem}; {log}"
+        output.print_check(name, "fail", bad, "stop the committers; keep the topics as they are")
+    bad_kinds = {problem.kind for problem in verdict.problems}
+    for kind, count, what in (
+        (Kind.DECISION, verdict.decided_again, "transactions decided again"),
+        (Kind.MANIFEST, verdict.versions, "compared with the log"),
+        (Kind.FILE, verdict.files, "looked at"),
+        (Kind.ROWS, verdict.rows, "read"),
+        (Kind.INDEX, verdict.index_rows, "rows compared"),
+        (Kind.ARCHIVE, verdict.archived, "archived outcomes proven"),
+    ):
+        if count and kind not in bad_kinds:
+            output.print_check(kind, "ok", f"{count} {what}")
+    if verdict.not_decided_again:
+        gone = f"{verdict.not_decided_again} were decided on files that are gone since"
+        output.print_check(Kind.DECISION, "warn", f"{gone}; they were taken as the log has them")
+    for problem in verdict.problems:
+        output.print_check(problem.kind, "fail", problem.message)
+    more = verdict.problems_count - len(verdict.problems)
+    if more:
+        output.print_check("more", "fail", f"{more} problems like these")
+
+
+def replay(
+    into: Path,
+    /,
+    *,
+    where: Where = HERE,
+    against: Path | None = None,
+    all_versions: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    as_json: AsJson = False,
+) -> ExitCode:
+    """Build every manifest and the version index again from the log alone, in a folder of its own.
+
+    Only the log is read: server and old root may be gone. Where the old root can be seen, every
+    manifest is compared byte by byte (a registered one, which somebody else wrote, by its fields)
+    and the index row by row. Interrupted, it goes on where it was.
+
+    Parameters
+    ----------
+    into
+        The folder to build in: tables/, index.duckdb, and elsewhere/ for tables that lay elsewhere.
+    against
+        Where the old root is now (--root).
+    all_versions
+        Write every version of tables under policy `latest` too, not only the newest.
+    """
+    from consumers.replay import Options
+    from consumers.replay import replay as build
+
+    config = where.load()
+    target = into.expanduser().absolute()
+    old = (against or config.root or Path()).expanduser().absolute()
+    if (config.root or against) and (old == target or old in target.parents):
+        raise ConfigurationError(f"{target} lies in the root {old}: choose a folder outside of it")
+    options = Options(target, old if against or config.root else None, all_versions)
+    log = connect(config)
+    try:
+        results = []
+        for number in range(log.partitions()):
+            with output.progress(f"partition {number}") as bar:
+                results.append(build(log, number, options, on_progress=bar))
+    finally:
+        log.close()
+    if as_json:
+        output.print_json([result.to_json() for result in results])
+    for result in results if not as_json else ():
+        built = f"{result.manifests} manifests, {result.metadata_files} metadata files"
+        compared = (
+            f"{result.equal_bytes} equal byte for byte, {result.equal_fields} by fields, "
+            f"{result.index_rows} index rows equal"
+        )
+        text = f"{result.outcomes} outcomes, {result.tables} tables, {built}; {compared}"
+        output.print_check(f"partition {result.partition}", "ok", text)
+        for problem in result.problems:
+            output.print_check(problem.kind, "fail", problem.message)
+    return ExitCode.OK if all(result.is_equal for result in results) else ExitCode.REFUSED
+
+
+def archive(
+    *,
+    where: Where = HERE,
+    partition: OnePartition = None,
+    through: int | None = None,
+    older_than_days: float | None = None,
+    give_up: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Copy decided records to Parquet files in ROOT/archive, with their proof.
+
+    Each segment is read again from the disk and proven before it counts. From then on whatever
+    reads the log with this root reads old transactions there. Run again, it goes on after the last
+    segment.
+
+    Parameters
+    ----------
+    through
+        Archive up to this sequence; all that is decided, if it isn't named.
+    older_than_days
+        Archive what was decided so long ago.
+    give_up
+        Then let Kafka's compaction remove the archived transactions from their topic: whoever
+        reads the log from its beginning needs the archive ever after. Outcomes stay.
+    """
+    import time
+
+    from consumers.archive.log import FOLDER
+    from consumers.archive.writer import archive as copy
+    from consumers.archive.writer import give_up as tombstone
+
+    config = where.load()
+    folder = config.need_root() / FOLDER
+    before = None
+    if older_than_days is not None:
+        before = int((time.time() - older_than_days * 86_400) * 1000)
+    log = connect(config)
+    try:
+        done = []
+        for number in _partitions(log, partition):
+            with output.progress(f"partition {number}") as bar:
+                result = copy(
+                    log, number, folder, through=through, before_ms=before, on_progress=bar
+                )
+            done.append(result)
+            if give_up:
+                with output.progress(f"partition {number}: giving up") as bar:
+                    tombstone(log, number, folder, result, on_progress=bar)
+    finally:
+        log.close()
+    if as_json:
+        output.print_json([one.to_json() for one in done])
+    for one in done if not as_json else ():
+        text = (
+            f"{one.outcomes} outcomes and {one.transactions} transactions in {one.segments} new "
+            f"segments of {one.bytes:,} bytes; archived through {one.through}:{one.head[:16]}"
+        )
+        gone = f"; {one.given_up} transactions left to compaction" if give_up else ""
+        output.print_check(f"partition {one.partition}", "ok", text + gone)

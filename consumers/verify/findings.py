@@ -1,0 +1,134 @@
+"""What a verification finds: problems, each with where it is, and one verdict per partition."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+PROBLEMS_MAX = 100
+"""So many are told one by one; all are counted."""
+
+
+class Kind(StrEnum):
+    """What a problem is about."""
+
+    CHAIN = "chain"
+    """The outcomes topic: a hash, an order, a record that is missing."""
+    TRANSACTION = "transaction"
+    """The transaction that an outcome answers is missing or isn't the one that was decided."""
+    END = "end"
+    """Somebody remembers more of the log, or other outcomes, than it has."""
+    DECISION = "decision"
+    """The machine comes to another outcome than the log has."""
+    STATE = "state"
+    """A leader began its term on another state than the log makes."""
+    ARCHIVE = "archive"
+    """A file of the archive is gone, or isn't what was written."""
+    RECORDING = "recording"
+    """What an outcome recorded outside itself is gone."""
+    MANIFEST = "manifest"
+    """A version's manifest is missing or isn't what the log says."""
+    BYPASS = "bypass"
+    """A version that the log doesn't know."""
+    FILE = "file"
+    """A data or deletion file is missing or has another size than the log says."""
+    ROWS = "rows"
+    """A table's rows cannot be read, or are not as many as its manifest says."""
+    INDEX = "index"
+    """The version index has other rows than the log makes."""
+
+
+OF_THE_LOG = frozenset({Kind.CHAIN, Kind.TRANSACTION, Kind.END, Kind.DECISION, Kind.STATE})
+"""These mean that the log itself is no longer what was written; the others can be built again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that isn't as it has to be."""
+
+    kind: Kind
+    message: str
+    sequence: int | None = None
+    """The outcome that it is about: where the log is bad, the first bad one."""
+    offset: int | None = None
+    """Where it was noticed in the outcomes topic."""
+    table: str = ""
+    version: int | None = None
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What was found in one partition."""
+
+    partition: int
+    outcomes: int = 0
+    committed: int = 0
+    terms: int = 0
+    voids: int = 0
+    undecided: int = 0
+    head: str = ""
+    """The chain's last hash, in hex: `--expect-head SEQUENCE:HASH` next time."""
+    decided_again: int = 0
+    not_decided_again: int = 0
+    """Transactions that were decided on files which are gone since."""
+    versions: int = 0
+    """Manifests that were compared with the log."""
+    files: int = 0
+    """Data and deletion files that were looked at."""
+    rows: int = 0
+    """Rows that were read (with `--contents`)."""
+    index_rows: int = 0
+    """Rows of the version index that were compared."""
+    archived: int = 0
+    """Outcomes of which the archive was proven."""
+    resumed_at: int = 0
+    """The sequence that an interrupted run had come to; 0: this one began at Genesis."""
+    problems: list[Problem] = field(default_factory=list)
+    problems_count: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems_count
+
+    @property
+    def is_log_whole(self) -> bool:
+        """Whether the log is; what follows from it may still be missing or changed."""
+        return not any(problem.kind in OF_THE_LOG for problem in self.problems)
+
+    @property
+    def first_bad_sequence(self) -> int | None:
+        """The first outcome from which on the log cannot be trusted."""
+        bad = (p.sequence for p in self.problems if p.kind in OF_THE_LOG)
+        return min((sequence for sequence in bad if sequence is not None), default=None)
+
+    @property
+    def problem(self) -> str:
+        """What is wrong first, in words; empty if nothing is."""
+        worst = sorted(self.problems, key=lambda p: p.kind not in OF_THE_LOG)
+        return worst[0].message if worst else ""
+
+    def found(self, problems: Iterable[Problem]) -> None:
+        """Add problems; of the log's own all are kept, of the others the first ones."""
+        for problem in problems:
+            self.problems_count += 1
+            if len(self.problems) < PROBLEMS_MAX or (
+                problem.kind in OF_THE_LOG and self.is_log_whole
+            ):
+                self.problems.append(problem)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        first = {"ok": self.is_whole, "first_bad_sequence": self.first_bad_sequence}
+        return {**first, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
+        """Return what `to_json` made an object of."""
+        values = {name: data[name] for name in cls.__slots__}
+        values["problems"] = [
+            Problem(**{**problem, "kind": Kind(problem["kind"])}) for problem in data["problems"]
+        ]
+        return cls(**values)

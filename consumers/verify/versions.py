@@ -1,0 +1,156 @@
+"""The manifests that a log makes, version by version, as they have to stand in storage.
+
+What the materializer does with acknowledged outcomes is done here again without a store, from the
+changes that follow from the log alone.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    encode_manifest,
+    manifest_name,
+    parse_manifest_name,
+)
+from commitlog.core.creation import empty_state, state_of
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta, diff
+from commitlog.core.tables import Table, VersionRanges
+from commitlog.model.operations import RegisterTable
+from commitlog.model.records import LogRecord, Transaction
+from commitlog.model.table import Policy, TableId
+
+
+@dataclass(slots=True)
+class Life:
+    """One incarnation of a table, as far as its manifests go."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    policy: Policy
+    state: ManifestState
+    scheme: str = ""
+    """How its manifests are named; empty: not known from here on."""
+    message: bytes = b""
+    """The transaction in its newest manifest."""
+    first_version: int = 0
+    """The first version that the log made or took over; what is older is not the log's."""
+    is_live: bool = True
+    deleted: VersionRanges = ()
+    """Versions that were deleted, by a transaction."""
+
+    def encode(self) -> bytes:
+        """Return the manifest file of its newest version."""
+        return encode_manifest(self.state, self.message or None)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A version, right after the log made it."""
+
+    life: Life
+    change: Change
+    delta: ManifestDelta
+    sequence: int
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether its manifest is a file that was found, not one that the log writes."""
+        return self.change.kind is ChangeKind.REGISTERED
+
+    def encode(self) -> bytes:
+        """Return the manifest file."""
+        return self.life.encode()
+
+    def paths(self) -> tuple[str, ...]:
+        """Return where the file is, below the location: one path, or one per way of naming."""
+        return manifest_paths(self.change.version, self.life.scheme)
+
+
+def manifest_paths(version: int, scheme: str) -> tuple[str, ...]:
+    """Return where a version's file may stand, below its table's location."""
+    schemes = (scheme,) if scheme else ("V2", "V1")
+    return tuple(f"{VERSIONS_DIRECTORY}/{manifest_name(version, one)}" for one in schemes)
+
+
+class Versions:
+    """All lives of tables, followed from change to change."""
+
+    def __init__(self, tables: Mapping[TableId, Table]) -> None:
+        """Begin with the tables of a machine that goes on from a checkpoint."""
+        self.lives: dict[str, Life] = {}
+        for table in tables.values():
+            if table.manifest is not None:
+                state = state_of(diff(empty_state(), table.manifest))
+                life = Life(table.table_id, table.incarnation, table.location, table.policy, state)
+                life.deleted = table.deleted
+                self.lives[table.incarnation] = life
+
+    def take(self, changes: tuple[Change, ...], record: LogRecord, sequence: int) -> Iterator[Made]:
+        """Take what one outcome does; yield each version while its state stands."""
+        for change in changes:
+            if change.iceberg is not None:
+                continue
+            life = self._life_of(change)
+            if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
+                life.is_live = False
+            life.deleted += change.deleted
+            if change.delta is None:
+                continue
+            if change.kind is ChangeKind.REGISTERED:
+                # It may come back after it was deregistered.
+                life.state, life.is_live, life.first_version = empty_state(), True, 0
+                life.scheme = _registered_scheme(record, change.table)
+            staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
+            if staged is not None and not life.state.version:
+                life.scheme = staged.scheme
+            apply_delta(life.state, change.delta)
+            life.message = change.message
+            life.first_version = life.first_version or change.version
+            yield Made(life, change, change.delta, sequence)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a machine doesn't know of its tables' manifests."""
+        return {
+            life.incarnation: [
+                life.scheme,
+                life.first_version,
+                base64.b64encode(life.message).decode(),
+            ]
+            for life in self.lives.values()
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Take back what `to_json` returned."""
+        for incarnation, (scheme, first_version, message) in data.items():
+            life = self.lives.get(incarnation)
+            if life is not None:
+                life.scheme, life.first_version = scheme, first_version
+                life.message = base64.b64decode(message)
+
+    def _life_of(self, change: Change) -> Life:
+        life = self.lives.get(change.incarnation)
+        if life is None:
+            life = Life(
+                change.table, change.incarnation, change.location, change.policy, empty_state()
+            )
+            if change.kind is ChangeKind.CREATED:
+                life.scheme = "V2"
+            self.lives[change.incarnation] = life
+        life.table, life.policy = change.table, change.policy
+        return life
+
+
+def _registered_scheme(record: LogRecord, table: TableId) -> str:
+    if isinstance(record, Transaction):
+        for operation in record.operations:
+            if isinstance(operation, RegisterTable) and operation.table == table:
+                named = parse_manifest_name(operation.manifest_path.rsplit("/", 1)[-1])
+                return str(named.scheme) if named is not None else ""
+    return ""

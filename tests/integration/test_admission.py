@@ -1,0 +1,114 @@
+"""Does a flood wait outside, told for how long, while others are served?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import Append, Fate
+from commitlog.client import runtime
+from commitlog.errors import Overloaded
+from commitlog.protocol import outcomes_topic
+from consumers import guards
+from tests.service import SCHEMA, Service, rows, service
+
+SETTLED_SECONDS = 60.0
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """A service that lets few transactions of one writer wait, and looks often."""
+    monkeypatch.setattr(guards, "PULSE_SECONDS", 0.05)
+    monkeypatch.setattr(guards, "WAITING_PER_WRITER_MAX", 20)
+    with service(tmp_path) as made:
+        made.client.create_table("t", SCHEMA)
+        yield made
+
+
+def hold_outcomes(running: Service) -> None:
+    """Have Kafka acknowledge no outcome until `release`."""
+    topic = outcomes_topic(running.log.name)
+
+    def fate(append: Append) -> Fate:
+        return Fate.HOLD if append.topic == topic else Fate.DELIVER
+
+    running.cluster.on_append = fate
+
+
+def release(running: Service) -> None:
+    running.cluster.on_append = lambda append: Fate.DELIVER
+    running.cluster.release()
+
+
+def flood(running: Service, client: CommitLog, count: int) -> int:
+    """Submit without waiting for answers until the client is told to stop; return how many."""
+    location = str(running.location("t"))
+    operation = lance.LanceOperation.Append(lance.fragment.write_fragments(rows(1), location))
+    deadline = time.monotonic() + SETTLED_SECONDS
+    for number in range(count):
+        assert time.monotonic() < deadline
+        try:
+            client.submit("t", operation, read_version=1)
+        except Overloaded:
+            return number
+    return count
+
+
+def transactions(running: Service) -> int:
+    return running.log.read_transactions(0).end_offset()
+
+
+def test_a_flood_is_stopped_before_it_is_appended_and_others_are_not(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "OVERLOAD_PATIENCE_SECONDS", 0.2)
+    modest = CommitLog(lambda: MemoryLog(running.cluster))
+    modest.append("t", rows(2))
+    hold_outcomes(running)
+    sent = 0
+    before = transactions(running)
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while (told := flood(running, running.client, 50)) == 50:
+        sent += told
+        assert time.monotonic() < deadline, "nobody stopped the flood"
+    sent += told
+    assert sent >= 20
+    assert transactions(running) == before + sent, "what was refused was not appended"
+    with pytest.raises(Overloaded, match="transactions wait, and 20 may") as refused:
+        running.client.append("t", rows(3))
+    assert refused.value.retry_after_seconds > 0
+    assert transactions(running) == before + sent
+    location = str(running.location("t"))
+    more = lance.LanceOperation.Append(lance.fragment.write_fragments(rows(4), location))
+    other = modest.submit("t", more, read_version=1)
+    release(running)
+    assert other.result().version == 2 + sent + 1
+    modest.close()
+
+
+def test_a_client_that_is_patient_goes_on_when_it_may(running: Service) -> None:
+    hold_outcomes(running)
+    connection = running.client.runtime().connection(0)
+    sent = 0
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while not connection.paused_until:
+        sent += flood(running, running.client, 10)
+        assert time.monotonic() < deadline
+    release(running)
+    # It waits for the rest of its pause by itself.
+    assert running.client.append("t", rows(5)).version == sent + 2
+
+
+def test_with_much_undecided_each_writer_gets_less() -> None:
+    most = guards.WAITING_PER_WRITER_MAX
+    assert guards.waiting_max(0) == guards.waiting_max(guards.UNDECIDED_HIGH) == most
+    shares = [guards.waiting_max(guards.UNDECIDED_HIGH * factor + 1) for factor in (1, 2, 10, 1000)]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] <= most // 2
+    assert shares[-1] == guards.WAITING_PER_WRITER_MIN

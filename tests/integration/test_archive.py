@@ -1,0 +1,232 @@
+"""Is what an archive holds proven, and is nothing missing once the topic has given it up?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from commitlog.adapters.memory import MemoryLog
+from commitlog.errors import CorruptLog, WrongLog
+from commitlog.model.records import Outcome
+from commitlog.ports import Log
+from commitlog.protocol import outcomes_topic, transactions_topic
+from consumers.archive import writer
+from consumers.archive.log import FOLDER, with_archive
+from consumers.archive.proof import PROOF, Archive
+from consumers.archive.writer import Written, archive, give_up
+from consumers.replay import Options as ReplayOptions
+from consumers.replay import replay
+from consumers.verify import Kind, Options, Verdict, files, verify
+from tests.benchmarks.verify_cost import Generator, append_to, create
+from tests.service import Service
+from tests.tampering import Copy
+from tests.verified import filled_service
+
+COUNT = 23
+"""Outcomes of the service that is archived."""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """A service that was stopped, with its index."""
+    return filled_service(tmp_path_factory.mktemp("archived"))
+
+
+@pytest.fixture(autouse=True)
+def _nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
+
+
+def opened(log: MemoryLog, folder: Path) -> Archive:
+    """Return an archive as its proof has it."""
+    return Archive.open(folder, log.identity(), log.genesis())
+
+
+def in_topic(log: MemoryLog) -> list[int]:
+    """Return the offsets of what is left of the transactions."""
+    partition = log.cluster.topics[transactions_topic(log.name)].partitions[0]
+    return [record.offset for record in partition.records if record.value is not None]
+
+
+def compact(log: MemoryLog) -> None:
+    """Do what Kafka's cleaner does in time."""
+    log.cluster.compact(transactions_topic(log.name))
+
+
+def log_of(log: Log) -> Verdict:
+    return verify(log, 0, Options(log_only=True))
+
+
+def test_all_that_is_decided_is_copied_with_its_proof(made: Service, tmp_path: Path) -> None:
+    log = Copy(made.log).log
+    result = archive(log, 0, tmp_path)
+    whole = log_of(log)
+    assert (result.segments, result.outcomes, result.transactions) == (1, COUNT, COUNT)
+    assert (result.through, result.head) == (whole.outcomes, whole.head)
+    [segment] = opened(log, tmp_path).segments
+    assert segment.outcomes.rows == COUNT + 1 + 2, "Genesis and two terms are there too"
+    assert not segment.given_up
+    assert archive(log, 0, tmp_path).segments == 0, "there is nothing new"
+
+
+def test_a_run_goes_on_after_the_last_segment(made: Service, tmp_path: Path) -> None:
+    log = Copy(made.log).log
+    for through in (3, 4, 11):
+        assert archive(log, 0, tmp_path, through=through).through == through
+    assert archive(log, 0, tmp_path).through == COUNT
+    kept = opened(log, tmp_path)
+    assert [segment.name for segment in kept.segments] == ["1-3", "4-4", "5-11", f"12-{COUNT}"]
+    for before, after in zip(kept.segments, kept.segments[1:], strict=False):
+        assert before.end.hash == after.start_hash
+
+
+def test_only_what_is_old_enough_is_copied(made: Service, tmp_path: Path) -> None:
+    log = Copy(made.log).log
+    records = log.cluster.topics[outcomes_topic(log.name)].partitions[0].records
+    assert archive(log, 0, tmp_path, before_ms=records[0].time_ms).segments == 0
+    assert archive(log, 0, tmp_path, before_ms=records[-1].time_ms + 1).through == COUNT
+
+
+class Interrupted(Exception):
+    """Stands for a kill."""
+
+
+def test_a_killed_run_leaves_whole_segments(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "SEGMENT_OUTCOMES", 4)
+    monkeypatch.setattr("consumers.verify.walk.RECORDS_PER_POLL", 4)
+    log = Copy(made.log).log
+
+    def on_progress(done: int, total: int) -> None:
+        if done > 12:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        archive(log, 0, tmp_path, on_progress=on_progress)
+    before = opened(log, tmp_path).segments
+    assert 0 < len(before) < 5
+    archive(log, 0, tmp_path)
+    after = opened(log, tmp_path).segments
+    assert after[: len(before)] == before
+    assert after[-1].end.sequence == COUNT
+
+
+def gave_up(made: Service, root: Path) -> tuple[MemoryLog, Log, Written]:
+    """Return a log that gave its transactions up, alone and with its archive."""
+    log = Copy(made.log).log
+    result = archive(log, 0, root / FOLDER)
+    give_up(log, 0, root / FOLDER, result)
+    compact(log)
+    return log, with_archive(log, root), result
+
+
+def test_what_was_given_up_is_read_from_the_archive(made: Service, tmp_path: Path) -> None:
+    alone, together, result = gave_up(made, tmp_path)
+    assert result.given_up == COUNT - 1
+    assert in_topic(alone) == [0], "the rules that it began with stay"
+    assert "is not in the log" in log_of(alone).problem
+    verdict = verify(together, 0, Options(root=made.root, state=tmp_path / "state"))
+    assert verdict.problems == []
+    assert (verdict.outcomes, verdict.decided_again, verdict.archived) == (COUNT, COUNT, COUNT)
+    assert verdict.index_rows > 50
+    built = replay(together, 0, ReplayOptions(tmp_path / "new", made.root))
+    assert built.problems == []
+    assert built.equal_bytes > 10
+
+
+def test_giving_up_twice_changes_nothing(made: Service, tmp_path: Path) -> None:
+    alone, _, _ = gave_up(made, tmp_path)
+    again = Written(0)
+    give_up(alone, 0, tmp_path / FOLDER, again)
+    assert again.given_up == 0
+
+
+@pytest.mark.parametrize("kind", ["outcomes", "transactions"])
+@pytest.mark.parametrize("damage", ["changed", "cut", "gone"])
+def test_nothing_is_given_up_by_an_archive_that_is_not_proven(
+    made: Service, tmp_path: Path, kind: str, damage: str
+) -> None:
+    log = Copy(made.log).log
+    folder = tmp_path / FOLDER
+    archive(log, 0, folder, through=9)
+    archive(log, 0, folder)
+    path = sorted((folder / "0").glob(f"*.{kind}.parquet"))[0]
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink() if damage == "gone" else path.write_bytes(data if damage == "changed" else b"")
+    before = in_topic(log)
+    with pytest.raises(CorruptLog, match=path.name):
+        give_up(log, 0, folder, Written(0))
+    compact(log)
+    assert in_topic(log) == before
+    verdict = log_of(with_archive(log, tmp_path))
+    assert [problem.kind for problem in verdict.problems] == [Kind.ARCHIVE]
+    assert path.name in verdict.problem
+
+
+def test_a_log_that_lost_what_is_archived_is_found(made: Service, tmp_path: Path) -> None:
+    copy = Copy(made.log)
+    archive(copy.log, 0, tmp_path / FOLDER)
+    copy.truncate(copy.outcomes, copy.outcome_at(15))
+    verdict = log_of(with_archive(copy.log, tmp_path))
+    assert verdict.first_bad_sequence == 15
+    assert "archive" in verdict.problem
+
+
+def test_damage_is_not_archived(made: Service, tmp_path: Path) -> None:
+    copy = Copy(made.log)
+    del copy.outcomes[copy.outcome_at(7)]
+    with pytest.raises(CorruptLog, match="outcome 7 cannot be archived"):
+        archive(copy.log, 0, tmp_path)
+    assert not (tmp_path / "0" / PROOF).exists()
+
+
+def test_an_archive_belongs_to_one_log(made: Service, tmp_path: Path) -> None:
+    log = Copy(made.log).log
+    archive(log, 0, tmp_path)
+    other = MemoryLog()
+    other.create()
+    with pytest.raises(WrongLog, match="log_id"):
+        archive(other, 0, tmp_path)
+    path = tmp_path / "0" / PROOF
+    body = json.loads(path.read_text())
+    body["segments"][0]["end"]["sequence"] = 3
+    path.write_text(json.dumps(body))
+    with pytest.raises(CorruptLog, match="hash"):
+        archive(log, 0, tmp_path)
+
+
+def test_transactions_that_were_decided_out_of_order_are_read_in_order(tmp_path: Path) -> None:
+    made = Generator()
+    made.run(create("t0"))
+    late = made.append(append_to("t0", 1))
+    for number in range(2, 6):
+        made.run(append_to("t0", number))
+    folder = tmp_path / FOLDER
+    first = archive(made.log, 0, folder)
+    give_up(made.log, 0, folder, first)
+    assert (first.through, first.given_up) == (6, 0), "one before them is still undecided"
+    made.decide(late)
+    made.run(append_to("t0", 6))
+    second = archive(made.log, 0, folder)
+    give_up(made.log, 0, folder, second)
+    assert second.given_up == 7
+    compact(made.log)
+    assert in_topic(made.log) == [0]
+    made.run(append_to("t0", 7))
+    together = with_archive(made.log, tmp_path)
+    reader = together.read_transactions(0, 0)
+    offsets = []
+    while reader.position() < reader.end_offset():
+        offsets += [submitted.offset for submitted in reader.poll(records_max=3)]
+    assert offsets == [*range(8), offsets[-1]]
+    assert [s.offset for s in together.read_transactions(0, 4).poll()] == [4, 5, 6, 7]
+    verdict = log_of(together)
+    assert verdict.problems == []
+    assert (verdict.outcomes, verdict.undecided) == (9, 0)
+    answered = [a.record for a in together.read_outcomes(0).poll()]
+    order = [a.transaction_offset for a in answered if isinstance(a, Outcome)]
+    assert order != sorted(order)

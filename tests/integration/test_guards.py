@@ -1,0 +1,297 @@
+"""What a leader watches beside its work: settings, strangers, its own pace, one bad table."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from commitlog.adapters.memory import MemoryLog
+from commitlog.errors import InvalidTransaction
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.operations import CreateTable, LanceCommit, Operation, RegisterTable
+from commitlog.model.records import Status, Transaction
+from commitlog.protocol import outcomes_topic, transactions_topic
+from consumers import guards, health
+from consumers.bypass import ADOPT, PROPERTY, Bypass
+from consumers.committer import Committer
+from consumers.health import Health, Level
+from consumers.verify import Options, verify
+from tests.core_world import column
+from tests.service import SCHEMA, Service, ids_of, rows, service
+
+SETTLED_SECONDS = 60.0
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    """A service with one leading committer."""
+    with service(tmp_path) as made:
+        yield made
+
+
+def eventually(holds: Callable[[], Any], what: str = "") -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def committer(running: Service) -> Committer:
+    return running.running[0].committer
+
+
+def scan(running: Service) -> list[Bypass]:
+    """Look for strangers' versions now, as the leader does every minute."""
+    leading = committer(running)
+    assert leading._session is not None
+    return leading._guards.scan(leading._session, threading.Event())
+
+
+def table(running: Service, name: str, **properties: str) -> str:
+    """Make a table with one row, and properties."""
+    running.client.create_table(name, SCHEMA, properties=properties)
+    running.client.append(name, rows(1))
+    return str(running.location(name))
+
+
+def test_a_scan_moves_a_version_away_that_was_written_around_the_log(running: Service) -> None:
+    location = table(running, "t")
+    assert scan(running) == []
+    lance.write_dataset(rows(666), location, mode="append")
+    [found] = scan(running)
+    assert (found.table, found.version) == ("t", 3)
+    assert found.became.startswith("_quarantine/")
+    assert ids_of(lance.dataset(location)) == [1]
+    assert scan(running) == []
+    assert running.client.append("t", rows(2)).version == 3
+    assert ids_of(lance.dataset(location)) == [1, 2]
+    status = running.client.runtime().request(0, "status")
+    assert status["bypasses_found"] == 1
+    assert [one["kind"] for one in status["incidents"]] == ["bypass"]
+
+
+def test_a_table_may_adopt_what_was_written_around_the_log(running: Service) -> None:
+    location = table(running, "t", **{PROPERTY: ADOPT})
+    for number in (666, 777):
+        lance.write_dataset(rows(number), location, mode="append")
+    found = [(one.version, one.became) for one in scan(running)]
+    assert found == [(3, "adopted"), (4, "adopted")]
+    assert running.client.table("t").version == 4
+    assert running.client.append("t", rows(2)).version == 5
+    for version, ids in ((3, [1, 666]), (4, [1, 666, 777]), (5, [1, 2, 666, 777])):
+        assert ids_of(lance.dataset(location, version=version)) == ids
+    assert scan(running) == []
+    running.running[0].stop()
+    assert verify(running.log, 0, Options(contents=True)).problems == []
+
+
+def test_what_the_log_refuses_to_adopt_is_moved_away(running: Service) -> None:
+    location = table(running, "t", **{PROPERTY: ADOPT})
+    lance.write_dataset(rows(666), location, mode="append")
+    newest = min((Path(location) / "_versions").glob("*.manifest"))
+    newest.write_bytes(b"no manifest at all")
+    [found] = scan(running)
+    assert found.became.startswith("_quarantine/")
+    assert running.client.append("t", rows(2)).version == 3
+
+
+def test_a_scan_stops_at_no_table_and_moves_nothing_of_another_leader(running: Service) -> None:
+    bad, good = table(running, "bad"), table(running, "good")
+    for location in (bad, good):
+        lance.write_dataset(rows(666), location, mode="append")
+    (Path(bad) / "_quarantine").write_bytes(b"a file where a folder should be")
+    assert [one.table for one in scan(running)] == ["good"]
+    lance.write_dataset(rows(777), good, mode="append")
+    leading = committer(running)
+    assert leading._session is not None
+    # As if somebody else had begun a term since: what it wrote is its own.
+    leading._session.follower.replica.chain.epoch -= 1
+    assert scan(running) == []
+    leading._session.follower.replica.chain.epoch += 1
+    assert lance.dataset(good).version == 3
+
+
+def test_with_many_tables_scans_take_turns(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards, "TABLES_PER_SCAN", 2)
+    locations = [table(running, f"t{number}") for number in range(3)]
+    for location in locations:
+        lance.write_dataset(rows(666), location, mode="append")
+    found = [one.table for _ in range(3) for one in scan(running)]
+    assert sorted(found) == ["t0", "t1", "t2"]
+
+
+def topics_of(running: Service) -> dict[str, str]:
+    return running.cluster.topics[outcomes_topic(running.log.name)].settings
+
+
+def test_wrong_topic_settings_end_the_term_until_they_are_right_again(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards, "SETTINGS_RETRY_SECONDS", 0.05)
+    table(running, "t")
+    watch = committer(running)._guards
+    topics_of(running)["retention.ms"] = "3600000"
+    watch._settings_due = 0.0  # an hour is over
+    eventually(lambda: watch.settings_problem, "nobody looked at the settings")
+    assert "retention.ms is 3600000" in watch.settings_problem
+    eventually(lambda: committer(running)._leader is None, "the term went on")
+    assert [one.kind for one in watch.incidents] == ["topic-settings"]
+    topics_of(running)["retention.ms"] = "-1"
+    assert running.client.append("t", rows(2)).version == 3
+    assert watch.settings_problem == ""
+
+
+def test_readiness_is_red_while_topics_are_set_wrong(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = Health(MemoryLog(running.cluster), None)
+    try:
+        assert {c.name: c.level for c in watch.check()}["topics"] is Level.OK
+        settings = running.cluster.topics[transactions_topic(running.log.name)].settings
+        settings["cleanup.policy"] = "delete"
+        assert watch._topics is not None, "and is asked again after an hour"
+        assert {c.name: c.level for c in watch.check()}["topics"] is Level.OK
+        watch._topics_due = 0.0
+        [found] = [check for check in watch.check() if check.name == "topics"]
+        assert found.level is Level.FAIL
+        assert "cleanup.policy is delete" in found.message
+        settings["cleanup.policy"] = "compact"
+        monkeypatch.setattr(health, "SETTINGS_RETRY_SECONDS", 0.0)
+        watch._topics_due = 0.0  # ten seconds are over
+        assert {c.name: c.level for c in watch.check()}["topics"] is Level.OK
+    finally:
+        watch.close()
+
+
+class Clock:
+    """A clock that a test sets."""
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Deciding:
+    """As much of a leader as the pulse needs."""
+
+    def __init__(self) -> None:
+        self.oldest_undecided = -1
+        self.undecided_count = 0
+        self.comes_by = True
+
+    def call(self, work: Callable[[], None]) -> None:
+        if self.comes_by:
+            work()
+
+
+def test_the_oldest_undecided_transaction_and_a_hanging_leader_are_timed() -> None:
+    clock, leader = Clock(), Deciding()
+    watch = guards.Guards(MemoryLog(), 0, None, clock=clock)  # type: ignore[arg-type]
+
+    def after(seconds: float) -> tuple[float, float]:
+        clock.now += seconds
+        watch.pulse(leader)  # type: ignore[arg-type]
+        status = watch.status()
+        return status["decision_lag_seconds"], status["deciding_silence_seconds"]
+
+    assert after(1) == (0, 0)
+    leader.oldest_undecided = 7
+    assert after(1) == (0, 0)
+    assert after(40) == (40, 0)
+    leader.oldest_undecided = 8
+    assert after(1) == (0, 0), "another one is the oldest now"
+    leader.oldest_undecided = -1
+    assert after(5) == (0, 0)
+    leader.comes_by = False
+    assert after(1)[1] == 0
+    assert after(20)[1] == 20
+
+
+@pytest.mark.parametrize("harm", ["manifests cannot be written", "the location vanished"])
+def test_one_bad_table_stops_no_other(running: Service, harm: str) -> None:
+    bad, _ = table(running, "bad"), table(running, "good")
+    versions = Path(bad) / "_versions"
+    kept = versions.with_name("kept")
+    if harm == "the location vanished":
+        shutil.move(bad, bad + "-gone")
+        Path(bad).write_bytes(b"a file where a folder should be")
+    else:
+        versions.rename(kept)
+        versions.write_bytes(b"a file where a folder should be")
+    client = running.client
+    updates = lance.LanceOperation.UpdateMap({"a": "b"}, replace=False)
+    stuck = client.submit("bad", lance.LanceOperation.UpdateConfig(table_metadata_updates=updates))
+    if harm == "manifests cannot be written":
+        assert stuck.result(wait="committed").version == 3
+        eventually(lambda: client.runtime().request(0, "status")["failing_tables"] == ["bad"])
+    for number in range(2, 12):
+        assert client.append("good", rows(number)).version == number + 1
+    assert ids_of(lance.dataset(str(running.location("good")))) == list(range(1, 12))
+    materializer = committer(running)._session.materializer  # type: ignore[union-attr]
+    assert len(materializer._unwritten) <= 1, "nothing is kept of what was written"
+    if harm == "the location vanished":
+        Path(bad).unlink()
+        shutil.move(bad + "-gone", bad)
+    else:
+        versions.unlink()
+        kept.rename(versions)
+    assert stuck.result().version == 3
+    assert client.append("bad", rows(2)).version == 4
+
+
+def made_of(location: str, number: int) -> tuple[Operation, ...]:
+    """Return operations that name an impossible place, each in a way of its own."""
+    name, path = (f"p{number}",), "_versions/18446744073709551614.manifest"
+    return (
+        RegisterTable(name, str(uuid.uuid4()), location, 1, path),
+        CreateTable(name, str(uuid.uuid4()), location, (column("id", 0),)),
+    )
+
+
+@pytest.mark.parametrize(
+    "location", ["foo://bucket/x", "/dev/null/x", "/" + "x" * 5000, "/dev/null/\ud800x"]
+)
+def test_a_record_that_names_an_impossible_place_stops_nobody(
+    running: Service, location: str
+) -> None:
+    writer = running.log.transactions_writer()
+    table(running, "good")
+    for number, operation in enumerate(made_of(location, 1)):
+        asked = Transaction(str(uuid.uuid4()), (operation,))
+        try:
+            writer.append(asked, partition=0)
+        except InvalidTransaction:
+            continue  # not even a record can say so
+        outcome = running.client.outcome(asked.transaction_id, wait="committed")
+        assert outcome is not None
+        assert number or outcome.status is Status.REJECTED
+    assert running.client.append("good", rows(2)).version == 3
+    assert running.running[0].failure is None
+
+
+@pytest.mark.parametrize("path", ["../../etc/passwd", "x" * 5000, "a\0b", "."])
+def test_a_data_file_of_an_impossible_name_is_not_there(running: Service, path: str) -> None:
+    location = table(running, "good")
+    message = LanceTransaction(read_version=2, uuid=str(uuid.uuid4()))
+    fragment = message.append.fragments.add(physical_rows=1)
+    fragment.files.add(path=path, fields=[0, 1], column_indices=[0, 1], file_major_version=2)
+    operation = LanceCommit(("good",), "Append", 2, message.SerializeToString())
+    asked = Transaction(str(uuid.uuid4()), (operation,))
+    running.log.transactions_writer().append(asked, partition=0)
+    outcome = running.client.outcome(asked.transaction_id, wait="committed")
+    assert outcome is not None
+    assert outcome.status is Status.REJECTED
+    assert running.client.append("good", rows(2)).version == 3
+    assert ids_of(lance.dataset(location)) == [1, 2]

@@ -1,0 +1,108 @@
+"""On a real broker: archive, let Kafka's cleaner remove it, and see that nothing is missing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import CommitLog
+from commitlog.ports import Log
+from commitlog.protocol import transactions_topic
+from consumers import cli
+from consumers.archive.log import with_archive
+from consumers.committer import Committer, CommitterOptions
+from consumers.exit_codes import ExitCode
+from tests.contract.worlds import KafkaWorld
+from tests.integration.test_compaction import QUICKLY_COMPACTED, compact, of_ours
+from tests.service import SCHEMA, ids_of, rows
+
+pytestmark = pytest.mark.broker
+
+READY_SECONDS = 60.0
+
+
+@pytest.fixture
+def world(broker: Any) -> Iterator[KafkaWorld]:
+    """A real broker."""
+    world = KafkaWorld(broker.bootstrap_servers)
+    yield world
+    world.close()
+
+
+@contextmanager
+def leading(log: Log, root: Path) -> Iterator[None]:
+    """Run a committer until it leads, and while the body runs."""
+    stop, leads = threading.Event(), threading.Event()
+    options = CommitterOptions(root, checkpoint_seconds=600)
+    committer = Committer(log, options, on_ready=lambda node: leads.set())
+    thread = threading.Thread(target=committer.run, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        assert leads.wait(READY_SECONDS)
+        yield
+    finally:
+        stop.set()
+        thread.join(READY_SECONDS)
+
+
+def digests(root: Path) -> dict[str, str]:
+    """Return the digest of every manifest below a root."""
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in (root / "tables").rglob("_versions/*.manifest")
+    }
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    """Run a command; return its exit code and what it printed as JSON."""
+    capsys.readouterr()
+    code = cli.main([*arguments, "--json"])
+    return code, json.loads(capsys.readouterr().out)
+
+
+def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
+    world: KafkaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, log = tmp_path / "root", world.connect()
+    log.create(transactions_settings=QUICKLY_COMPACTED, tables_root=str(root / "tables"))
+    with leading(log, root):
+        client = CommitLog.connect(world.bootstrap_servers, world.log_name)
+        client.create_table("t", SCHEMA)
+        for number in range(20):
+            client.append("t", rows(number))
+        client.delete("t", "id < 5")
+        client.close()
+    where = ["--bootstrap-servers", world.bootstrap_servers, "--log", world.log_name]
+    alone = [*where, "--root", str(tmp_path / "nobody")]
+    where += ["--root", str(root)]
+    code, [copied] = run(capsys, "archive", *where, "--give-up")
+    assert (code, copied["outcomes"], copied["given_up"]) == (ExitCode.OK, 23, 22)
+
+    topic = transactions_topic(world.log_name)
+    deadline = time.monotonic() + READY_SECONDS
+    while len(of_ours(compact(world, topic))) > 1:
+        assert time.monotonic() < deadline
+    code, [found] = run(capsys, "verify", *alone, "--log-only")
+    assert (code, found["first_bad_sequence"]) == (ExitCode.STOP, 2), "the topic alone is not whole"
+    code, [found] = run(capsys, "verify", *where, "--contents")
+    assert (code, found["problems"]) == (ExitCode.OK, [])
+    assert (found["outcomes"], found["decided_again"], found["rows"]) == (23, 23, 15)
+    code, [built] = run(capsys, "replay", str(tmp_path / "new"), *where)
+    assert (code, built["problems"], built["equal_bytes"]) == (ExitCode.OK, [], 22)
+    assert digests(tmp_path / "new") == digests(root)
+
+    # A committer that lost its checkpoint reads the log from its beginning, and goes on.
+    together = with_archive(log, root)
+    with leading(together, tmp_path / "fresh"):
+        client = CommitLog.connect(world.bootstrap_servers, world.log_name)
+        client.append("t", rows(100))
+        assert ids_of(client.open("t")) == [*range(5, 20), 100]
+        client.close()

@@ -1,0 +1,332 @@
+"""Does `verify` find any damage to a log or to what follows from it, and name where it begins?"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import duckdb
+import lance
+import pytest
+
+from commitlog.errors import NoSuchTable
+from commitlog.model.records import Outcome, Status
+from consumers.verify import Kind, Options, Verdict, check, files, verify, walk
+from consumers.verify.witnesses import Witness
+from tests.service import Service, rows
+from tests.tampering import Copy, flip, swap
+from tests.verified import ORDERS, filled_service, place
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """A service that was stopped in its second term, with its index."""
+    return filled_service(tmp_path_factory.mktemp("verified"))
+
+
+@pytest.fixture(autouse=True)
+def _nobody_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What isn't there won't come: the service was stopped."""
+    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
+
+
+@pytest.fixture
+def copy(made: Service) -> Copy:
+    return Copy(made.log)
+
+
+@pytest.fixture
+def root(made: Service, tmp_path: Path) -> Iterator[Path]:
+    """The service's root, put back as it was after the test."""
+    kept = tmp_path / "kept"
+    shutil.copytree(made.root, kept, symlinks=True)
+    yield made.root
+    shutil.rmtree(made.root)
+    shutil.copytree(kept, made.root, symlinks=True)
+
+
+def log_of(copy: Copy) -> Verdict:
+    """Verify what is in the log alone."""
+    return verify(copy.log, 0, Options(log_only=True))
+
+
+def last_sequence(copy: Copy) -> int:
+    """Return how many outcomes a log has."""
+    return log_of(copy).outcomes
+
+
+def test_a_whole_service_is_whole(made: Service, tmp_path: Path) -> None:
+    options = Options(root=made.root, contents=True, state=tmp_path)
+    verdict = verify(made.log, 0, options)
+    assert verdict.problems == []
+    assert verdict.is_whole
+    assert verdict.outcomes == verdict.decided_again > 18
+    assert (verdict.not_decided_again, verdict.undecided, verdict.terms) == (0, 0, 2)
+    assert verdict.versions > 15
+    assert verdict.files > 10
+    assert verdict.rows > 15
+    assert verdict.index_rows > 50
+    assert list(tmp_path.glob("0/*")) == [], "what was remembered for going on is gone"
+
+
+def test_a_dropped_outcome_is_named(made: Service) -> None:
+    for sequence in range(1, last_sequence(Copy(made.log))):
+        copy = Copy(made.log)
+        del copy.outcomes[copy.outcome_at(sequence)]
+        assert log_of(copy).first_bad_sequence == sequence
+
+
+def test_an_edited_outcome_is_named(made: Service, seed: int) -> None:
+    choices = random.Random(seed)
+    for sequence in range(1, last_sequence(Copy(made.log)) + 1):
+        copy = Copy(made.log)
+        place = copy.outcome_at(sequence)
+        value = copy.outcomes[place].value
+        assert value is not None
+        copy.outcomes[place] = flip(copy.outcomes[place], choices.randrange(len(value)))
+        assert log_of(copy).first_bad_sequence == sequence
+
+
+def test_swapped_outcomes_are_named(made: Service) -> None:
+    for sequence in range(1, last_sequence(Copy(made.log))):
+        copy = Copy(made.log)
+        swap(copy.outcomes, copy.outcome_at(sequence), copy.outcome_at(sequence + 1))
+        assert log_of(copy).first_bad_sequence == sequence
+
+
+def test_a_dropped_edited_or_swapped_transaction_is_named(made: Service, seed: int) -> None:
+    choices = random.Random(seed)
+    count = last_sequence(Copy(made.log))
+    for sequence in range(1, count + 1):
+        dropped = Copy(made.log)
+        del dropped.transactions[dropped.transaction_of(sequence)]
+        assert log_of(dropped).first_bad_sequence == sequence
+        if sequence > 1:  # what the log's first record says is in no hash
+            edited = Copy(made.log)
+            at = edited.transaction_of(sequence)
+            value = edited.transactions[at].value
+            assert value is not None
+            # The content is the record's tail; what is before it names id, attempt and writer.
+            edited.transactions[at] = flip(
+                edited.transactions[at], choices.randrange(len(value) // 2, len(value))
+            )
+            assert log_of(edited).first_bad_sequence == sequence
+        if sequence < count:
+            swapped = Copy(made.log)
+            one, other = swapped.transaction_of(sequence), swapped.transaction_of(sequence + 1)
+            swap(swapped.transactions, one, other)
+            assert log_of(swapped).first_bad_sequence == sequence
+
+
+def test_a_start_of_a_term_that_is_missing_is_noticed(copy: Copy) -> None:
+    starts = [n for n, r in enumerate(copy.outcomes) if (r.key or b"").startswith(b"leader/")]
+    end = last_sequence(copy)
+    assert (len(starts), copy.outcome_at(end) > starts[1] > copy.outcome_at(end - 1)) == (2, True)
+    del copy.outcomes[starts[1]]
+    verdict = log_of(copy)
+    assert verdict.first_bad_sequence == end
+    assert "term is missing" in verdict.problem
+
+
+def test_a_lost_tail_of_transactions_is_named(copy: Copy) -> None:
+    copy.truncate(copy.transactions, copy.transaction_of(7))
+    assert log_of(copy).first_bad_sequence == 7
+
+
+def test_a_lost_tail_of_outcomes_is_known_from_the_index_and_the_checkpoint(
+    copy: Copy, made: Service
+) -> None:
+    end = last_sequence(copy)
+    copy.truncate(copy.outcomes, copy.outcome_at(end - 2))
+    assert log_of(copy).is_whole, "by itself a log that lost its tail is whole"
+    verdict = verify(copy.log, 0, Options(root=made.root, log_only=True))
+    assert verdict.first_bad_sequence == end - 2
+    assert {problem.kind for problem in verdict.problems} == {Kind.END}
+    assert len(verdict.problems) == 2, "checkpoint and index each say so"
+
+
+def test_a_head_that_was_noted_down_must_still_be_there(copy: Copy) -> None:
+    whole = log_of(copy)
+    noted = Witness("a note", whole.outcomes, whole.head[:12])
+
+    def heard(copied: Copy, witness: Witness) -> Verdict:
+        return verify(copied.log, 0, Options(log_only=True, expected_head=witness))
+
+    assert heard(copy, noted).is_whole
+    other = dataclasses.replace(noted, hash="0" * 12)
+    assert heard(copy, other).first_bad_sequence == noted.sequence
+    copy.truncate(copy.outcomes, copy.outcome_at(noted.sequence))
+    assert heard(copy, noted).first_bad_sequence == noted.sequence
+
+
+FORGERIES: dict[str, Callable[[Outcome], Outcome]] = {
+    "a refusal becomes a commit": lambda o: (
+        dataclasses.replace(o, status=Status.REJECTED, results=())
+        if o.status is Status.COMMITTED and o.sequence > 12
+        else o
+    ),
+    "a version is moved": lambda o: dataclasses.replace(
+        o, results=tuple(dataclasses.replace(r, first_fragment_id=77) for r in o.results)
+    ),
+    "a conflict names another winner": lambda o: (
+        dataclasses.replace(o, conflict=dataclasses.replace(o.conflict, version=1))
+        if o.conflict
+        else o
+    ),
+    "a time is moved": lambda o: dataclasses.replace(o, time_ms=o.time_ms + 1),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_a_forged_chain_is_found_by_deciding_again(copy: Copy, forgery: str) -> None:
+    first: list[int] = []
+
+    def change(outcome: Outcome) -> Outcome:
+        changed = FORGERIES[forgery](outcome)
+        if changed != outcome:
+            first.append(outcome.sequence)
+        return changed
+
+    copy.chain_again(change)
+    assert verify(copy.log, 0, Options(chain_only=True)).is_whole, "all hashes fit"
+    verdict = log_of(copy)
+    assert verdict.first_bad_sequence == first[0]
+    assert verdict.problems[0].kind is Kind.DECISION
+
+
+def files_of(made: Service, copy: Copy, **options: object) -> list[tuple[Kind, str, int | None]]:
+    """Verify the tables; return what is wrong with them."""
+    found = verify(copy.log, 0, Options(**options)).problems  # type: ignore[arg-type]
+    return [(problem.kind, problem.table, problem.version) for problem in found]
+
+
+def test_changed_and_missing_manifests_are_found(root: Path, copy: Copy, made: Service) -> None:
+    listed = sorted((place(root, "orders") / "_versions").glob("*.manifest"), reverse=True)
+    changed = bytearray(listed[2].read_bytes())
+    changed[40] ^= 1
+    listed[2].write_bytes(bytes(changed))
+    listed[4].unlink()
+    newest = min((place(root, "fast") / "_versions").glob("*.manifest"))
+    newest.unlink()
+    found = files_of(made, copy)
+    assert (Kind.MANIFEST, ORDERS, 3) in found
+    assert (Kind.MANIFEST, ORDERS, 5) in found
+    assert [one for one in found if one[1] == "fast"] == [(Kind.MANIFEST, "fast", 7)]
+    assert len(found) == 3
+    assert files_of(made, copy, table="fast") == [(Kind.MANIFEST, "fast", 7)]
+
+
+def test_iceberg_metadata_is_compared(root: Path, copy: Copy, made: Service) -> None:
+    newest = max((root / "tables" / "shop.ns" / "ice" / "metadata").glob("*.json"))
+    newest.write_text(newest.read_text().replace('"step":"1"', '"step":"2"'))
+    assert files_of(made, copy) == [(Kind.MANIFEST, "shop$ice", None)]
+    newest.unlink()
+    assert files_of(made, copy, table="shop$ice") == [(Kind.MANIFEST, "shop$ice", None)]
+    assert files_of(made, copy, table="fast") == []
+
+
+def test_a_version_that_the_log_does_not_know_is_found(
+    root: Path, copy: Copy, made: Service
+) -> None:
+    lance.write_dataset(rows(666), str(place(root, "orders")), mode="append")
+    [(kind, table, version)] = files_of(made, copy)
+    assert (kind, table) == (Kind.BYPASS, ORDERS)
+    assert version == len(list((place(root, "orders") / "_versions").glob("*.manifest")))
+
+
+def test_data_and_deletion_files_are_looked_for(root: Path, copy: Copy, made: Service) -> None:
+    orders = place(root, "orders")
+    data = sorted((orders / "data").glob("*.lance"))
+    data[0].unlink()
+    data[1].write_bytes(data[1].read_bytes()[:-1])
+    deleted = sorted((orders / "_deletions").iterdir())
+    for path in deleted:
+        path.write_bytes(b"nothing")
+    found = verify(copy.log, 0, Options())
+    assert {problem.kind for problem in found.problems} == {Kind.FILE}
+    assert len(found.problems) >= 3
+    assert found.is_log_whole
+    assert found.not_decided_again == 2, "neither the rebase nor its loser without its vectors"
+
+
+def test_rows_that_cannot_be_read_are_found(root: Path, copy: Copy, made: Service) -> None:
+    data = sorted(
+        (place(root, "elsewhere") if False else made.root / "elsewhere" / "data").iterdir()
+    )
+    damaged = bytearray(data[0].read_bytes())
+    damaged[: len(damaged)] = bytes(len(damaged))
+    data[0].write_bytes(bytes(damaged))
+    assert files_of(made, copy) == [], "the size is right"
+    assert (Kind.ROWS, "taken", 2) in files_of(made, copy, contents=True)
+
+
+def test_a_table_that_is_not_there_is_told(copy: Copy) -> None:
+    with pytest.raises(NoSuchTable, match="nowhere"):
+        verify(copy.log, 0, Options(table="nowhere"))
+
+
+def test_other_rows_in_the_index_are_found(
+    root: Path, copy: Copy, made: Service, tmp_path: Path
+) -> None:
+    with duckdb.connect(str(root / "index.duckdb")) as connection:
+        connection.execute("UPDATE hot.operations SET rows_added = 99 WHERE sequence = 6")
+    verdict = verify(copy.log, 0, Options(root=root, state=tmp_path / "state"))
+    assert [(p.kind, p.sequence) for p in verdict.problems] == [(Kind.INDEX, 6)]
+    assert verdict.is_log_whole
+
+
+class Interrupted(Exception):
+    """Stands for a kill."""
+
+
+def save_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a position saved every few records."""
+    monkeypatch.setattr(walk, "RECORDS_PER_POLL", 4)
+    monkeypatch.setattr(check, "SAVE_SHARE", 0)
+
+
+def test_an_interrupted_run_goes_on_and_comes_to_the_same(
+    made: Service, copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_often(monkeypatch)
+    options = Options(root=made.root, contents=True, state=tmp_path, save_seconds=0)
+    whole = verify(copy.log, 0, dataclasses.replace(options, state=tmp_path / "other"))
+    for stop_at in (6, 11, 17):
+
+        def on_progress(done: int, total: int, stop_at: int = stop_at) -> None:
+            if done >= stop_at:
+                raise Interrupted
+
+        with pytest.raises(Interrupted):
+            verify(copy.log, 0, options, on_progress=on_progress)
+    continued = verify(copy.log, 0, options)
+    assert continued.resumed_at >= 10
+    # What it looked at before it may have been looked at again.
+    assert continued.files >= whole.files
+    assert continued == dataclasses.replace(
+        whole, resumed_at=continued.resumed_at, files=continued.files
+    )
+    again = verify(copy.log, 0, options)
+    assert again.resumed_at == 0, "what came to its end begins anew"
+
+
+def test_damage_behind_an_interruption_is_still_told(
+    made: Service, copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_often(monkeypatch)
+    copy.chain_again(FORGERIES["a version is moved"])
+    options = Options(log_only=True, state=tmp_path, save_seconds=0)
+
+    def on_progress(done: int, total: int) -> None:
+        if done >= 16:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        verify(copy.log, 0, options, on_progress=on_progress)
+    verdict = verify(copy.log, 0, options)
+    assert verdict.resumed_at
+    assert verdict.first_bad_sequence is not None
+    assert verdict.first_bad_sequence < verdict.resumed_at
