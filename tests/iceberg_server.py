@@ -15,9 +15,9 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from consumers.iceberg_catalog import IcebergSettings
-from consumers.iceberg_rest import iceberg_routes
-from consumers.iceberg_service import IcebergService
+from consumers.iceberg.catalog import IcebergSettings
+from consumers.iceberg.rest import iceberg_routes
+from consumers.iceberg.service import IcebergService
 
 _START_SECONDS = 20
 
@@ -71,7 +71,10 @@ def serving(
     app = Starlette(routes=[*iceberg_routes(service, settings or IcebergSettings("s3://bucket"))])
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
     server = uvicorn.Server(config)
-    listener = socket.create_server(("127.0.0.1", 0))
+    # By its protocol's name: asyncio turns Nagle's delay off for such sockets only.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(64)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

@@ -22,18 +22,15 @@ from lance.commit import CommitConflictError
 from lance.file import LanceFileWriter
 from lance.fragment import DataFile, FragmentMetadata, RowIdSequence, write_fragments
 
-from commitlog.adapters.lance_builder import (
-    OVERLAYS_ENABLED_BY,
-    Build,
-    BuildRefused,
-    build,
-)
+from commitlog.adapters.builds import Build, BuildRefused
+from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY, build
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.asking import Asking
 from commitlog.core.direct import direct_delta, is_direct
 from commitlog.core.grid import LETTERS, first_conflict
 from commitlog.core.history import History
+from commitlog.core.index_rebase import rebased_indices
 from commitlog.core.manifest import DeltaRefused, ManifestState, NotDirect, apply_delta
 from commitlog.core.staged import check_effect
 from commitlog.core.touches import keys_of, kind_of, touched
@@ -271,7 +268,6 @@ OTHER: dict[str, Commit] = {
 
 _DROPPED = "hole H2: Lance publishes an index on a field that is gone, and filters fail"
 _MOVED = "Lance compares the overlay's rows with those that were moved; we compare fragments"
-_PATCHED = "Lance takes the patched fragments out of the index's coverage; we ask to index again"
 _OVERLAID = "Lance keeps the overlay over the new file; built as of the head, the file would end it"
 STRICTER: dict[str, dict[str, str]] = {
     "project": {"index of b": _DROPPED, "index of b in 3": _DROPPED},
@@ -280,8 +276,6 @@ STRICTER: dict[str, dict[str, str]] = {
     "update 0:2": {"overlay 0:5": _MOVED},
     "native update": {"overlay 0:5": _MOVED},
     "overlay 0:5": {"replace data of 0": _OVERLAID},
-    "update columns of 0": {"index of b": _PATCHED},
-    "update columns of 2": {"index of b": _PATCHED},
 }
 """Where we say retryable and Lance says compatible: what was committed, what asks, and why."""
 
@@ -333,8 +327,8 @@ def of_pylance(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperat
     return "compatible"
 
 
-def of_grid(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation, head: int) -> str:
-    """Return the grid's verdict on the same."""
+def history_of(dataset: lance.LanceDataset, head: int) -> History:
+    """Return what the versions since version 1 touched."""
     history = History(1)
     state, _ = manifest(dataset, 1)
     for version in range(2, head + 1):
@@ -343,6 +337,12 @@ def of_grid(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation
         transaction = Transaction.FromString(message)
         history.record(str(version), touched(transaction, keys_of(transaction, None), state))
         state = after
+    return history
+
+
+def of_grid(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation, head: int) -> str:
+    """Return the grid's verdict on the same."""
+    history = history_of(dataset, head)
     encoded = to_transaction_bytes(operation, read_version=1, uuid=str(uuid4()))
     transaction = Transaction.FromString(encoded.message)
     asking = Asking(kind_of(transaction), transaction, keys=keys_of(transaction, None))
@@ -369,7 +369,11 @@ def built_on(
         else:
             apply_delta(state, delta)
             return state  # type: ignore[no-any-return]
-    built = build(Build(dataset.uri, head, encoded.message, encoded.schema_metadata))
+    if isinstance(operation, LanceOperation.CreateIndex):
+        history = history_of(dataset, head)
+        transaction = rebased_indices(transaction, history, state.index_section, 1)
+    message = transaction.SerializeToString()
+    built = build(Build(dataset.uri, head, message, encoded.schema_metadata))
     if isinstance(built, BuildRefused):
         return None
     (Path(dataset.uri) / built.staged_path).unlink()

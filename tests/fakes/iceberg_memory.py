@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 from commitlog.adapters.storage import LocalStore, local_path
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_iceberg
-from commitlog.core.iceberg.table import IcebergTable
+from commitlog.core.iceberg.table import IcebergTable, is_compressed
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import (
     AlterProperties,
@@ -24,7 +25,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
-from consumers.iceberg_service import CatalogView, Committed, Refused
+from consumers.iceberg.service import CatalogView, Committed, Refused
 
 
 @dataclass
@@ -89,6 +90,7 @@ class MemoryIcebergService:
         self.state = State()
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[tuple[Operation, ...], int, str]] = []
+        self.purged: list[str] = []
         self.failure: Exception | None = None
         self.appended = 0
         self._time_ms = time_ms
@@ -131,12 +133,21 @@ class MemoryIcebergService:
         for result in results:
             if result.writes_file:
                 self._write(result.after.metadata_location, result.after.encode())
+        ended = {o.table for o in operations if isinstance(o, DropTable | DeregisterTable)}
+        locations = {name: self.state.tables[name].metadata_location for name in ended}
         self.state = after
         return Committed(
             transaction_id,
-            {result.table: result.after.metadata_location for result in results},
+            locations | {result.table: result.after.metadata_location for result in results},
             {result.table: result.after for result in results},
         )
+
+    def read_metadata(self, location: str) -> bytes:
+        data = self.read_file(location)
+        return gzip.decompress(data) if is_compressed(location) else data
+
+    def purge(self, metadata_location: str) -> None:
+        self.purged.append(metadata_location)
 
     def read_file(self, location: str) -> bytes:
         path = local_path(location)

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 from commitlog.core.chain import first_hash
 from commitlog.core.replica import Decided, Replica
+from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -26,7 +27,6 @@ from commitlog.model.operations import (
     Operation,
     RegisterTable,
     RenameTable,
-    Summary,
     operation_name,
     target,
 )
@@ -41,6 +41,7 @@ from commitlog.model.records import (
     OperationResult,
     Outcome,
     ProtocolVersion,
+    Recording,
     Status,
     Submitted,
     TableVersionIs,
@@ -48,6 +49,7 @@ from commitlog.model.records import (
 )
 from commitlog.model.table import TableId
 from commitlog.ports import LogIdentity
+from tests.fakes.lance_contents import Contents, Made, lance_fields
 
 START_MS = 1_700_000_000_000
 TERM_LENGTH = 500
@@ -63,6 +65,17 @@ class Standing:
     version: int
     last_writer: str = ""
     last_transaction: str = ""
+    contents: Contents = field(default_factory=Contents)
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A version: what is in it, and where the rows of its new fragments come from."""
+
+    fragments: dict[int, DataFragment]
+    fields: tuple[str, ...]
+    indices: tuple[str, ...]
+    origins: dict[int, list[int]]
 
 
 @dataclass
@@ -79,6 +92,9 @@ class PartitionLog:
         self._random = random.Random(f"{self.seed}/{self.partition}")
         self.genesis = Genesis("commitlog", f"log-{self.seed}", "cluster", self.partition)
         self._tables: dict[TableId, Standing] = {}
+        self._made: dict[bytes, Made] = {}
+        self.truth: dict[tuple[str, int], Truth] = {}
+        """What each version of each life has, as the generator knows it."""
         self._committed: list[tuple[Transaction, int]] = []
         self._requests = self._answers = 0
         self._sequence = 0
@@ -111,6 +127,7 @@ class PartitionLog:
             if isinstance(one.record, Outcome)
         ]
         self.submitted, self.answered = [], []
+        self.truth.clear()
         return made
 
     def _uuid(self) -> str:
@@ -211,7 +228,8 @@ class PartitionLog:
             if dice < 0.2:
                 return RegisterTable(name, self._uuid(), location, 5, "_versions/5.manifest")
             properties = (("owner", "me"),)
-            return CreateTable(name, self._uuid(), location, (), properties=properties)
+            fields = tuple(one.SerializeToString() for one in lance_fields(Contents().fields))
+            return CreateTable(name, self._uuid(), location, fields, properties=properties)
         if dice < 0.005:
             return DropTable(name)
         if dice < 0.01:
@@ -221,18 +239,12 @@ class PartitionLog:
             return AlterProperties(name, upserts=(("owner", "you"),), removals=("x",))
         if dice < 0.022:
             return CreateNamespace((f"n{self._random.randrange(9)}",), exist_ok=True)
-        kind = self._random.choice(("Append", "Append", "Delete", "Update"))
-        rows = self._random.randrange(1, 100)
+        made = standing.contents.operation(self._random)
+        made.message.uuid = self._uuid()
         read = max(1, standing.version - self._random.randrange(4))
-        adds = kind != "Delete"
-        summary = Summary(
-            rows_added=rows if adds else 0,
-            rows_removed=0 if kind == "Append" else rows,
-            bytes_added=rows * 10 if adds else 0,
-            fragments_added=int(adds),
-            data_files=(f"{self._uuid()}.lance",) if adds else (),
-        )
-        return LanceCommit(name, kind, read, b"message", summary=summary)
+        message = made.message.SerializeToString(deterministic=True)
+        self._made[message] = made
+        return LanceCommit(name, made.kind, read, message, summary=made.summary)
 
     def _refuse(self, offset: int, transaction: Transaction) -> Outcome | None:
         operation = transaction.operations[0]
@@ -272,13 +284,20 @@ class PartitionLog:
             results=results,
         )
 
+    def _note(self, standing: Standing, origins: dict[int, list[int]]) -> None:
+        there = standing.contents
+        self.truth[standing.incarnation, standing.version] = Truth(
+            dict(there.fragments), there.fields, there.indices, origins
+        )
+
     def _effect(self, transaction: Transaction, operation: Operation) -> OperationResult:
         table, name = target(operation), operation_name(operation)
         if isinstance(operation, CreateNamespace | DropNamespace):
             return OperationResult(table, "", name)
         if isinstance(operation, CreateTable | RegisterTable):
             version = operation.version if isinstance(operation, RegisterTable) else 1
-            self._tables[table] = Standing(operation.incarnation, version)
+            made_now = self._tables[table] = Standing(operation.incarnation, version)
+            self._note(made_now, {})
             place = operation.location
             return OperationResult(table, operation.incarnation, name, version, location=place)
         standing = self._tables[table]
@@ -293,6 +312,13 @@ class PartitionLog:
         assert isinstance(operation, LanceCommit)
         over = standing.version - operation.read_version
         standing.version += 1
+        made = self._made.pop(operation.message)
+        recording = None
+        if made.is_recorded:
+            delta = made.delta(standing.contents.fragments, standing.version)
+            recording = Recording(hashlib.sha256(delta).digest(), len(delta), delta)
+        standing.contents.commit(made)
+        self._note(standing, made.origins)
         standing.last_transaction = transaction.transaction_id
         standing.last_writer = transaction.principal
         return OperationResult(
@@ -303,6 +329,8 @@ class PartitionLog:
             read_version=standing.version - 1,
             rebased_over=over,
             rebased=over > 0 and name == "Delete",
+            first_fragment_id=made.first_id,
+            delta=recording,
         )
 
 

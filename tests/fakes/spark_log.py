@@ -32,6 +32,15 @@ class FakeTable:
     location: str
     schema: pa.Schema
     data_storage_version: str
+    version: int
+    name: str
+    primary_key: tuple[str, ...] = ()
+    deleted: tuple[tuple[int, int], ...] = ()
+
+    def top_level_ids(self, names: list[str]) -> tuple[int, ...]:
+        """Return the ids of no columns: there is no key."""
+        assert not names
+        return ()
 
 
 @dataclass(frozen=True)
@@ -61,16 +70,36 @@ class FakeLog:
     def table(self, table: str) -> FakeTable:
         """Return where a table is and what it holds."""
         dataset = self.open(table)
-        return FakeTable(str(dataset.uri), dataset.schema, dataset.data_storage_version)
+        return FakeTable(
+            str(dataset.uri), dataset.schema, dataset.data_storage_version, dataset.version, table
+        )
+
+    @property
+    def opened(self) -> FakeLog:
+        """Return what opens tables."""
+        return self
+
+    def plain(self, info: FakeTable, version: int) -> lance.LanceDataset:
+        """Open a version."""
+        return self.open(info.name, version)
+
+    def runtime(self) -> None:
+        """Return nothing: versions are found by number here."""
 
     def open(self, table: str, version: int | None = None) -> lance.LanceDataset:
         """Open a table."""
         return lance.dataset(self.root / f"{table}.lance", version=version)
 
     def submit(
-        self, table: str, operation: Any, *, application: Application | None = None
+        self,
+        table: str,
+        operation: Any,
+        *,
+        application: Application | None = None,
+        inserted_keys: object = None,
     ) -> FakeTicket:
         """Commit, unless this application and sequence did."""
+        assert inserted_keys is None, "the stand-in's tables have no keys"
         with self._alone():
             for entry in self.journal():
                 if application and entry["key"] == [table, *_key(application)]:

@@ -26,8 +26,8 @@ pytestmark = [
 ]
 
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
-_WRITERS = 4
-_APPENDS = 3
+_WRITERS = 8
+_APPENDS = 2
 
 
 @dataclass(frozen=True)

@@ -15,19 +15,57 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from commitlog import CommitLog
 from commitlog.core.iceberg.refusals import Invalid
 from commitlog.model.table import TableId, parse_table_id
-from consumers.iceberg_catalog import Asked, IcebergCatalog, IcebergSettings
-from consumers.iceberg_namespaces import SEPARATOR, IcebergNamespaces
-from consumers.iceberg_replies import failure_of, json_reply
-from consumers.iceberg_service import IcebergService
+from consumers.config import Config, ConfigurationError
+from consumers.iceberg.catalog import Asked, IcebergCatalog, IcebergSettings
+from consumers.iceberg.log import LogIcebergService
+from consumers.iceberg.namespaces import SEPARATOR, IcebergNamespaces
+from consumers.iceberg.replies import ALL, failure_of, json_reply, unsupported
+from consumers.iceberg.service import IcebergService
 
 _KEY = "Idempotency-Key"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NAMESPACE = "/v1/namespaces/{namespace}"
 _TABLE = "/v1/namespaces/{namespace}/tables/{table}"
+_METHODS = {"GET", "HEAD", "POST", "DELETE"}
+_UNSUPPORTED = (
+    "/v1/oauth/tokens",
+    "/v1/views/rename",
+    f"{_NAMESPACE}/register-view",
+    f"{_NAMESPACE}/views",
+    f"{_NAMESPACE}/views/{{view}}",
+    f"{_NAMESPACE}/functions",
+    f"{_TABLE}/credentials",
+    f"{_TABLE}/plan",
+    f"{_TABLE}/plan/{{plan}}",
+    f"{_TABLE}/tasks",
+    f"{_TABLE}/sign",
+)
+"""What else the specification has: not among the endpoints, and told so if it is asked for."""
 
 Handler = Callable[[Request, bytes], Response]
+
+
+def routes(log: CommitLog, config: Config) -> list[Route]:
+    """Return the routes of the catalogue over a log, as its operator set it."""
+    limits = {
+        "iceberg_tables_max": config.iceberg_tables_max,
+        "iceberg_updates_max": config.iceberg_updates_max,
+        "iceberg_timeout": config.iceberg_timeout,
+    }
+    for name, limit in limits.items():
+        if limit < 1:
+            raise ConfigurationError(f"{name} cannot be {limit}: it is at least 1")
+    service = LogIcebergService(log)
+    settings = IcebergSettings(
+        service.tables_root,
+        tables_max=config.iceberg_tables_max,
+        updates_max=config.iceberg_updates_max,
+        timeout_seconds=config.iceberg_timeout,
+    )
+    return iceberg_routes(service, settings)
 
 
 def iceberg_routes(service: IcebergService, settings: IcebergSettings) -> list[Route]:
@@ -57,20 +95,22 @@ def iceberg_routes(service: IcebergService, settings: IcebergSettings) -> list[R
         for method, path, _ in table
         if path != "/v1/config"
     ]
-    return [_route(method, path, handler, settings) for method, path, handler in table]
+    served = [_route({method}, path, handler, settings) for method, path, handler in table]
+    others = [_route(_METHODS, path, routes.unsupported, settings) for path in _UNSUPPORTED]
+    return [*served, *others]
 
 
-def _route(method: str, path: str, handler: Handler, settings: IcebergSettings) -> Route:
+def _route(methods: set[str], path: str, handler: Handler, settings: IcebergSettings) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             body = await _body(request, settings.body_bytes_max)
             return await run_in_threadpool(handler, request, body)
         except Exception as error:  # every failure has an answer of the catalogue's own shape
-            return failure_of(error).response(has_body=method != "HEAD")
+            return failure_of(error).response(has_body=request.method != "HEAD")
 
-    route = Route(path, endpoint, methods=[method])
+    route = Route(path, endpoint, methods=sorted(methods))
     # Starlette adds HEAD to GET; here HEAD has handlers of its own.
-    route.methods = {method}
+    route.methods = methods
     return route
 
 
@@ -135,8 +175,11 @@ class _Routes:
         return self._catalog.table_exists(_table(request))
 
     def load_table(self, request: Request, body: bytes) -> Response:
-        snapshots = request.query_params.get("snapshots", "all")
-        return self._catalog.load_table(_table(request), snapshots=snapshots)
+        snapshots = request.query_params.get("snapshots", ALL)
+        sent = request.headers.get("If-None-Match", "").split(",")
+        # A cache on the way may have weakened it.
+        known = {tag.strip().removeprefix("W/") for tag in sent}
+        return self._catalog.load_table(_table(request), snapshots=snapshots, known=known)
 
     def commit_table(self, request: Request, body: bytes) -> Response:
         return self._catalog.commit_table(_asked(request), _table(request), body)
@@ -144,6 +187,9 @@ class _Routes:
     def drop_table(self, request: Request, body: bytes) -> Response:
         purge = request.query_params.get("purgeRequested", "false").lower() == "true"
         return self._catalog.drop_table(_asked(request), _table(request), purge=purge)
+
+    def unsupported(self, request: Request, body: bytes) -> Response:
+        raise unsupported(f"{request.method} {request.url.path}")
 
     def metrics(self, request: Request, body: bytes) -> Response:
         return Response(status_code=204)

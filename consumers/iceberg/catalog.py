@@ -6,10 +6,8 @@ request must get the first one's answer, not what the first one's success would 
 
 from __future__ import annotations
 
-import gzip
 import time
-import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,15 +26,17 @@ from commitlog.core.iceberg.requests import (
     read_identifier,
 )
 from commitlog.core.iceberg.shelf import Shelf
-from commitlog.core.iceberg.table import IcebergTable, is_compressed
+from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.iceberg.updates import apply_updates
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import DeregisterTable, DropTable, Operation, RenameTable
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
-from consumers.iceberg_replies import (
+from consumers.iceberg.replies import (
+    ALL,
     Failure,
     already_exists,
+    entity_tag,
     failure_of_refusal,
     failure_of_table_refusal,
     identifier_json,
@@ -45,7 +45,7 @@ from consumers.iceberg_replies import (
     no_such_table,
     table_reply,
 )
-from consumers.iceberg_service import CatalogView, Committed, IcebergService, Refused
+from consumers.iceberg.service import CatalogView, Committed, IcebergService, Refused
 
 LOCATION = "location"
 
@@ -174,21 +174,30 @@ class IcebergCatalog:
             raise self._not_created(answer, table)
         return self._committed(answer, table)
 
-    def load_table(self, table: TableId, *, snapshots: str = "all") -> Response:
-        """Return a table's metadata; of its snapshots all, or those that refs name."""
+    def load_table(
+        self, table: TableId, *, snapshots: str = ALL, known: Collection[str] = ()
+    ) -> Response:
+        """Return a table's metadata; of its snapshots all, or those that refs name.
+
+        `known` are the entity tags that the client has: 304 if its metadata is one of them.
+        """
+        shown = snapshots.lower()
+        if shown not in {ALL, "refs"}:
+            raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
         found = self._table(table)
         location = found.metadata_location
         if self.settings.checks_files and not self.service.has_file(location):
             raise Failure(
                 404, "NotFoundException", f"Failed to open input stream for file: {location}"
             )
-        if snapshots.lower() == "refs":
+        tag = entity_tag(location, shown)
+        if tag in known or "*" in known:
+            return Response(status_code=304, headers={"ETag": tag})
+        if shown == "refs":
             named = dict.fromkeys(ref["snapshot-id"] for ref in found.refs.values())
             kept = [s for id_ in named if (s := found.snapshots.get(id_)) is not None]
             found = replace(found, snapshots=Shelf("snapshot-id", kept))
-        elif snapshots.lower() != "all":
-            raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
-        return table_reply(found.to_json(), location)
+        return table_reply(found.to_bytes(), location, shown)
 
     def table_exists(self, table: TableId) -> Response:
         """Say whether there is such a table."""
@@ -196,7 +205,7 @@ class IcebergCatalog:
         return Response(status_code=204)
 
     def drop_table(self, asked: Asked, table: TableId, *, purge: bool) -> Response:
-        """Forget a table; with `purge` its files may go too."""
+        """Forget a table; with `purge` its files go too, once the outcome stands."""
         view = self.view()
         found = view.tables.get(table)
         if table in view.others or (found is None and not asked.has_key):
@@ -207,6 +216,8 @@ class IcebergCatalog:
         answer = self.submit(asked, [kind(table, incarnation)])
         if isinstance(answer, Refused):
             raise failure_of_refusal(answer)
+        if purge:
+            self.service.purge(answer.locations[table])
         return Response(status_code=204)
 
     def rename_table(self, asked: Asked, body: bytes) -> Response:
@@ -272,7 +283,7 @@ class IcebergCatalog:
         staged = apply_updates(
             None, updates, time_ms=time.time_ns() // 1_000_000, transaction_id=asked.transaction_id
         )
-        return table_reply(staged.to_json(), None)
+        return table_reply(staged.to_bytes(), None)
 
     def _not_created(self, answer: Refused, table: TableId) -> Failure:
         if answer.failed:
@@ -285,14 +296,13 @@ class IcebergCatalog:
         location = answer.locations[table]
         known = answer.tables.get(table)
         if known is not None and known.metadata_location == location:
-            return table_reply(known.to_json(), location)
-        return table_reply(self._read(location).decode("ascii"), location)
+            return table_reply(known.to_bytes(), location)
+        return table_reply(self._read(location), location)
 
     def _read(self, location: str) -> bytes:
         try:
-            data = self.service.read_file(location)
-            return gzip.decompress(data) if is_compressed(location) else data
-        except (OSError, EOFError, zlib.error) as error:
+            return self.service.read_metadata(location)
+        except OSError as error:
             raise InvalidTransaction(
                 f"the metadata file {location} cannot be read: {error}",
                 field="metadata-location",

@@ -12,15 +12,15 @@ from commitlog.core.iceberg.requests import read_namespace
 from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace
 from commitlog.model.records import Code
 from commitlog.model.table import TableId
-from consumers.iceberg_catalog import Asked, IcebergCatalog, paginate
-from consumers.iceberg_replies import (
+from consumers.iceberg.catalog import Asked, IcebergCatalog, paginate
+from consumers.iceberg.replies import (
     Failure,
     already_exists,
     failure_of_refusal,
     json_reply,
     no_such_namespace,
 )
-from consumers.iceberg_service import CatalogView, Refused
+from consumers.iceberg.service import CatalogView, Refused
 
 SEPARATOR = "\x1f"
 """Between the levels of a namespace in an address."""

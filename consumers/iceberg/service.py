@@ -68,11 +68,14 @@ class IcebergService(Protocol):
     ) -> Committed | Refused:
         """Append one transaction and return its outcome; the same id returns the same outcome."""
 
-    def read_file(self, location: str) -> bytes:
-        """Return a file's bytes; raise FileNotFoundError."""
+    def read_metadata(self, location: str) -> bytes:
+        """Return the JSON of a metadata file; raise OSError if it cannot be read."""
 
     def has_file(self, location: str) -> bool:
         """Tell whether there is such a file."""
+
+    def purge(self, metadata_location: str) -> None:
+        """Remove soon the files of a table that was dropped, found from its last metadata."""
 
     def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
         """Return the operations of a request's `lance-operations`.

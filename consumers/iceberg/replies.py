@@ -6,6 +6,7 @@ outcome that isn't known is a 500 of its own type, and 503 is said only when not
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -25,10 +26,12 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
-from consumers.iceberg_service import Refused
+from consumers.iceberg.service import Refused
 
 logger = logging.getLogger(__name__)
 
+ALL = "all"
+"""All snapshots of a table are shown."""
 _RETRY_AFTER_SECONDS = 1
 
 
@@ -162,11 +165,26 @@ def json_reply(value: Mapping[str, Any], status: int = 200) -> Response:
     return Response(dump_json(value), status, media_type="application/json")
 
 
-def table_reply(metadata: str, metadata_location: str | None) -> Response:
-    """Return a table; its metadata is JSON text already."""
-    place = f'"metadata-location":{dump_json(metadata_location)},' if metadata_location else ""
-    body = "{" + place + '"metadata":' + metadata + ',"config":{}}'
-    return Response(body, media_type="application/json")
+def table_reply(metadata: bytes, metadata_location: str | None, shown: str = ALL) -> Response:
+    """Return a table; its metadata is JSON text already. `shown`: which of its snapshots."""
+    headers, place = {}, ""
+    if metadata_location:
+        headers["ETag"] = entity_tag(metadata_location, shown)
+        place = f'"metadata-location":{dump_json(metadata_location)},'
+    body = b"".join((b"{", place.encode(), b'"metadata":', metadata, b',"config":{}}'))
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def entity_tag(metadata_location: str, shown: str) -> str:
+    """Return the tag of a table's representation: a metadata file never changes."""
+    digest = hashlib.sha256(f"{shown}\n{metadata_location}".encode()).hexdigest()
+    return f'"{digest[:32]}"'
+
+
+def unsupported(what: str) -> Failure:
+    """Say that the catalogue doesn't offer something of the specification."""
+    message = f"{what} is not supported; /v1/config lists what is"
+    return Failure(406, "UnsupportedOperationException", message)
 
 
 def identifier_json(table: TableId) -> dict[str, Any]:

@@ -8,30 +8,29 @@ request points to.
 from __future__ import annotations
 
 import base64
-import gzip
 import json
 import threading
-import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from lance_namespace import LanceNamespaceError, TableNotFoundError
 
 from commitlog import CommitLog
-from commitlog.adapters.storage import local_path, store_for
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.iceberg.domain import FailedRequirement
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import load_json
 from commitlog.core.iceberg.refusals import Invalid
-from commitlog.core.iceberg.table import IcebergTable, is_compressed
+from commitlog.core.iceberg.table import IcebergTable
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
-from consumers.iceberg_service import CatalogView, Committed, Refused
+from consumers.iceberg.files import Purger, TableFiles
+from consumers.iceberg.service import CatalogView, Committed, Refused
 from consumers.namespace.batch import batch_operations
 from consumers.namespace.call import IDEMPOTENCY_KEY, Call
 from consumers.namespace.service import Service
@@ -51,6 +50,14 @@ class LogIcebergService:
         self._lance = Service(log)
         self._kept: OrderedDict[str, IcebergTable] = OrderedDict()
         self._lock = threading.Lock()
+
+    @cached_property
+    def _files(self) -> TableFiles:
+        return TableFiles(self.tables_root)
+
+    @cached_property
+    def _purger(self) -> Purger:
+        return Purger(self._files, self._live_metadata)
 
     @property
     def tables_root(self) -> str:
@@ -76,7 +83,7 @@ class LogIcebergService:
         """Append one transaction and return its outcome; the same id returns the same outcome."""
         runtime = self._log.runtime()
         made = self._log.transaction(tuple(operations), transaction_id=transaction_id)
-        transaction = replace(made, principal=principal)
+        transaction = replace(made, principal=made.principal or principal)
         ticket = runtime.submit(transaction, id_is_new=False)
         try:
             outcome = ticket.result(timeout_seconds, "committed")
@@ -101,18 +108,17 @@ class LogIcebergService:
         locations = {r.table: r.metadata_location for r in outcome.results if r.metadata_location}
         return Committed(transaction_id, locations)
 
-    def read_file(self, location: str) -> bytes:
-        """Return a file's bytes; raise FileNotFoundError."""
-        store, name = self._place(location)
-        return store_for(store).read(name)
+    def read_metadata(self, location: str) -> bytes:
+        """Return the JSON of a metadata file; raise OSError if it cannot be read."""
+        return self._files.metadata(location)
 
     def has_file(self, location: str) -> bool:
         """Tell whether there is such a file."""
-        try:
-            store, name = self._place(location)
-        except FileNotFoundError:
-            return False
-        return store_for(store).size(name) >= 0
+        return self._files.exists(location)
+
+    def purge(self, metadata_location: str) -> None:
+        """Remove soon the files of a table that was dropped, found from its last metadata."""
+        self._purger.put(metadata_location)
 
     def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
         """Return the operations of a request's `lance-operations`, as batch-commit reads them.
@@ -136,17 +142,6 @@ class LogIcebergService:
         except (LanceNamespaceError, HttpError, ValueError) as error:
             raise InvalidTransaction(f"lance-{error}", field="lance-operations") from error
 
-    def _place(self, location: str) -> tuple[str, str]:
-        """Return the tables root and a path below it; a file elsewhere might as well not be."""
-        root = local_path(self.tables_root)
-        path = local_path(location)
-        if root is None or path is None or not path.is_absolute():
-            raise FileNotFoundError(f"{location} is not a local file")
-        real_root, real = root.resolve(), path.resolve()
-        if real_root not in real.parents:
-            raise FileNotFoundError(f"{location} is not below the tables root {root}")
-        return str(real_root), str(real.relative_to(real_root))
-
     def _first(self, repeated: Outcome, partition: int) -> Outcome:
         """Return the outcome that another one repeats: it says all that was wrong."""
         found = self._log.runtime().request(
@@ -161,6 +156,9 @@ class LogIcebergService:
         runtime = self._log.runtime()
         for partition in range(runtime.partitions):
             yield from runtime.request(partition, method)
+
+    def _live_metadata(self) -> list[str]:
+        return [entry["metadata_location"] for entry in self._ask_all("iceberg_tables")]
 
     def _names(self) -> dict[TableId, None]:
         return {tuple(entry["table"]): None for entry in self._ask_all("iceberg_tables")}
@@ -188,10 +186,8 @@ class LogIcebergService:
         if kept is not None and kept.uuid == head["uuid"]:
             return kept
         try:
-            data = self.read_file(location)
-            text = gzip.decompress(data) if is_compressed(location) else data
-            table = table_of(load_json(text, location), location)
-        except (OSError, EOFError, zlib.error, Invalid):
+            table = self._files.table(location)
+        except (OSError, Invalid):
             # The log has it all the same.
             head = runtime.request(partition, "iceberg_table", metadata=True, **asked)
             if head is None:

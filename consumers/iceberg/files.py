@@ -1,0 +1,232 @@
+"""The files of Iceberg tables: found below the tables root, and removed when a table is purged.
+
+Nothing outside the tables root is read, and nothing outside a table's own location is removed,
+whatever its metadata says. A purge goes from the leaves to the root, so that what it leaves behind
+can still be found from the table's last metadata file.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import queue
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.reading import load_json
+from commitlog.core.iceberg.table import IcebergTable, is_compressed
+from commitlog.core.tables import normalize_location
+from commitlog.errors import CommitLogError
+
+logger = logging.getLogger(__name__)
+
+
+class TableFiles:
+    """Files below a log's tables root, by their locations. Thread-safe."""
+
+    def __init__(self, tables_root: str) -> None:
+        """Take a local folder or a URI."""
+        self.root = tables_root
+        local = local_path(tables_root)
+        self._folder = local.resolve() if local is not None else None
+        self._store = store_for(tables_root if self._folder is None else str(self._folder))
+
+    def read(self, location: str) -> bytes:
+        """Return a file's bytes; raise FileNotFoundError."""
+        return self._store.read(self._path(location))
+
+    def metadata(self, location: str) -> bytes:
+        """Return the JSON of a metadata file; raise OSError if it cannot be read."""
+        data = self.read(location)
+        try:
+            return gzip.decompress(data) if is_compressed(location) else data
+        except (EOFError, zlib.error) as error:
+            raise OSError(f"{location} is not gzip: {error}") from error
+
+    def table(self, location: str) -> IcebergTable:
+        """Return the table of a metadata file; raise OSError or Invalid."""
+        return table_of(load_json(self.metadata(location), location), location)
+
+    def exists(self, location: str) -> bool:
+        """Tell whether there is such a file."""
+        try:
+            return self._store.size(self._path(location)) >= 0
+        except FileNotFoundError:
+            return False
+
+    def delete(self, location: str, within: str) -> None:
+        """Remove a file if it is there; FileNotFoundError if links lead it out of `within`."""
+        path = self._path(location)
+        if not path.startswith(f"{self._path(within)}/"):
+            raise FileNotFoundError(f"{location} is not below {within}")
+        self._store.delete(path)
+
+    def walk(self) -> Iterator[str]:
+        """Yield the locations of all files."""
+        root = self.root.rstrip("/")
+        for path in self._store.walk():
+            yield f"{root}/{path}"
+
+    def _path(self, location: str) -> str:
+        """Return a path below the root; a file elsewhere might as well not be."""
+        if self._folder is not None:
+            path = local_path(location)
+            if path is None or not path.is_absolute():
+                raise FileNotFoundError(f"{location} is not a local file")
+            real = path.resolve()
+            if self._folder not in real.parents:
+                raise FileNotFoundError(f"{location} is not below the tables root {self.root}")
+            return str(real.relative_to(self._folder))
+        inside = below(location, self.root)
+        if inside is None:
+            raise FileNotFoundError(f"{location} is not below the tables root {self.root}")
+        return inside
+
+
+def below(location: str, folder: str) -> str | None:
+    """Return a location's path below a folder; None if it is elsewhere."""
+    try:
+        place, start = normalize_location(location), f"{normalize_location(folder)}/"
+    except Exception:  # what has no clear meaning lies nowhere
+        return None
+    return place.removeprefix(start) if place.startswith(start) else None
+
+
+@dataclass
+class Contents:
+    """A table's files, in the order in which they may be removed."""
+
+    data: dict[str, None] = field(default_factory=dict)
+    """Data files, delete files, statistics."""
+    manifests: dict[str, None] = field(default_factory=dict)
+    manifest_lists: dict[str, None] = field(default_factory=dict)
+    previous: dict[str, None] = field(default_factory=dict)
+    """Metadata files before the last one."""
+    last: dict[str, None] = field(default_factory=dict)
+    unreadable: dict[str, None] = field(default_factory=dict)
+    """Manifests and lists that are there and cannot be read: what they name is not known."""
+
+    def layers(self) -> Iterator[dict[str, None]]:
+        """Yield the files that may go together; a later layer names those of earlier ones."""
+        yield from (self.data, self.manifests, self.manifest_lists, self.previous, self.last)
+
+
+def contents(table: IcebergTable, files: TableFiles) -> Contents:
+    """Return all files that a table's last metadata leads to."""
+    found = Contents(last={table.metadata_location: None})
+    for entry in table.metadata_log:
+        found.previous[str(entry.value["metadata-file"])] = None
+    for shelf in (table.statistics, table.partition_statistics):
+        found.data.update(dict.fromkeys(str(value["statistics-path"]) for value in shelf))
+    for snapshot in table.snapshots:
+        if "manifest-list" in snapshot:
+            place = str(snapshot["manifest-list"])
+            found.manifest_lists[place] = None
+            named = _listed(files, place, manifest_paths, found)
+        else:  # as the first format also wrote it
+            named = [str(path) for path in snapshot.get("manifests", ())]
+        for manifest in named:
+            if manifest not in found.manifests:
+                found.manifests[manifest] = None
+                found.data.update(dict.fromkeys(_listed(files, manifest, data_paths, found)))
+    return found
+
+
+def _listed(
+    files: TableFiles, place: str, read: Callable[[bytes], list[str]], found: Contents
+) -> list[str]:
+    try:
+        return read(files.read(place))
+    except FileNotFoundError:
+        if not files.exists(place):
+            return []
+    except (OSError, CommitLogError) as error:
+        logger.warning("%s cannot be read: %s", place, error)
+    found.unreadable[place] = None
+    return []
+
+
+def purge(table: IcebergTable, files: TableFiles) -> list[str]:
+    """Remove a table's files; return those that are left.
+
+    If a layer cannot be removed whole, the layers that name it stay.
+    """
+    found = contents(table, files)
+    left = list(found.unreadable)
+    for layer in found.layers():
+        for place in layer:
+            if place not in found.unreadable and not _removed(table, files, place):
+                left.append(place)
+        if left:
+            return left
+    return []
+
+
+def _removed(table: IcebergTable, files: TableFiles, place: str) -> bool:
+    """Remove a file of a table; return whether it is gone."""
+    try:
+        if below(place, table.location) is not None:
+            files.delete(place, table.location)
+            return True
+        # Outside of the table's location it may be anybody's.
+        return below(place, files.root) is not None and not files.exists(place)
+    except (OSError, CommitLogError) as error:
+        logger.warning("%s cannot be removed: %s", place, error)
+        return False
+
+
+class Purger:
+    """Removes the files of dropped tables on a thread of its own, one table after another.
+
+    What is left when it fails, or when its process ends, `commitlog orphans` lists.
+    """
+
+    def __init__(self, files: TableFiles, live: Callable[[], Iterable[str]]) -> None:
+        """`live` returns where the metadata of the tables lies that stand."""
+        self._files = files
+        self._live = live
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def put(self, metadata_location: str) -> None:
+        """Remove soon what a dropped table's last metadata leads to."""
+        self._queue.put(metadata_location)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="purge", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            place = self._queue.get()
+            try:
+                self._purge(place)
+            except FileNotFoundError:
+                continue  # somebody was here before
+            except Exception:
+                logger.exception("the purge of %s ended early", place)
+
+    def _purge(self, place: str) -> None:
+        table = self._files.table(place)
+        shared = [one for one in self._live() if below(one, table.location) is not None]
+        if shared:
+            logger.warning(
+                "%s is not removed: it is also the location of a table that stands (%s)",
+                table.location,
+                shared[0],
+            )
+            return
+        left = purge(table, self._files)
+        if left:
+            logger.warning(
+                "the purge of %s left %d files, the first one %s; `commitlog orphans` lists them",
+                table.location,
+                len(left),
+                left[0],
+            )

@@ -1,0 +1,39 @@
+"""Does Iceberg's own REST Compatibility Kit pass against `commitlog up`?
+
+`python -m infra.iceberg_kit` fetches its jars, 97 MB, and runs it; here it runs if they are there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from infra import iceberg_kit, maven_jars
+from tests.integration.test_up import service
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(540)]
+
+PASSES = 97
+"""As many as pass against Iceberg's own server; the others need what is optional."""
+
+
+def test_the_kit_passes_over_the_log(tmp_path: Path) -> None:
+    if not maven_jars.is_there(iceberg_kit.PINS):
+        pytest.skip("the kit's jars aren't there; `python -m infra.iceberg_kit` fetches them")
+    root = tmp_path / "root"
+    place = str(iceberg_kit.TABLES_ROOT)
+    with service(root, "--kafka-port", "0", "--tables-root", place) as running:
+        result = iceberg_kit.run(
+            f"http://127.0.0.1:{running.port}", maven_jars.folder_of(iceberg_kit.PINS)
+        )
+    print(result)
+    assert not result.failures
+    assert result.counts["successful"] >= PASSES
+
+
+def test_a_jar_that_differs_is_not_taken(tmp_path: Path) -> None:
+    jars = maven_jars.pinned(iceberg_kit.PINS)[:1]
+    assert not maven_jars.is_whole(tmp_path, jars)
+    (tmp_path / jars[0].file_name).write_bytes(b"something else")
+    assert not maven_jars.is_whole(tmp_path, jars)

@@ -1,0 +1,157 @@
+"""Does the server answer as pylance's own reference server does, request by request?
+
+Both get the same requests in the same order. What the reference says, ours says too, apart from
+where things lie and when they were made; ours may say more.
+"""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lance.namespace import RestAdapter
+
+from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
+
+Step = tuple[str, str, Any]
+UPSERT = "merge_insert?on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
+INDEX = {"column": "id", "index_type": "BTREE", "name": "i"}
+STEPS: tuple[Step, ...] = (
+    ("POST", "namespace/n/create", {"properties": {"a": "b"}}),
+    ("POST", "namespace/n/create", {}),
+    *(("POST", f"namespace/{n}/{what}", {}) for n in "nx" for what in ("describe", "exists")),
+    ("GET", "namespace/$/list", None),
+    ("POST", "table/n$t/create", numbers(0, 10)),
+    ("POST", "table/n$t/create", numbers(0, 10)),
+    *(("POST", f"table/n${t}/{what}", {}) for t in "tx" for what in ("describe", "exists")),
+    ("GET", "namespace/n/table/list", None),
+    ("POST", "table/n$t/count_rows", {}),
+    ("POST", "table/n$t/count_rows", {"predicate": "id > 4"}),
+    ("POST", "table/n$t/insert", numbers(10, 12)),
+    ("POST", "table/n$t/insert?mode=overwrite", numbers(0, 3)),
+    ("POST", f"table/n$t/{UPSERT}", numbers(2, 6)),
+    ("POST", "table/n$t/update", {"updates": [["x", "x + 1"]], "predicate": "id = 1"}),
+    ("POST", "table/n$t/delete", {"predicate": "id = 0"}),
+    ("POST", "table/n$t/version/list", {}),
+    ("POST", "table/n$t/version/list?limit=1&descending=true", {}),
+    ("POST", "table/n$t/version/describe", {"version": 2}),
+    ("POST", "table/n$t/version/describe", {"version": 99}),
+    ("POST", "table/n$t/tags/create", {"tag": "one", "version": 1}),
+    ("POST", "table/n$t/tags/create", {"tag": "one", "version": 1}),
+    ("POST", "table/n$t/tags/list", {}),
+    ("POST", "table/n$t/tags/version", {"tag": "one"}),
+    ("POST", "table/n$t/tags/version", {"tag": "no"}),
+    ("POST", "table/n$t/tags/update", {"tag": "one", "version": 2}),
+    ("POST", "table/n$t/tags/delete", {"tag": "one"}),
+    ("POST", "table/n$t/tags/delete", {"tag": "one"}),
+    ("POST", "table/n$t/stats", {}),
+    ("POST", "table/n$t/create_scalar_index", INDEX),
+    ("POST", "table/n$t/index/list", {}),
+    ("POST", "table/n$t/index/i/stats", {}),
+    ("POST", "table/n$t/index/nope/stats", {}),
+    ("POST", "table/n$t/index/i/drop", {}),
+    ("POST", "table/n$t/add_columns", {"new_columns": [{"name": "y", "expression": "id * 2"}]}),
+    ("POST", "table/n$t/drop_columns", {"columns": ["y"]}),
+    ("POST", "table/n$t/restore", {"version": 1}),
+    ("POST", "table/n$t/count_rows", {}),
+    ("POST", "table/n$t/branches/create", {"name": "dev"}),
+    ("POST", "table/n$t/branches/list", {}),
+    ("POST", "table/n$t/branches/delete", {"name": "dev"}),
+    ("POST", "table/n$t/branches/delete", {"name": "dev"}),
+    ("POST", "table/n$t/version/delete", {"ranges": [{"start_version": 1, "end_version": 3}]}),
+    ("POST", "table/n$t/version/delete", {"ranges": [{"start_version": 0, "end_version": 2}]}),
+    ("POST", "table/n$t/version/list", {}),
+    ("POST", "table/n$d/declare", {}),
+    ("POST", "table/n$d/declare", {}),
+    ("POST", "table/n$d/describe", {}),
+    ("POST", "table/n$d/version/list", {}),
+    ("POST", "table/n$x/version/list", {}),
+    ("POST", "namespace/n/drop", {}),
+    ("POST", "table/n$d/deregister", {}),
+    ("POST", "table/n$t/drop", {}),
+    ("POST", "table/n$t/drop", {}),
+    ("POST", "namespace/n/drop", {}),
+    ("POST", "namespace/n/drop", {}),
+)
+ELSEWHERE = {
+    *("location", "table_uri", "manifest_path", "manifest_size", "manifestSize", "e_tag"),
+    *(
+        "timestamp_millis",
+        "createAt",
+        "created_at",
+        "index_uuid",
+        "transaction_id",
+        "error",
+        "page_token",
+    ),
+    # The reference knows no namespace's or table's own.
+    *("properties", "storage_options"),
+}
+OURS = {
+    "namespace/n/drop": "the reference drops a namespace that holds tables or is gone",
+}
+
+
+@pytest.fixture
+def reference(tmp_path: Path) -> Iterator[str]:
+    properties = {"root": str(tmp_path / "reference"), "table_version_tracking_enabled": "true"}
+    adapter = RestAdapter("dir", properties, host="127.0.0.1", port=0)
+    adapter.start()  # type: ignore[no-untyped-call]
+    yield f"http://127.0.0.1:{adapter.port}"
+    adapter.stop()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    running = World(tmp_path / "ours")
+    yield running
+    running.close()
+
+
+def ask(uri: str, step: Step) -> tuple[int, Any]:
+    method, path, body = step
+    headers, data = {"Content-Type": "application/json"}, None
+    if isinstance(body, dict):
+        data = json.dumps(body).encode()
+    elif body is not None:
+        headers, data = {"Content-Type": ARROW_STREAM}, arrow_stream(body)
+    request = urllib.request.Request(f"{uri}/v1/{path}", data, headers, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            status, answer = response.status, response.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            status, answer = error.code, error.read()
+    return status, json.loads(answer) if answer else None
+
+
+def differences(theirs: Any, ours: Any, where: str = "") -> list[str]:
+    """Return what the reference says and ours doesn't."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        return [
+            found
+            for name, value in theirs.items()
+            if name not in ELSEWHERE and value is not None
+            for found in differences(value, ours.get(name), f"{where}.{name}")
+        ]
+    if isinstance(theirs, list) and isinstance(ours, list) and len(theirs) == len(ours):
+        return [
+            found
+            for index, (one, other) in enumerate(zip(theirs, ours, strict=True))
+            for found in differences(one, other, f"{where}[{index}]")
+        ]
+    return [] if theirs == ours else [f"{where}: {theirs!r}, ours {ours!r}"]
+
+
+def test_the_same_requests_get_the_same_answers(world: World, reference: str) -> None:
+    wrong = []
+    for number, step in enumerate(STEPS):
+        theirs, ours = ask(reference, step), ask(world.uri, step)
+        if step[1] in OURS and theirs[0] != ours[0]:
+            continue
+        found = differences(list(theirs), list(ours))
+        wrong += [f"{number} {step[0]} {step[1]} {one}" for one in found]
+    assert not wrong, "\n".join(wrong)

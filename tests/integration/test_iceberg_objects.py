@@ -1,0 +1,172 @@
+"""Iceberg tables in an object store: an S3 server in this process, pyiceberg as it is."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.adapters.storage import store_for
+from commitlog.errors import InvalidTransaction
+from consumers.iceberg.catalog import IcebergSettings
+from consumers.iceberg.log import LogIcebergService
+from consumers.iceberg.orphans import find_orphans
+from tests.iceberg_server import IcebergServer, serving
+from tests.service import Running
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+pytest.importorskip("moto", reason="moto is not installed")
+pytest.importorskip("obstore", reason="obstore is not installed")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:::pyiceberg.*", "ignore::DeprecationWarning", "ignore::ResourceWarning"
+)
+
+ROOT = "s3://bucket/tables"
+_ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+_WAIT_SECONDS = 60
+
+
+@dataclass(frozen=True)
+class Objects:
+    """A running S3 server, a log whose tables lie there, and its catalogue."""
+
+    cluster: MemoryCluster
+    server: IcebergServer
+    catalog: Any
+
+    def names(self) -> list[str]:
+        return sorted(store_for(ROOT).walk())
+
+    def orphans(self) -> list[str]:
+        return [found.location for found in find_orphans(MemoryLog(self.cluster), ROOT)]
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+    from moto.server import ThreadedMotoServer
+    from pyiceberg.catalog import load_catalog
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    s3 = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    s3.start()
+    host, port = s3.get_host_and_port()
+    connection = http.client.HTTPConnection(host, port, timeout=30)
+    connection.request("PUT", "/bucket")
+    assert connection.getresponse().status == 200
+    connection.close()
+    endpoint = f"http://{host}:{port}"
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in {
+            "AWS_ENDPOINT": endpoint,
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "something",
+            "AWS_REGION": "us-east-1",
+        }.items():
+            environment.setenv(name, value)
+        cluster = MemoryCluster()
+        MemoryLog(cluster).create(tables_root=ROOT)
+        running = Running(cluster, tmp_path_factory.mktemp("objects")).await_leading()
+        client = CommitLog(lambda: MemoryLog(cluster))
+        service = LogIcebergService(client)
+        with serving(service, IcebergSettings(service.tables_root)) as server:
+            catalog = load_catalog(
+                "objects",
+                **{
+                    "type": "rest",
+                    "uri": server.uri,
+                    "s3.endpoint": endpoint,
+                    "s3.access-key-id": "someone",
+                    "s3.secret-access-key": "something",
+                    "s3.region": "us-east-1",
+                },
+            )
+            catalog.create_namespace("far")
+            yield Objects(cluster, server, catalog)
+        client.close()
+        running.stop()
+    s3.stop()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_table_lives_and_is_purged_in_an_object_store(objects: Objects) -> None:
+    table = objects.catalog.create_table("far.t", _ROWS.schema)
+    assert table.metadata_location.startswith(f"{ROOT}/far/t-")
+    table.append(_ROWS)
+    table.delete("id = 2")
+    assert objects.catalog.load_table("far.t").scan().to_arrow().num_rows == 2
+    assert objects.names()
+    assert not objects.orphans()
+    objects.catalog.purge_table("far.t")
+    wait_until(lambda: not objects.names())
+
+
+def test_metadata_that_goes_by_property_goes_there_too(objects: Objects) -> None:
+    properties = {
+        "write.metadata.previous-versions-max": "1",
+        "write.metadata.delete-after-commit.enabled": "true",
+        "write.metadata.compression-codec": "gzip",
+    }
+    table = objects.catalog.create_table("far.pruned", _ROWS.schema, properties=properties)
+    for number in range(3):
+        with table.transaction() as transaction:
+            transaction.set_properties(number=str(number))
+    assert table.metadata_location.endswith(".gz.metadata.json")
+    wait_until(lambda: len(objects.names()) == 2)
+    objects.catalog.drop_table("far.pruned")
+    again = objects.catalog.register_table("far.back", table.metadata_location)
+    assert again.properties["number"] == "2"
+
+
+def test_a_place_outside_the_root_is_refused(objects: Objects) -> None:
+    body = {
+        "name": "x",
+        "location": "s3://other/place",
+        "schema": {"type": "struct", "fields": []},
+    }
+    reply = objects.server.ask("POST", "/v1/namespaces/far/tables", body)
+    assert (reply.status, "tables root" in reply.error["message"]) == (400, True)
+    outside = {"name": "x", "metadata-location": "s3://bucket/tables/../x.metadata.json"}
+    assert objects.server.ask("POST", "/v1/namespaces/far/register", outside).status == 400
+
+
+def test_the_store_keeps_what_the_log_rests_on(objects: Objects, tmp_path: Path) -> None:
+    store = store_for("s3://bucket/contract")
+    assert store.create("a/b", b"1")
+    assert not store.create("a/b", b"2")
+    assert (store.read("a/b"), store.size("a/b"), list(store.names("a"))) == (b"1", 1, ["b"])
+    store.write("a/b", b"33")
+    store.move("a/b", "c")
+    assert (store.size("a/b"), store.read("c"), list(store.walk())) == (-1, b"33", ["c"])
+    store.delete("c")
+    store.delete("c")
+    with pytest.raises(FileNotFoundError):
+        store.read("c")
+    for path in ("", "../x", "a/../../x", "/etc", "a//b"):
+        with pytest.raises(InvalidTransaction):
+            store.read(path)
+
+
+def test_a_store_that_does_not_answer_is_an_error_of_the_file_system(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "someone")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "something")
+    with pytest.raises(OSError, match="S3"):
+        store_for("s3://bucket/gone").read("x")

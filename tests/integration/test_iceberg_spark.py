@@ -1,0 +1,56 @@
+"""Does Spark with Iceberg's own runtime work over `commitlog up`?
+
+`python -m infra.iceberg_spark` fetches both, 500 MB; here they are used if they are there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from consumers.broker import find_java
+from infra import iceberg_spark
+from tests.iceberg_server import IcebergServer
+from tests.integration.test_up import service
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+]
+
+_CHILD = Path(__file__).with_name("iceberg_spark_child.py")
+_SECONDS = 240
+
+
+def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:
+    if not iceberg_spark.is_there():
+        pytest.skip("Spark 4.1 isn't there; `python -m infra.iceberg_spark` fetches it")
+    with service(tmp_path / "root", "--kafka-port", "0") as running:
+        server = IcebergServer(running.port)
+        java = find_java().path
+        arguments = [server.uri, str(iceberg_spark.jar()), str(tmp_path)]
+        done = subprocess.run(
+            [str(iceberg_spark.python()), str(_CHILD), *arguments],
+            env={**os.environ, "JAVA_HOME": str(java.resolve().parents[1])},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3_000:]
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert found["t"] == [[1, "z", None], [3, "c", None], [4, "d", 40]]
+        assert found["copy"] == [[3, "c"], [4, "d"]]
+        assert found["tables"] == ["moved", "t"]
+        assert found["snapshots"] == 4
+        assert found["first"] == [[3]]
+        assert found["left"] == ["t"]
+        loaded = server.ask("GET", "/v1/namespaces/spark/tables/t").json["metadata"]
+        assert loaded["properties"]["said"] == "so"

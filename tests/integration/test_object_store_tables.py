@@ -1,0 +1,125 @@
+"""Lance tables in an object store: an S3 server in this process, pylance as it is."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+from collections.abc import Iterator
+
+import lance
+import pytest
+from lance import LanceOperation
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.adapters.storage import store_for
+from commitlog.client.rows import prepare_delete
+from commitlog.codecs.manifest_file import decode_manifest, manifest_name
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.records import Outcome, Status
+from tests.service import SCHEMA, Running, ids_of, rows
+
+pytest.importorskip("moto", reason="moto is not installed")
+pytest.importorskip("obstore", reason="obstore is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
+
+T = "ns$t"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitLog]:
+    """Run a log whose tables lie in a bucket, and name the server as the cloud's tools do."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    connection = http.client.HTTPConnection(host, port, timeout=30)
+    connection.request("PUT", "/bucket")
+    assert connection.getresponse().status == 200
+    connection.close()
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in {
+            "AWS_ENDPOINT": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "someone",
+            "AWS_SECRET_ACCESS_KEY": "something",
+            "AWS_REGION": "us-east-1",
+            "AWS_ALLOW_HTTP": "true",
+        }.items():
+            environment.setenv(name, value)
+        cluster = MemoryCluster()
+        MemoryLog(cluster).create(tables_root="s3://bucket/tables")
+        running = Running(cluster, tmp_path_factory.mktemp("objects")).await_leading()
+        with CommitLog(lambda: MemoryLog(cluster)) as made:
+            yield made
+        running.stop()
+    server.stop()
+
+
+@pytest.fixture
+def location(client: CommitLog) -> Iterator[str]:
+    """Make a table of the ids 0 to 3; its head is version 2."""
+    client.create_table(T, SCHEMA, primary_key="id")
+    client.append(T, rows(0, 1, 2, 3))
+    found = client.table(T).location
+    assert found.startswith("s3://bucket/tables/")
+    yield found
+    client.drop_table(T)
+
+
+def committed(outcome: Outcome) -> Outcome:
+    """Return an outcome, which has to be a commit."""
+    assert outcome.status is Status.COMMITTED, outcome.message
+    return outcome
+
+
+def test_rows_are_changed_and_read_by_plain_pylance(client: CommitLog, location: str) -> None:
+    client.delete(T, "id = 0").raise_for_conflict()
+    client.update(T, {"name": "'new'"}, "id = 1").raise_for_conflict()
+    client.merge_insert(T, rows(2, 9, name="m"), "id").raise_for_conflict()
+    native = client.open(T)
+    native.delete("id = 3")
+    native.create_scalar_index("id", "BTREE")
+    found = lance.dataset(location)
+    assert found.version == client.table(T).version == 7
+    table = found.to_table()
+    names = dict(zip(table["id"].to_pylist(), table["name"].to_pylist(), strict=True))
+    assert names == {1: "new", 2: "m", 9: "m"}
+    assert found.to_table(filter="id = 9")["name"].to_pylist() == ["m"]
+
+
+def test_deletes_are_rebased_and_versions_restored(client: CommitLog, location: str) -> None:
+    info, dataset = client.table(T), lance.dataset(location)
+    for prepared in [prepare_delete(info, dataset, f"id = {i}") for i in (0, 1)]:
+        ticket = client.submit(
+            T, prepared.operation, read_version=2, affected_rows=prepared.affected
+        )
+        committed(ticket.result())
+    assert ids_of(lance.dataset(location)) == [2, 3]
+    committed(client.submit(T, LanceOperation.Restore(2)).result())
+    assert ids_of(lance.dataset(location)) == [0, 1, 2, 3]
+    staged = [name for name in store_for(location).names("_versions") if ".manifest-" in name]
+    assert staged == [], "what pylance staged is removed once it has its own name"
+
+
+@pytest.mark.parametrize("is_shallow", [True, False], ids=["shallow", "deep"])
+def test_clones_are_made_within_the_store(
+    client: CommitLog, location: str, is_shallow: bool
+) -> None:
+    name = f"ns$clone_{is_shallow}"
+    clone = LanceOperation.Clone(is_shallow, None, 2, location, None)
+    committed(client.submit(name, clone).result())
+    committed(client.append(name, rows(50)))
+    assert ids_of(lance.dataset(client.table(name).location)) == [0, 1, 2, 3, 50]
+
+
+def test_a_version_that_is_there_is_never_put_again(client: CommitLog, location: str) -> None:
+    store, path = store_for(location), f"_versions/{manifest_name(2)}"
+    before = store.read(path)
+    assert not store.create(path, b"somebody else's")
+    assert store.read(path) == before
+    state, encoded = decode_manifest(before)
+    assert encoded is not None
+    assert state.transaction_file.endswith(f"{Transaction.FromString(encoded).uuid}.txn")
