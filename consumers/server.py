@@ -1,22 +1,36 @@
-"""The HTTP server: the namespace, and whether the service is well. It holds no truth of its own."""
+"""The HTTP server: all APIs on one port, and whether the service is well. It holds no truth.
+
+A request passes, from outside in: the observer (count, log, trace), the limits, the guard, and
+then the API that its path belongs to. What each answers is that API's own.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.routing import BaseRoute, Route
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
 
 from commitlog.errors import Unavailable
 from consumers.health import Health, is_whole
+from consumers.metrics import CONTENT_TYPE, Metrics
+from consumers.observing import Observe
+from consumers.openapi.routes import openapi_routes
+from consumers.security.guard import Guard
+from consumers.security.identity import Security
+from consumers.security.limits import Limits, LimitSettings
 
 SHUTDOWN_SECONDS = 3
 _STARTUP_SECONDS = 20.0
@@ -24,14 +38,39 @@ _STARTUP_SECONDS = 20.0
 logger = logging.getLogger(__name__)
 
 
-def make_app(health: Health, routes: Sequence[BaseRoute] = ()) -> Starlette:
-    """Return the application: what tells of its health, and other routes."""
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What the server shows, and whom of the clients it believes."""
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+    """A file of authorities: clients must show a certificate that one of them signed."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What stands around the APIs."""
+
+    base_path: str = ""
+    """All APIs are served below it: `/lance` makes `/lance/v1/table…`."""
+    security: Security = field(default_factory=Security)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    metrics: Metrics = field(default_factory=Metrics)
+    tls: Tls | None = None
+
+
+def make_app(
+    health: Health | None, routes: Sequence[BaseRoute] = (), settings: ServerSettings | None = None
+) -> Starlette:
+    """Return the application: APIs, what tells of its health, and metrics."""
+    settings = settings or ServerSettings()
 
     async def healthz(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> JSONResponse:
-        checks = health.found()
+        checks = health.found() if health is not None else ()
         whole = is_whole(checks)
         body = {
             "status": "ready" if whole else "not ready",
@@ -40,15 +79,32 @@ def make_app(health: Health, routes: Sequence[BaseRoute] = ()) -> Starlette:
         headers = {} if whole else {"Retry-After": "1"}
         return JSONResponse(body, status_code=200 if whole else 503, headers=headers)
 
+    def metrics(request: Request) -> Response:
+        return Response(settings.metrics.text(), media_type=CONTENT_TYPE)
+
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
         path = request.url.path
         body = {"error": f"{request.method} {path}: {error.detail}", "code": 0, "instance": path}
         return JSONResponse(body, status_code=error.status_code, headers=error.headers)
 
+    base = settings.base_path
+    described = openapi_routes(routes, base_path=base, is_secured=settings.security.is_on)
+    below: list[BaseRoute] = [Mount(base, routes=list(routes))] if base else list(routes)
     return Starlette(
-        routes=[Route("/healthz", healthz), Route("/readyz", readyz), *routes],
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+            *described,
+            *below,
+        ],
         exception_handlers={HTTPException: refused},
+        middleware=[
+            Middleware(Observe, metrics=settings.metrics),
+            Middleware(Limits, settings=settings.limits),
+            Middleware(Guard, security=settings.security, base_path=base),
+        ],
     )
 
 
@@ -57,16 +113,21 @@ def serve(
     listener: socket.socket,
     *,
     routes: Sequence[BaseRoute] = (),
+    settings: ServerSettings | None = None,
     stop: threading.Event,
     on_ready: Callable[[str], None],
 ) -> None:
     """Serve on a listening socket until `stop` is set."""
+    settings = settings or ServerSettings()
     config = uvicorn.Config(
-        make_app(health, routes),
+        make_app(health, routes, settings),
         log_config=None,
         access_log=False,
         lifespan="off",
+        ws="none",
+        server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        **_tls_of(settings.tls),
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="http", daemon=True)
@@ -91,3 +152,12 @@ def serve(
         health.close()
         with contextlib.suppress(OSError):
             listener.close()
+
+
+def _tls_of(tls: Tls | None) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    found: dict[str, Any] = {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
+    if tls.client_ca:
+        found |= {"ssl_ca_certs": tls.client_ca, "ssl_cert_reqs": int(ssl.CERT_REQUIRED)}
+    return found

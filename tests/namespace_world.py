@@ -5,6 +5,8 @@ Clients talk to it over a real socket, as to any server. A fault may be put betw
 
 from __future__ import annotations
 
+import asyncio
+import base64
 import io
 import json
 import socket
@@ -22,7 +24,7 @@ import lance_namespace
 import pyarrow as pa
 import uvicorn
 from lance_namespace import DeclareTableResponse, DescribeTableRequest
-from starlette.applications import Starlette
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commitlog import CommitLog
@@ -30,12 +32,19 @@ from commitlog.adapters.lance_namespace import GivenNamespace
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.client.runtime import RuntimeSettings
+from commitlog.codecs.avro import decode_log_record
+from commitlog.model.records import Transaction
 from commitlog.ports import Log
 from consumers.committer import Committer, CommitterOptions
+from consumers.iceberg.catalog import IcebergSettings
+from consumers.iceberg.log import LogIcebergService
+from consumers.iceberg.rest import iceberg_routes
 from consumers.namespace.routes import routes
 from consumers.namespace.service import Settings
+from consumers.server import ServerSettings, make_app
 
 START_SECONDS = 20.0
+LATE_SECONDS = 0.5
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
 
@@ -45,7 +54,8 @@ class Faults:
 
     path: str = ""
     answers: list[str] = field(default_factory=list)
-    """`lost`: carried out, and the connection ends halfway; a status: carried out, then that."""
+    """`lost`: carried out, and the connection ends halfway; `late`: carried out after a while;
+    a status: carried out, then that."""
     count: int = 0
 
 
@@ -63,6 +73,10 @@ class Flaky:
             return await self._app(scope, receive, send)
         answer = faults.answers.pop(0)
         faults.count += 1
+
+        if answer == "late":
+            await asyncio.sleep(LATE_SECONDS)
+            return await self._app(scope, receive, send)
 
         async def swallow(message: Message) -> None:
             return
@@ -87,6 +101,7 @@ class World:
         open_log: Callable[[], Log] | None = None,
         settings: Settings | None = None,
         request_seconds: float = 30.0,
+        server: ServerSettings | None = None,
     ) -> None:
         cluster = MemoryCluster()
         opened = open_log or (lambda: MemoryLog(cluster))
@@ -95,18 +110,14 @@ class World:
         self.tables_root = root / "tables"
         self._log = opened()
         self._log.create(tables_root=str(self.tables_root))
-        self._stop, ready = threading.Event(), threading.Event()
-        self.committer = Committer(
-            self._log, CommitterOptions(root), on_ready=lambda node: ready.set()
-        )
-        self._leader = threading.Thread(target=self.committer.run, args=(self._stop,), daemon=True)
-        self._leader.start()
-        assert ready.wait(START_SECONDS)
+        self.start_leader()
         self.log = CommitLog(
             opened, settings=RuntimeSettings(request_timeout_seconds=request_seconds)
         )
         self.faults = Faults()
-        app: Any = Flaky(Starlette(routes=routes(self.log, settings)), self.faults)
+        server = server or ServerSettings()
+        ours = routes(self.log, settings, server.security, server.metrics)
+        app: Any = Flaky(make_app(None, [*ours, *_iceberg(self.log)], server), self.faults)
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
@@ -133,6 +144,16 @@ class World:
         """Return a namespace that nobody used."""
         self._names += 1
         return f"test_{self._names}"
+
+    def start_leader(self) -> None:
+        """Have somebody decide, who begins at the last one's checkpoint."""
+        self._stop, ready = threading.Event(), threading.Event()
+        self.committer = Committer(
+            self._log, CommitterOptions(self.root), on_ready=lambda node: ready.set()
+        )
+        self._leader = threading.Thread(target=self.committer.run, args=(self._stop,), daemon=True)
+        self._leader.start()
+        assert ready.wait(START_SECONDS)
 
     def stop_leader(self) -> None:
         """Leave the log without anybody who decides."""
@@ -176,6 +197,14 @@ class World:
 
     def location(self, table: list[str]) -> str:
         return str(self.namespace.describe_table(DescribeTableRequest(id=table)).location)
+
+    def record(self, transaction_id: str) -> Transaction:
+        """Return a transaction as the log has it."""
+        found = self.log.runtime().request(0, "transaction", transaction_id=transaction_id)
+        key = f"{transaction_id}/0".encode()
+        decoded = decode_log_record(key, base64.b64decode(found["transaction"]))
+        assert isinstance(decoded, Transaction)
+        return decoded
 
     def stage(
         self, table: list[str], work: Callable[[lance.LanceDataset], Any]
@@ -224,6 +253,11 @@ class Capture(GivenNamespace):
         return self.version_entry(version)
 
 
+def _iceberg(log: CommitLog) -> list[Route]:
+    service = LogIcebergService(log)
+    return iceberg_routes(service, IcebergSettings(service.tables_root))
+
+
 def arrow_stream(rows: pa.Table) -> bytes:
     sink = io.BytesIO()
     with pa.ipc.new_stream(sink, rows.schema) as writer:
@@ -239,6 +273,6 @@ def numbers(first: int, last: int, x: float = 0.0) -> pa.Table:
 
 def _decoded(response: Any) -> Any:
     body = response.read()
-    if "json" in (response.headers.get("Content-Type") or ""):
+    if body and "json" in (response.headers.get("Content-Type") or ""):
         return json.loads(body)
     return body

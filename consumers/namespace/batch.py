@@ -6,8 +6,9 @@ answer has one result per operation, in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lance_namespace import (
@@ -15,21 +16,26 @@ from lance_namespace import (
     BatchCreateTableVersionsRequest,
     InvalidInputError,
     LanceNamespaceError,
-    UnsupportedOperationError,
 )
 
 from commitlog.client.submission import new_transaction_id
 from commitlog.client.tables import TableInfo
-from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable
+from commitlog.core.tables import VersionRanges, is_in
+from commitlog.core.version_deletion import merged
+from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable, OutcomeUnknown
 from commitlog.model.operations import (
     CreateTableVersion,
     DeclareTable,
+    DeleteTableVersions,
     DeregisterTable,
+    LanceCommit,
     Operation,
 )
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, parse_table_id
 from consumers.namespace.call import Call
+from consumers.namespace.deletion import deleted, deletion, wanted
+from consumers.namespace.native import refuse_branch
 from consumers.namespace.service import Service
 from consumers.namespace.staged import Staged, Target, read_staged
 from consumers.namespace.tables import declaration, declared, ended
@@ -39,26 +45,45 @@ from consumers.namespace.versions import (
     raise_refusal,
     version_created,
 )
+from consumers.security.grants import Access
 
-KINDS = ("declare_table", "create_table_version", "delete_table_versions", "deregister_table")
+_ACCESS = {
+    "declare_table": Access.WRITE,
+    "create_table_version": Access.WRITE,
+    "delete_table_versions": Access.ADMIN,
+    "deregister_table": Access.ADMIN,
+}
+KINDS = tuple(_ACCESS)
 _VERSION_FIELDS = {
     *("version", "branch", "manifest_path", "manifest_size", "e_tag", "metadata", "naming_scheme")
 }
+
+
+_PLACE = re.compile(r"operations\[([0-9]+)\]")
 
 
 @dataclass(slots=True)
 class _Batch:
     service: Service
     call: Call
+    is_fresh: bool = False
+    """Whether tables are asked for, or as they were learnt lately."""
     operations: list[Operation] = field(default_factory=list)
     staged: list[Staged] = field(default_factory=list)
     infos: dict[TableId, TableInfo] = field(default_factory=dict)
     targets: dict[TableId, Target | None] = field(default_factory=dict)
+    newest: dict[TableId, int] = field(default_factory=dict)
+    """The newest versions that operations of the batch make."""
+    gone: dict[TableId, VersionRanges] = field(default_factory=dict)
+    """The versions that are deleted once these operations are done."""
+    asked: list[int] = field(default_factory=list)
+    """For each of `operations`, which one of the request it is for."""
 
     def target(self, table: TableId) -> Target:
         """Return the table as the operations before this one leave it."""
         if table not in self.targets:
-            info = self.infos[table] = self.service.info(table)
+            info = self.service.info(table) if self.is_fresh else self.service.lately(table)
+            self.infos[table] = info
             self.targets[table] = Target(info.table_id, info.location, info.incarnation)
         found = self.targets[table]
         if found is None:
@@ -77,25 +102,64 @@ class _Batch:
                 elif kind == "deregister_table":
                     self.deregister(table)
                 else:
-                    raise UnsupportedOperationError("delete_table_versions is not supported yet")
+                    self.delete_versions(table, body)
+            self.asked += [index] * (len(self.operations) - len(self.asked))
 
     def add_version(self, table: TableId, request: Any) -> None:
-        staged = read_staged(self.target(table), request)
+        target, info = self.target(table), self.infos.get(table)
+        stands = info is not None and info.incarnation == target.incarnation
+        staged = read_staged(target, request, info if stands else None)
         self.staged.append(staged)
         self.operations.append(staged.operation)
+        self.newest[table] = staged.operation.version
 
     def declare(self, table: TableId, request: Any) -> None:
         made = declaration(self.service, self.call, table, request, len(self.operations))
         self.targets[table] = Target(table, made.location, made.incarnation)
         self.operations.append(made)
 
+    def delete_versions(self, table: TableId, request: Any) -> None:
+        self.target(table)
+        info = self.now(table)
+        newest = self.newest.get(table, info.version if info is not None else 0)
+        versions = wanted(request.ranges, newest)
+        if info is None or (newest != info.version and is_in(newest, versions)):
+            if versions:
+                raise InvalidInputError(
+                    f"version {newest} is made by the same batch, and cannot be deleted by it"
+                )
+            self.operations.append(DeleteTableVersions(table, ()))
+            return
+        refuse_branch(self.call, info, request.branch)
+        gone = self.gone.get(table, info.deleted)
+        made = deletion(self.service, info, versions, gone)
+        self.operations += made
+        self.gone[table] = merged(gone, versions)
+        if len(made) > 1:
+            self.newest[table] = info.version + 1
+
     def commit(self) -> tuple[Outcome, Transaction]:
         """Commit what was added; the same request, repeated, is the same transaction."""
         content_id = batch_id(self.call) if self.staged else new_transaction_id()
-        return commit_staged(self.service, self.call, self.operations, content_id)
+        outcome, transaction = commit_staged(self.service, self.call, self.operations, content_id)
+        return replace(outcome, message=self.as_asked(outcome.message)), transaction
+
+    def as_asked(self, message: str) -> str:
+        """Return a refusal that names an operation by its place in the request."""
+        found = _PLACE.match(message)
+        if found is None or not self.asked:
+            return message
+        return f"operations[{self.asked[int(found[1])]}]{message[found.end() :]}"
+
+    def now(self, table: TableId) -> TableInfo | None:
+        """Return a table as it is, if it stood before the batch."""
+        if table in self.infos:
+            self.infos[table] = self.service.info(table)
+        return self.infos.get(table)
 
     def deregister(self, table: TableId) -> None:
         target = self.target(table)
+        self.now(table)
         self.targets[table] = None
         self.operations.append(DeregisterTable(table, target.incarnation))
 
@@ -104,16 +168,21 @@ def batch_create_versions(service: Service, call: Call) -> dict[str, Any]:
     """Commit staged manifests of many tables, all or none."""
     request = call.read(BatchCreateTableVersionsRequest, {"entries"})
     _check_count(service, "entries", len(request.entries))
+    for index, entry in enumerate(request.entries):
+        with _Named(f"entries[{index}]"):
+            call.need(Access.WRITE, _table(entry.id))
     found = _first(service, call)
+    infos: dict[TableId, TableInfo] = {}
     if found is None:
-        batch = _Batch(service, call)
-        for index, entry in enumerate(request.entries):
-            with _Named(f"entries[{index}]"):
-                batch.add_version(_table(entry.id), entry)
-        found = batch.commit()
-        raise_refusal(service, *found)
+
+        def fill(batch: _Batch) -> None:
+            for index, entry in enumerate(request.entries):
+                with _Named(f"entries[{index}]"):
+                    batch.add_version(_table(entry.id), entry)
+
+        infos, found = _committed(service, call, fill)
     outcome, transaction = found
-    results = _results(service, outcome, transaction, {})
+    results = _results(service, outcome, transaction, infos)
     return {
         "transaction_id": outcome.transaction_id,
         "versions": [result["create_table_version"]["version"] for result in results],
@@ -124,21 +193,43 @@ def batch_commit(service: Service, call: Call) -> dict[str, Any]:
     """Commit operations of four kinds on many tables, all or none."""
     chosen = _chosen(service, call)
     found = _first(service, call)
-    batch = _Batch(service, call)
+    infos: dict[TableId, TableInfo] = {}
     if found is None:
-        batch.add(chosen)
-        found = batch.commit()
-        raise_refusal(service, *found)
+        infos, found = _committed(service, call, lambda batch: batch.add(chosen))
     outcome, transaction = found
+    vends = {tuple(body.id): getattr(body, "vend_credentials", False) for _, body in chosen}
     return {
         "transaction_id": outcome.transaction_id,
-        "results": _results(service, outcome, transaction, batch.infos),
+        "results": _results(service, outcome, transaction, infos, vends),
     }
+
+
+def _committed(
+    service: Service, call: Call, fill: Callable[[_Batch], None]
+) -> tuple[dict[TableId, TableInfo], tuple[Outcome, Transaction]]:
+    """Fill a batch and commit it; again if a table isn't the one that it was taken for."""
+    batch = _Batch(service, call)
+    try:
+        fill(batch)
+        found = batch.commit()
+        raise_refusal(service, *found)
+    except OutcomeUnknown:
+        raise
+    except (LanceNamespaceError, CommitLogError) as error:
+        if all(service.is_as_known(info, error) for info in batch.infos.values()):
+            raise
+    else:
+        return batch.infos, found
+    batch = _Batch(service, call, is_fresh=True)
+    fill(batch)
+    found = batch.commit()
+    raise_refusal(service, *found)
+    return batch.infos, found
 
 
 def batch_operations(service: Service, call: Call) -> tuple[Operation, ...]:
     """Return a batch's operations for a record that holds others too; nothing is committed."""
-    batch = _Batch(service, call)
+    batch = _Batch(service, call, is_fresh=True)
     batch.add(_chosen(service, call))
     return tuple(batch.operations)
 
@@ -166,31 +257,45 @@ def _results(
     outcome: Outcome,
     transaction: Transaction,
     known: Mapping[TableId, TableInfo],
+    vends: Mapping[TableId, bool | None] | None = None,
 ) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     transaction_id = outcome.transaction_id
     infos: dict[TableId, TableInfo | None] = {}
     for operation, result in zip(transaction.operations, outcome.results, strict=True):
         if isinstance(operation, DeclareTable):
-            results.append({"declare_table": declared(service, operation, transaction_id)})
+            asked = (vends or {}).get(operation.table)
+            body = declared(service, operation, transaction_id, vends=asked)
+            results.append({"declare_table": body})
+        elif isinstance(operation, LanceCommit):
+            continue  # it makes room for a deletion, and nobody asked for it
+        elif isinstance(operation, DeleteTableVersions):
+            results.append({"delete_table_versions": deleted(operation, transaction_id)})
         elif isinstance(operation, DeregisterTable):
             before = known.get(operation.table)
             body = ended(operation.table, before, result, transaction_id)
             results.append({"deregister_table": body})
         else:
             assert isinstance(operation, CreateTableVersion)
-            if operation.table not in infos:
-                infos[operation.table] = service.find(operation.table)
-            info = infos[operation.table]
-            results.append(
-                {"create_table_version": _version(service, info, operation, transaction_id)}
-            )
+            body = _version(service, known.get(operation.table), infos, operation, transaction_id)
+            results.append({"create_table_version": body})
     return results
 
 
 def _version(
-    service: Service, info: TableInfo | None, made: CreateTableVersion, transaction_id: str
+    service: Service,
+    known: TableInfo | None,
+    infos: dict[TableId, TableInfo | None],
+    made: CreateTableVersion,
+    transaction_id: str,
 ) -> dict[str, Any]:
+    if known is not None and known.incarnation == made.incarnation:
+        entry = service.made_entry(known.location, made)
+        if entry is not None:
+            return {"transaction_id": transaction_id, "version": entry}
+    if made.table not in infos:
+        infos[made.table] = service.find(made.table)
+    info = infos[made.table]
     if info is not None and info.incarnation == made.incarnation:
         return version_created(service, info, made, transaction_id)
     # The table was deregistered since, perhaps by this very batch.
@@ -210,11 +315,11 @@ def _kind(call: Call, operation: Any) -> tuple[str, Any]:
     takes = {
         "declare_table": {"location", "properties", "vend_credentials"},
         "create_table_version": _VERSION_FIELDS,
-        "delete_table_versions": {"ranges"},
+        "delete_table_versions": {"ranges", "branch"},
         "deregister_table": set[str](),
     }[kind]
     call.refuse_others(body, takes, f"{kind}.")
-    _table(body.id)
+    call.need(_ACCESS[kind], _table(body.id))
     return kind, body
 
 

@@ -8,7 +8,7 @@ another version's and are ignored, as the protocol has it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -17,14 +17,24 @@ import pyarrow as pa
 from lance_namespace import InvalidInputError, UnsupportedOperationError
 from pydantic import BaseModel
 
+from commitlog.client.caller import Caller
 from commitlog.model.table import DELIMITER, TableId, parse_table_id
 from consumers.namespace.status import HttpError
+from consumers.security.grants import Access, Principal
+from consumers.security.identity import (
+    ANYBODY,
+    Credentials,
+    Security,
+    credentials_of_body,
+    credentials_of_headers,
+)
 
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 ARROW_FILE = "application/vnd.apache.arrow.file"
 CONTEXT_HEADER = "x-lance-ctx-"
 IDEMPOTENCY_KEY = "idempotency-key"
 _ALWAYS = frozenset({"identity", "context", "id"})
+_TRANSPORT = ("header.", "headers.")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -48,7 +58,53 @@ class Call:
     """The transaction that this request committed, once it did."""
     position: int | None = None
     """The sequence of the outcome that this request got."""
-    _context: Mapping[str, str] = field(default_factory=dict)
+    security: Security = field(default_factory=Security)
+    principal: Principal = ANYBODY
+    """Who asks, once `identify` found out."""
+    _fields: dict[str, Any] | None = None
+
+    def identify(self) -> None:
+        """Find out who asks: by the headers, else by the body, else by its operations.
+
+        Raises UnauthenticatedError, and InvalidInputError if parts of the request are of others.
+        """
+        if not self.security.is_on:
+            return
+        shown = credentials_of_headers(self.headers)
+        nested: tuple[Credentials, ...] = ()
+        if self.body:
+            try:
+                fields = self.fields
+            except InvalidInputError:
+                fields = {}
+            shown = shown or credentials_of_body(fields.get("identity"))
+            nested = tuple(map(credentials_of_body, _identities(fields)))
+            shown = shown or next(filter(None, nested), shown)
+        self.principal = self.security.identify(shown)
+        if not all(map(shown.is_like, nested)):
+            raise InvalidInputError("operations: an identity differs from the request's own")
+
+    def need(self, access: Access, what: TableId) -> None:
+        """Refuse who may not read, write or administer a namespace or table."""
+        self.security.check(self.principal, access, what)
+
+    def sees(self, what: TableId) -> bool:
+        """Say whether who asks may know that a namespace or table is there."""
+        return self.security.sees(self.principal, what)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The body's fields; InvalidInputError if it is no JSON object."""
+        if self._fields is None:
+            self._fields = self._from_body()
+        return self._fields
+
+    @property
+    def content(self) -> bytes:
+        """The body without who asks and in which context: what a repetition has in common."""
+        if b'"identity"' not in self.body and b'"context"' not in self.body:
+            return self.body
+        return json.dumps(_without_caller(self.fields), sort_keys=True).encode()
 
     @property
     def delimiter(self) -> str:
@@ -76,13 +132,20 @@ class Call:
         return parts
 
     @property
-    def properties(self) -> tuple[tuple[str, str], ...]:
-        """The caller's context, as a transaction carries it: headers over the body."""
-        given = {f"context.{key}": value for key, value in self._context.items()}
+    def caller(self) -> Caller:
+        """Who asks, as each transaction of this request says it."""
+        given: dict[str, str] = {}
+        if self.body:
+            for nested in _nested(self.fields):
+                given |= _texts(nested.get("context"))
+            given |= _texts(self.fields.get("context"))
         for name, value in self.headers.items():
             if name.startswith(CONTEXT_HEADER):
-                given[f"context.{name.removeprefix(CONTEXT_HEADER)}"] = value
-        return tuple(sorted(given.items()))
+                given[name.removeprefix(CONTEXT_HEADER)] = value
+        properties = {f"context.{key}": value for key, value in given.items()}
+        if self.principal.method:
+            properties["identity.method"] = self.principal.method
+        return Caller(self.principal.name, tuple(sorted(properties.items())))
 
     @property
     def key(self) -> str | None:
@@ -106,9 +169,8 @@ class Call:
         `takes` names the fields that the operation acts on; another one that is given is 406.
         `adapt` may rewrite fields that clients send in another form than the model's.
         """
-        fields = self._from_query(model) | self._from_body()
+        fields = self._from_query(model) | (self.fields if self.body else {})
         adapt(fields)
-        self._context = _texts(fields.get("context"))
         request = model.model_validate(fields)
         named = getattr(request, "id", None)
         if named is not None and self.object_id is not None and tuple(named) != self.parts:
@@ -197,7 +259,29 @@ def _json_object(name: str, value: str) -> Any:
 def _texts(context: Any) -> dict[str, str]:
     if not isinstance(context, Mapping):
         return {}
-    return {str(k): v for k, v in context.items() if isinstance(v, str)}
+    # `header.NAME` is what a client sends as a header, credentials among them.
+    return {k: v for k, v in context.items() if isinstance(v, str) and not k.startswith(_TRANSPORT)}
+
+
+def _nested(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield the requests within a batch."""
+    operations = fields.get("operations")
+    for operation in operations if isinstance(operations, list) else ():
+        for body in operation.values() if isinstance(operation, Mapping) else ():
+            if isinstance(body, Mapping):
+                yield body
+
+
+def _identities(fields: Mapping[str, Any]) -> Iterator[Any]:
+    return (body.get("identity") for body in _nested(fields))
+
+
+def _without_caller(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_caller(one) for one in value]
+    if isinstance(value, dict):
+        return {k: _without_caller(v) for k, v in value.items() if k not in ("identity", "context")}
+    return value
 
 
 def one_of(name: str, value: str | None, *allowed: str) -> str:

@@ -110,7 +110,7 @@ def _content(dataset: lance.LanceDataset, index: Any) -> dict[str, Any]:
     if index.segments:
         body["index_version"] = index.segments[0].index_version
         if index.segments[0].created_at is not None:
-            body["created_at"] = index.segments[0].created_at.isoformat()
+            body["created_at"] = index.segments[0].created_at.isoformat(timespec="milliseconds")
     return body
 
 
@@ -155,7 +155,7 @@ def _need(info: TableInfo, dataset: lance.LanceDataset, name: str) -> None:
 def table_stats(service: Service, call: Call) -> dict[str, Any]:
     """Measure a table at its head."""
     request = call.read(GetTableStatsRequest, {"branch"})
-    info = service.info(call.table)
+    info = service.at(call, call.table)
     refuse_branch(call, info, request.branch)
     dataset = service.open(info)
     fragments = dataset.get_fragments()
@@ -175,7 +175,8 @@ def table_stats(service: Service, call: Call) -> dict[str, Any]:
 
 def _summary(lengths: list[int]) -> dict[str, int]:
     def at(part: float) -> int:
-        return lengths[min(int(len(lengths) * part), len(lengths) - 1)] if lengths else 0
+        # As pylance's own server picks them.
+        return lengths[int((len(lengths) - 1) * part)] if lengths else 0
 
     return {
         "min": at(0),

@@ -24,6 +24,8 @@ from commitlog.model.records import Code
 from commitlog.model.table import TableId, format_table_id
 from consumers.namespace.call import Call, one_of, page
 from consumers.namespace.service import Service
+from consumers.namespace.transactions import visible
+from consumers.security.grants import Access
 
 
 def create_namespace(service: Service, call: Call) -> dict[str, Any]:
@@ -44,7 +46,7 @@ def create_namespace(service: Service, call: Call) -> dict[str, Any]:
 def describe_namespace(service: Service, call: Call) -> dict[str, Any]:
     """Return a namespace's properties."""
     call.read(DescribeNamespaceRequest)
-    return {"properties": service.need_namespace(call.parts)}
+    return {"properties": visible(service.need_namespace(call.parts))}
 
 
 def namespace_exists(service: Service, call: Call) -> Response:
@@ -73,10 +75,11 @@ def drop_namespace(service: Service, call: Call) -> dict[str, Any]:
 def list_namespaces(service: Service, call: Call) -> dict[str, Any]:
     """List the namespaces directly in one."""
     request = call.read(ListNamespacesRequest, {"page_token", "limit"})
-    parent = call.parts
-    service.need_namespace(parent)
+    parent = _seen(service, call)
     names = sorted(
-        n[-1] for n in service.namespaces() if len(n) == len(parent) + 1 and n[:-1] == parent
+        n[-1]
+        for n in service.namespaces()
+        if len(n) == len(parent) + 1 and n[:-1] == parent and call.sees(n)
     )
     found, token = page(names, request.page_token, request.limit)
     return {"namespaces": found} | _token(token)
@@ -85,12 +88,13 @@ def list_namespaces(service: Service, call: Call) -> dict[str, Any]:
 def list_tables(service: Service, call: Call) -> dict[str, Any]:
     """List the tables directly in a namespace."""
     request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
-    parent = call.parts
-    service.need_namespace(parent)
+    parent = _seen(service, call)
     names = sorted(
         info.table_id[-1]
         for info in service.log.tables()
-        if info.table_id[:-1] == parent and (request.include_declared or info.version)
+        if info.table_id[:-1] == parent
+        and (request.include_declared or info.version)
+        and call.sees(info.table_id)
     )
     found, token = page(names, request.page_token, request.limit)
     return {"tables": found} | _token(token)
@@ -102,10 +106,19 @@ def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
     names = sorted(
         call.delimiter.join(info.table_id)
         for info in service.log.tables()
-        if request.include_declared or info.version
+        if (request.include_declared or info.version) and call.sees(info.table_id)
     )
     found, token = page(names, request.page_token, request.limit)
     return {"tables": found} | _token(token)
+
+
+def _seen(service: Service, call: Call) -> TableId:
+    """Return the namespace to be listed, for whoever may see something in it."""
+    parent = call.parts
+    if parent and not call.sees(parent):
+        call.need(Access.READ, parent)
+    service.need_namespace(parent)
+    return parent
 
 
 def _token(token: str | None) -> dict[str, str]:

@@ -7,7 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import lance
-from lance_namespace import InvalidInputError, UnsupportedOperationError
+import pyarrow as pa
+from lance_namespace import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    UnsupportedOperationError,
+)
 
 from commitlog.adapters.lance_namespace import LogNamespace
 from commitlog.client.tables import TableInfo
@@ -17,6 +22,7 @@ from consumers.namespace.service import Service
 
 UNKNOWN = "commit result"
 """In what pylance says when it could not find out whether it committed."""
+_PYLANCE = frozenset({"lance", "pyarrow"})
 
 
 def commit_natively(
@@ -33,33 +39,48 @@ def commit_natively(
     try:
         result = work(dataset)
     except Exception as error:
-        raise translated(dataset, error) from error
+        raise refused_commit(dataset, error) from error
     changed = result if isinstance(result, lance.LanceDataset) else dataset
     body: dict[str, Any] = {"version": changed.version}
     if changed.version != before:
-        body["transaction_id"] = service.transaction_id_of(
+        call.committed = body["transaction_id"] = service.transaction_id_of(
             replace(info, version=changed.version), changed.version
         )
     return body
 
 
-def translated(dataset: lance.LanceDataset, error: Exception) -> Exception:
-    """Return what a failure of pylance means for who asked."""
+def refused_commit(dataset: lance.LanceDataset, error: Exception) -> Exception:
+    """Return why the log refused what pylance offered it, or else pylance's own reason."""
     namespace = getattr(dataset, "_namespace_client", None)
     if isinstance(namespace, LogNamespace) and namespace.refused is not None:
         return namespace.refused
+    return of_pylance(error)
+
+
+def of_pylance(error: BaseException) -> Exception:
+    """Return what a failure inside pylance or Arrow means for who asked; others as they are.
+
+    They raise whatever suits them where a request's values don't suit the table: an OverflowError
+    for a large limit, a TypeError, a panic. All of that is the request's mistake, not ours.
+    """
+    if isinstance(error, Exception) and not _is_raised_by_pylance(error):
+        return error
     text = str(error)
     if UNKNOWN in text.lower():
         return OutcomeUnknown(text, "")
-    if "CommitConflict" in text or "conflict" in text.lower():
-        from lance_namespace import ConcurrentModificationError
-
+    if "conflict" in text.lower():
         return ConcurrentModificationError(text)
     if isinstance(error, NotImplementedError) or "not supported" in text.lower():
         return UnsupportedOperationError(text)
-    if isinstance(error, ValueError | KeyError | TypeError | OSError | RuntimeError):
-        return InvalidInputError(text)
-    return error
+    return InvalidInputError(f"it cannot be carried out: {text or type(error).__name__}")
+
+
+def _is_raised_by_pylance(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
+    return isinstance(error, pa.ArrowException) or module.partition(".")[0] in _PYLANCE
 
 
 def refuse_branch(call: Call, info: TableInfo, branch: str | None) -> None:

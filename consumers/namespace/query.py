@@ -31,14 +31,10 @@ _TAKES = {
 def query(service: Service, call: Call) -> Response:
     """Return the rows that a query finds, as an Arrow file."""
     request = call.read(QueryTableRequest, _TAKES, adapt=_as_the_model_has_it)
-    info = service.info(call.table)
+    info = service.at(call, call.table)
     refuse_branch(call, info, request.branch)
     dataset = service.open(info, request.version)
-    options = _scan_options(dataset, request)
-    try:
-        found = dataset.scanner(**options).to_table()
-    except (ValueError, OSError, RuntimeError, KeyError) as error:
-        raise InvalidInputError(f"the query cannot be carried out: {error}") from error
+    found = dataset.scanner(**_scan_options(dataset, request)).to_table()
     sink = io.BytesIO()
     with pa.ipc.new_file(sink, found.schema) as writer:
         writer.write_table(found)
@@ -49,7 +45,7 @@ def explain_plan(service: Service, call: Call) -> str:
     """Say how a query would be carried out."""
     request = call.read(ExplainTableQueryPlanRequest, {"branch", "query", "verbose"}, adapt=_nested)
     call.refuse_others(request.query, _TAKES, "query.")
-    info = service.info(call.table)
+    info = service.at(call, call.table)
     refuse_branch(call, info, request.branch or request.query.branch)
     dataset = service.open(info, request.query.version)
     scanner = dataset.scanner(**_scan_options(dataset, request.query))
@@ -59,7 +55,7 @@ def explain_plan(service: Service, call: Call) -> str:
 def analyze_plan(service: Service, call: Call) -> str:
     """Carry a query out and say what that cost."""
     request = call.read(AnalyzeTableQueryPlanRequest, _TAKES, adapt=_as_the_model_has_it)
-    info = service.info(call.table)
+    info = service.at(call, call.table)
     refuse_branch(call, info, request.branch)
     dataset = service.open(info, request.version)
     return dataset.scanner(**_scan_options(dataset, request)).analyze_plan()

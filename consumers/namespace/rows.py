@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,7 @@ from commitlog.client.rows import MergeOptions
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, TableAlreadyExists
 from commitlog.model.operations import DeclareTable
-from commitlog.model.records import Outcome
+from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
 from consumers.namespace.call import Call, one_of
 from consumers.namespace.first_version import stage_first_version
@@ -35,6 +36,7 @@ from consumers.namespace.native import commit_natively, refuse_branch
 from consumers.namespace.service import Service
 from consumers.namespace.staged import Target, read_staged
 from consumers.namespace.tables import declaration
+from consumers.namespace.transactions import visible
 from consumers.namespace.versions import commit_staged, raise_refusal
 
 TIMEOUT_SECONDS = 60.0
@@ -72,7 +74,7 @@ def create_table(service: Service, call: Call) -> dict[str, Any]:
         "transaction_id": outcome.transaction_id,
         "location": made.location,
         "version": 1,
-        "storage_options": dict(service.settings.storage_options),
+        "storage_options": service.storage_options(),
         "properties": dict(made.properties),
     }
 
@@ -114,8 +116,8 @@ def _created(
     body: dict[str, Any] = {
         "location": info.location,
         "version": version,
-        "storage_options": dict(service.settings.storage_options),
-        "properties": dict(info.properties),
+        "storage_options": service.storage_options(),
+        "properties": visible(info.properties),
     }
     if transaction_id is not None:
         body["transaction_id"] = transaction_id
@@ -134,7 +136,7 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
         )
         return {**body, "num_inserted_rows": rows.num_rows}
     execution = _execution(service, call, info.table_id)
-    outcome = _checked(call, execution.append(call.arrow()))
+    outcome = _carried_out(service, call, lambda: execution.append(call.arrow()))
     return {
         "transaction_id": outcome.transaction_id,
         "version": outcome.version,
@@ -174,7 +176,8 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
         use_index=bool(request.use_index),
     )
     execution = _execution(service, call, info.table_id, seconds(request.timeout))
-    outcome = _checked(call, execution.merge_insert(call.arrow(), tuple(request.on), options))
+    on = tuple(request.on)
+    outcome = _carried_out(service, call, lambda: execution.merge_insert(call.arrow(), on, options))
     counts = execution.counts
     return {
         "transaction_id": outcome.transaction_id,
@@ -198,7 +201,8 @@ def update(service: Service, call: Call) -> dict[str, Any]:
             )
         values[pair[0]] = pair[1]
     execution = _execution(service, call, info.table_id)
-    outcome = _checked(call, execution.update(values, request.predicate or None))
+    where = request.predicate or None
+    outcome = _carried_out(service, call, lambda: execution.update(values, where))
     return {
         "transaction_id": outcome.transaction_id,
         "updated_rows": execution.counts.get("updated", 0),
@@ -214,20 +218,17 @@ def delete(service: Service, call: Call) -> dict[str, Any]:
     if not request.predicate.strip():
         raise InvalidInputError("predicate is empty; to delete all rows, say `true`")
     execution = _execution(service, call, info.table_id)
-    outcome = _checked(call, execution.delete(request.predicate))
+    outcome = _carried_out(service, call, lambda: execution.delete(request.predicate))
     return {"transaction_id": outcome.transaction_id, "version": outcome.version}
 
 
 def count_rows(service: Service, call: Call) -> int:
     """Count the rows of a version for which a predicate holds."""
     request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
-    info = service.info(call.table)
+    info = service.at(call, call.table)
     refuse_branch(call, info, request.branch)
     dataset = service.open(info, request.version)
-    try:
-        return dataset.count_rows(request.predicate or None)
-    except (ValueError, OSError, RuntimeError) as error:
-        raise InvalidInputError(f"predicate {request.predicate!r}: {error}") from error
+    return dataset.count_rows(request.predicate or None)
 
 
 def _execution(
@@ -237,13 +238,17 @@ def _execution(
         service.log,
         table,
         transaction_id=call.key,
-        properties=call.properties,
         timeout=timeout,
     )
 
 
-def _checked(call: Call, outcome: Outcome) -> Outcome:
+def _carried_out(service: Service, call: Call, work: Callable[[], Outcome]) -> Outcome:
+    began = time.monotonic()
+    outcome = work()
+    service.metrics.outcome(outcome, time.monotonic() - began)
     call.position = outcome.sequence
+    if outcome.status is Status.COMMITTED:
+        call.committed = outcome.transaction_id
     return outcome.raise_for_conflict()
 
 

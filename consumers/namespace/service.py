@@ -14,8 +14,8 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -28,64 +28,109 @@ from lance_namespace import (
 )
 
 from commitlog import CommitLog
-from commitlog.adapters.lance_namespace import object_path
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.client.submission import new_transaction_id, parse_message
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.avro import decode_log_record, decode_outcome_record
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest
-from commitlog.errors import NoSuchTable, OutcomeUnknown
-from commitlog.model.operations import Operation
-from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
+from commitlog.core.decisions import noted
+from commitlog.core.tables import is_in
+from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown
+from commitlog.model.operations import CreateTableVersion, Operation
+from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
+from consumers.metrics import Metrics
 from consumers.namespace.call import Call
+from consumers.namespace.version_facts import KnownVersions
+from consumers.security.identity import Security
 
 BODY_HASH = "http.body_sha256"
 """A property of transactions made under an Idempotency-Key: one key is one request."""
-FACTS_REMEMBERED_MAX = 100_000
 ATTEMPTS_REMEMBERED_MAX = 10_000
 ATTEMPTS_MAX = 20
+LAST_ASK_SECONDS = 1.0
+POSITION = "x-commitlog-sequence"
+"""In an answer to a commit, the position in the log from which it can be seen; in a question, the
+position at which it is asked."""
+POSITION_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How the server behaves."""
 
-    base_path: str = ""
     locations: tuple[str, ...] = ()
     """Prefixes besides the tables root under which tables may lie."""
     storage_options: Mapping[str, str] = field(default_factory=dict)
     """Returned with each location."""
+    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Returned besides, to who asks for them."""
     operations_max: int = 1000
     json_bytes_max: int = 32 * 1024 * 1024
     arrow_bytes_max: int = 4 * 1024 * 1024 * 1024
     commit_seconds: float = 30.0
 
 
-@dataclass(frozen=True, slots=True)
-class VersionFacts:
-    """What a version's manifest says; it never changes."""
-
-    size: int
-    e_tag: str
-    timestamp_millis: int
-
-
 class Service:
     """One log, for all requests. Thread-safe."""
 
-    def __init__(self, log: CommitLog, settings: Settings | None = None) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        settings: Settings | None = None,
+        security: Security | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         """Serve this log."""
         self.log = log
         self.settings = settings or Settings()
+        self.security = security or Security()
+        self.metrics = metrics or Metrics()
         self.attempts: OrderedDict[str, int] = OrderedDict()
         """The last attempt of ids whose tries came through this process: saves asking."""
-        self._facts: OrderedDict[tuple[str, int], VersionFacts] = OrderedDict()
+        self._versions = KnownVersions()
         self._lock = threading.Lock()
+
+    def storage_options(self, *, vends: bool | None = False) -> dict[str, str]:
+        """Return what a client needs to reach a location; credentials only if it asks for them."""
+        settings = self.settings
+        return {**settings.storage_options, **(settings.credentials if vends else {})}
 
     def info(self, table: TableId) -> TableInfo:
         """Return a table as the log has it now; NoSuchTable."""
         return self.log.table(table)
+
+    def at(self, call: Call, table: TableId) -> TableInfo:
+        """Return a table as of the position that a request pins, else as it is now.
+
+        All tables of one record change at one position: who reads them at a position sees all
+        of a batch or nothing of it.
+        """
+        info = self.info(table)
+        pinned = call.headers.get(POSITION)
+        if pinned is None:
+            return info
+        if not pinned.isdecimal() or len(pinned) > POSITION_DIGITS_MAX:
+            raise InvalidInputError(f"{POSITION} is a position in the log, not {pinned!r}")
+        version = self.request(table, "version_at", table=list(table), sequence=int(pinned))
+        return replace(info, version=version)
+
+    def lately(self, table: TableId) -> TableInfo:
+        """Return a table as it was learnt lately, for what the leader checks again anyway."""
+        info = self.log.describe(table, fresh=False)
+        # How keys are hashed follows from the schema as it is now.
+        return self.info(table) if info.primary_key else info
+
+    def is_as_known(self, known: TableInfo, error: Exception) -> bool:
+        """Say whether a table, on which something failed, is the one that was learnt lately."""
+        if isinstance(error, CommitConflict):
+            # The leader compared the incarnation before it decided anything else.
+            return error.outcome.code not in (Code.TABLE_REPLACED, Code.NO_SUCH_TABLE)
+        info = self.find(known.table_id)
+        return info is not None and (info.incarnation, info.location) == (
+            known.incarnation,
+            known.location,
+        )
 
     def find(self, table: TableId) -> TableInfo | None:
         """Return a table, or None if the log has none of this name."""
@@ -148,6 +193,29 @@ class Service:
         outcome.raise_for_conflict()
         return outcome, transaction
 
+    def redo(
+        self, call: Call, operations: Callable[[], Sequence[Operation]]
+    ) -> tuple[Outcome, Transaction]:
+        """Commit what `operations` makes of the tables as they are, again if they changed since.
+
+        Under an Idempotency-Key, the first answer is given again.
+        """
+        first = self.first_answer(call)
+        if first is not None:
+            return first
+        transaction_id = call.key or new_transaction_id()
+        for attempt in range(ATTEMPTS_MAX):
+            is_new = call.key is None and attempt == 0
+            outcome, transaction = self.submit(
+                call, operations(), transaction_id, is_new=is_new, attempt=attempt
+            )
+            if outcome.status is not Status.RETRYABLE and (
+                outcome.code is not Code.EXPECTATION_FAILED
+            ):
+                break
+        outcome.raise_for_conflict()
+        return outcome, transaction
+
     def first_answer(self, call: Call) -> tuple[Outcome, Transaction] | None:
         """Return what a request under the same Idempotency-Key was answered, if there was one."""
         key = call.key
@@ -173,28 +241,29 @@ class Service:
         attempt: int = 0,
     ) -> tuple[Outcome, Transaction]:
         """Append a transaction and wait until its versions can be read."""
-        properties = list(call.properties)
-        if call.key is not None:
-            properties.append((BODY_HASH, body_hash(call)))
+        properties = [(BODY_HASH, body_hash(call))] if call.key is not None else []
         transaction = self.log.transaction(
             tuple(operations),
             transaction_id=transaction_id,
             attempt=attempt,
             properties=properties,
         )
+        began = time.monotonic()
         ticket = self.log.runtime().submit(transaction, id_is_new=is_new)
-        deadline = time.monotonic() + self.settings.commit_seconds
-        outcome = ticket.result(self.settings.commit_seconds, wait="committed")
+        try:
+            outcome = ticket.result(self.settings.commit_seconds, wait="readable")
+        except OutcomeUnknown:
+            # Raises too unless it is committed, and only its files are late.
+            outcome = ticket.result(LAST_ASK_SECONDS, wait="committed")
+            call.committed, call.position = transaction_id, outcome.sequence
+            raise OutcomeUnknown(
+                f"transaction {transaction_id} is committed (sequence {outcome.sequence}), and"
+                " its files cannot be read yet: describe the version again",
+                transaction_id,
+            ) from None
         if outcome.status is Status.COMMITTED:
             call.committed, call.position = transaction_id, outcome.sequence
-            try:
-                outcome = ticket.result(max(deadline - time.monotonic(), 1), wait="readable")
-            except OutcomeUnknown as error:
-                raise OutcomeUnknown(
-                    f"transaction {transaction_id} is committed (sequence {outcome.sequence}), and"
-                    " its files cannot be read yet: describe the version again",
-                    transaction_id,
-                ) from error
+        self.metrics.outcome(outcome, time.monotonic() - began)
         return outcome, transaction
 
     def note_attempt(self, transaction_id: str, attempt: int) -> None:
@@ -233,6 +302,10 @@ class Service:
             raise TableVersionNotFoundError(
                 f"{info.name} has no version {version}; its newest is {info.version}"
             )
+        if is_in(version, info.deleted):
+            raise TableVersionNotFoundError(
+                f"version {version} of {info.name} was deleted; {info.version} is the newest"
+            )
         answer = self.request(
             info.table_id, "materialize", table=list(info.table_id), version=version
         )
@@ -242,14 +315,42 @@ class Service:
     def version_entry(self, info: TableInfo, version: int, path: str = "") -> dict[str, Any]:
         """Describe a version whose manifest can be read."""
         path = path or self.readable(info, version)
-        facts = self._facts_of(info, version, path)
-        return {
-            "version": version,
-            "manifest_path": object_path(info.location, path),
-            "manifest_size": facts.size,
-            "e_tag": facts.e_tag,
-            "timestamp_millis": facts.timestamp_millis,
-        }
+        return self.version_entries(info, {version: path})[0]
+
+    def made_entry(self, location: str, made: CreateTableVersion) -> dict[str, Any] | None:
+        """Describe a version that was made just now, without asking anybody.
+
+        None if its file isn't where such a version's usually is.
+        """
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
+        said = noted(made.e_tag, made.metadata)
+        try:
+            facts = self._versions.learn(
+                location,
+                (made.incarnation, made.version),
+                path,
+                said.e_tag if said else "",
+                dict(said.metadata) if said else {},
+            )
+        except FileNotFoundError:
+            return None
+        return facts.entry(location, made.version, path)
+
+    def version_entries(self, info: TableInfo, paths: Mapping[int, str]) -> list[dict[str, Any]]:
+        """Describe versions whose manifests can be read at these paths, in this order."""
+        known = {v: self._versions.get(info.incarnation, v) for v in paths}
+        unknown = [version for version, facts in known.items() if facts is None]
+        if unknown:
+            said = self.request(info.table_id, "said", table=list(info.table_id), versions=unknown)
+            for version, (e_tag, metadata) in zip(unknown, said, strict=True):
+                known[version] = self._versions.learn(
+                    info.location, (info.incarnation, version), paths[version], e_tag, metadata
+                )
+        return [
+            facts.entry(info.location, version, paths[version])
+            for version, facts in known.items()
+            if facts is not None
+        ]
 
     def transaction_id_of(self, info: TableInfo, version: int) -> str:
         """Return the id of the transaction that made a version, as its manifest names it."""
@@ -273,25 +374,6 @@ class Service:
         self.open(info)
         return self.log.open(info.table_id)
 
-    def _facts_of(self, info: TableInfo, version: int, path: str) -> VersionFacts:
-        key = (info.incarnation, version)
-        found = self._facts.get(key)
-        if found is not None:
-            return found
-        root = local_path(info.location)
-        data = store_for(info.location).read(path)
-        state, _ = decode_manifest(data)
-        e_tag = ""
-        if root is not None:
-            stat = (root / path).stat()
-            e_tag = f'"{stat.st_ino:x}-{stat.st_mtime_ns // 1000:x}-{stat.st_size:x}"'
-        facts = VersionFacts(len(data), e_tag, state.timestamp_nanos // 1_000_000)
-        with self._lock:
-            self._facts[key] = facts
-            if len(self._facts) > FACTS_REMEMBERED_MAX:
-                self._facts.popitem(last=False)
-        return facts
-
 
 def body_hash(call: Call) -> str:
     """Return what tells one request from another under the same key."""
@@ -303,7 +385,7 @@ def body_hash(call: Call) -> str:
             digest.update(piece)
         call.stream.seek(0)
     else:
-        digest.update(call.body)
+        digest.update(call.content)
     return digest.hexdigest()
 
 

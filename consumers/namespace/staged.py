@@ -17,7 +17,10 @@ from lance_namespace import InvalidInputError, UnsupportedOperationError
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.storage import store_for
 from commitlog.client.submission import parse_message
+from commitlog.client.tables import TableInfo
+from commitlog.client.written_keys import written_keys
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name
+from commitlog.core.staged_keys import with_keys
 from commitlog.core.touches import kind_of
 from commitlog.errors import CommitLogError
 from commitlog.model.operations import CreateTableVersion
@@ -50,10 +53,6 @@ class StagedManifestMissing(InvalidInputError):
 
 def check_fields(request: Any) -> None:
     """Refuse what no table can be asked for."""
-    if request.branch:
-        raise UnsupportedOperationError(
-            f"branch {request.branch!r}: versions of branches are not supported yet"
-        )
     scheme = request.naming_scheme
     if scheme is not None and scheme not in SCHEMES:
         raise InvalidInputError(f"naming_scheme is V1 or V2, not {scheme!r}")
@@ -64,9 +63,17 @@ def check_fields(request: Any) -> None:
         )
 
 
-def read_staged(target: Target, request: Any) -> Staged:
-    """Read and check a staged manifest; nothing was appended if it raises."""
+def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> Staged:
+    """Read and check a staged manifest; nothing was appended if it raises.
+
+    `info` describes a table that stands, which may declare a key.
+    """
     check_fields(request)
+    if request.branch and request.branch != "main":
+        raise UnsupportedOperationError(
+            f"branch {request.branch!r}: the log orders the main line; commit to a branch by"
+            " version/create"
+        )
     path = relative_path(target.location, request.manifest_path)
     _check_name(path, request)
     store = store_for(target.location)
@@ -107,7 +114,10 @@ def read_staged(target: Target, request: Any) -> Staged:
         message=message,
         operation=kind_of(lance_message),
         incarnation=target.incarnation,
-        metadata=_metadata(request.metadata),
+        metadata=with_keys(
+            _metadata(request.metadata),
+            written_keys(info, lance_message) if info is not None else None,
+        ),
     )
     return Staged(operation, lance_message.uuid)
 
@@ -116,7 +126,7 @@ def _check_name(path: str, request: Any) -> None:
     name = parse_manifest_name(path.rsplit("/", 1)[1])
     assert name is not None
     if path.startswith("tree/"):
-        raise UnsupportedOperationError("versions of branches are not supported yet")
+        raise InvalidInputError(f"{request.manifest_path!r} is of a branch: name it as `branch`")
     if name.version != request.version:
         raise InvalidInputError(
             f"{request.manifest_path!r} names version {name.version}, not {request.version}"

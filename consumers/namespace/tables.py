@@ -36,6 +36,8 @@ from commitlog.model.table import TableId, parse_table_id
 from consumers.namespace.arrow_json import schema_json
 from consumers.namespace.call import Call, one_of
 from consumers.namespace.service import Service
+from consumers.namespace.transactions import visible
+from consumers.security.grants import Access
 
 _UUID_AT_END = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.lance/*$")
 
@@ -47,7 +49,7 @@ def declare_table(service: Service, call: Call) -> dict[str, Any]:
     outcome, transaction = service.change(call, operation)
     made = transaction.operations[0]
     assert isinstance(made, DeclareTable)
-    return declared(service, made, outcome.transaction_id)
+    return declared(service, made, outcome.transaction_id, vends=request.vend_credentials)
 
 
 def declaration(
@@ -65,12 +67,14 @@ def declaration(
     )
 
 
-def declared(service: Service, made: DeclareTable, transaction_id: str) -> dict[str, Any]:
+def declared(
+    service: Service, made: DeclareTable, transaction_id: str, *, vends: bool | None = False
+) -> dict[str, Any]:
     """Describe a table that was declared."""
     return {
         "transaction_id": transaction_id,
         "location": made.location,
-        "storage_options": dict(service.settings.storage_options),
+        "storage_options": service.storage_options(vends=vends),
         "properties": dict(made.properties),
         "managed_versioning": True,
     }
@@ -85,13 +89,13 @@ def describe_table(service: Service, call: Call) -> dict[str, Any]:
             "vend_credentials",
         },
     )
-    info = service.info(call.table)
+    info = service.at(call, call.table)
     body: dict[str, Any] = {
         "table": info.table_id[-1],
         "namespace": list(info.table_id[:-1]),
         "location": info.location,
-        "storage_options": dict(service.settings.storage_options),
-        "properties": dict(info.properties),
+        "storage_options": service.storage_options(vends=request.vend_credentials),
+        "properties": visible(info.properties),
         "managed_versioning": True,
     }
     if request.with_table_uri:
@@ -134,7 +138,7 @@ def _wanted_version(service: Service, info: TableInfo, request: DescribeTableReq
 def table_exists(service: Service, call: Call) -> Response:
     """Say whether a table, and a version of it, exists, by the status."""
     request = call.read(TableExistsRequest, {"version"})
-    info = service.info(call.table)
+    info = service.at(call, call.table)
     if request.version is not None and not 1 <= request.version <= info.version:
         raise TableVersionNotFoundError(
             f"{info.name} has no version {request.version}; its newest is {info.version}"
@@ -178,7 +182,7 @@ def ended(
         "transaction_id": transaction_id,
         "id": list(table),
         "location": result.location or (info.location if info else ""),
-        "properties": dict(info.properties) if info else {},
+        "properties": visible(info.properties) if info else {},
     }
 
 
@@ -227,5 +231,6 @@ def rename_table(service: Service, call: Call) -> dict[str, Any]:
     table = call.table
     namespace = table[:-1] if request.new_namespace_id is None else tuple(request.new_namespace_id)
     new_table = parse_table_id((*namespace, request.new_table_name))
+    call.need(Access.ADMIN, new_table)
     outcome, _ = service.change(call, RenameTable(table, new_table))
     return {"transaction_id": outcome.transaction_id}

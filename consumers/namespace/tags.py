@@ -9,7 +9,6 @@ from lance_namespace import (
     DeleteTableTagRequest,
     GetTableTagVersionRequest,
     InvalidInputError,
-    ListTableBranchesRequest,
     ListTableTagsRequest,
     TableTagAlreadyExistsError,
     TableTagNotFoundError,
@@ -83,27 +82,6 @@ def delete_tag(service: Service, call: Call) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise TableTagNotFoundError(f"tag {request.tag!r}: {error}") from error
     return {}
-
-
-def list_branches(service: Service, call: Call) -> dict[str, Any]:
-    """List the branches that somebody made around the log, which itself keeps the main one."""
-    request = call.read(ListTableBranchesRequest, {"page_token", "limit"})
-    info = service.info(call.table)
-    branches = dict(service.open(info).branches.list()) if info.version else {}
-    names, token = page(sorted(branches), request.page_token, request.limit)
-    body: dict[str, Any] = {"branches": {name: _branch(branches[name]) for name in names}}
-    return body if token is None else {**body, "page_token": token}
-
-
-def _branch(branch: Any) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "parentVersion": int(branch["parent_version"]),
-        "createAt": int(branch["create_at"]),
-        "manifestSize": int(branch["manifest_size"]),
-    }
-    if branch.get("parent_branch"):
-        body["parentBranch"] = branch["parent_branch"]
-    return body
 
 
 def _tags(service: Service, info: TableInfo) -> dict[str, Any]:

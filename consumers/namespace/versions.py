@@ -6,7 +6,7 @@ its own, and rebases or finds itself. Nothing names a staged path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
@@ -15,8 +15,8 @@ from lance_namespace import (
     CreateTableVersionRequest,
     DescribeTableVersionRequest,
     InvalidInputError,
+    LanceNamespaceError,
     ListTableVersionsRequest,
-    TableBranchNotFoundError,
     TableVersionNotFoundError,
 )
 
@@ -24,8 +24,17 @@ from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
+from commitlog.core.tables import is_in
+from commitlog.errors import CommitLogError, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
+from consumers.namespace.branches import (
+    branch_entry,
+    branch_versions,
+    create_branch_version,
+    describe_branch_version,
+    is_branch,
+)
 from consumers.namespace.call import Call
 from consumers.namespace.service import ATTEMPTS_MAX, Service
 from consumers.namespace.staged import (
@@ -42,28 +51,41 @@ _READABLE_BEFORE_MAX = 256
 def list_versions(service: Service, call: Call) -> dict[str, Any]:
     """List a table's versions that can be read."""
     request = call.read(ListTableVersionsRequest, {"branch", "page_token", "limit", "descending"})
-    info = service.info(call.table)
-    _no_branch(info, request.branch)
+    info = service.at(call, call.table)
     limit = request.limit
     if limit is not None and limit < 1:
         raise InvalidInputError(f"limit is at least 1, not {limit}")
     if not info.version:
         return {"versions": []}
+    if is_branch(request.branch):
+        return _page(
+            request,
+            branch_versions(info, request.branch),
+            lambda page: [branch_entry(info, version, path) for version, path in page.items()],
+        )
     newest = service.readable(info, info.version)
     if request.descending and limit == 1 and not request.page_token:
         versions = {info.version: newest}
     else:
         versions = readable_versions(info)
+    body = _page(request, versions, lambda page: service.version_entries(info, page))
+    if len(versions) == 1 and info.version > 1 and limit == 1:
+        body["page_token"] = str(info.version)
+    return body
+
+
+def _page(
+    request: ListTableVersionsRequest,
+    versions: Mapping[int, str],
+    describe: Callable[[dict[int, str]], list[dict[str, Any]]],
+) -> dict[str, Any]:
     after = _page_token(request.page_token)
     numbers = sorted(versions, reverse=bool(request.descending))
     if after is not None:
         numbers = [n for n in numbers if (n < after if request.descending else n > after)]
-    page = numbers if limit is None else numbers[:limit]
-    body: dict[str, Any] = {
-        "versions": [service.version_entry(info, number, versions[number]) for number in page]
-    }
-    is_more = len(page) < len(numbers) or (len(versions) == 1 and info.version > 1 and limit == 1)
-    if page and is_more:
+    page = numbers if request.limit is None else numbers[: request.limit]
+    body: dict[str, Any] = {"versions": describe({number: versions[number] for number in page})}
+    if page and len(page) < len(numbers):
         body["page_token"] = str(page[-1])
     return body
 
@@ -75,7 +97,7 @@ def readable_versions(info: TableInfo) -> dict[int, str]:
         parsed = parse_manifest_name(name)
         if parsed is None or parsed.staged_by or parsed.is_detached:
             continue
-        if 1 <= parsed.version <= info.version:
+        if 1 <= parsed.version <= info.version and not is_in(parsed.version, info.deleted):
             found[parsed.version] = f"{VERSIONS_DIRECTORY}/{name}"
     return found
 
@@ -91,17 +113,13 @@ def _page_token(token: str | None) -> int | None:
 def describe_version(service: Service, call: Call) -> dict[str, Any]:
     """Describe one version, the newest by default, once it can be read."""
     request = call.read(DescribeTableVersionRequest, {"branch", "version"})
-    info = service.info(call.table)
-    _no_branch(info, request.branch)
+    info = service.at(call, call.table)
+    if is_branch(request.branch):
+        return {"version": describe_branch_version(info, request.branch, request.version)}
     if request.version is None and not info.version:
         raise TableVersionNotFoundError(f"{info.name} is declared and has no version yet")
     version = info.version if request.version is None else request.version
     return {"version": service.version_entry(info, version)}
-
-
-def _no_branch(info: TableInfo, branch: str | None) -> None:
-    if branch and branch != "main":
-        raise TableBranchNotFoundError(f"{info.name} has no branch {branch!r}")
 
 
 def create_version(service: Service, call: Call) -> dict[str, Any]:
@@ -114,12 +132,27 @@ def create_version(service: Service, call: Call) -> dict[str, Any]:
         },
     )
     check_fields(request)
-    info = service.info(call.table)
+    if is_branch(request.branch):
+        return create_branch_version(service.info(call.table), request)
+    known = service.lately(call.table)
+    try:
+        return _create_version(service, call, request, known)
+    except OutcomeUnknown:
+        raise
+    except (LanceNamespaceError, CommitLogError) as error:
+        if service.is_as_known(known, error):
+            raise
+    return _create_version(service, call, request, service.info(call.table))
+
+
+def _create_version(
+    service: Service, call: Call, request: CreateTableVersionRequest, info: TableInfo
+) -> dict[str, Any]:
     target = Target(info.table_id, info.location, info.incarnation)
     try:
-        staged = read_staged(target, request)
+        staged = read_staged(target, request, info)
     except StagedManifestMissing:
-        found = _committed_before(service, info, request)
+        found = _committed_before(service, service.info(info.table_id), request)
         if found is None:
             raise
         outcome, transaction = found
@@ -137,11 +170,9 @@ def version_created(
     service: Service, info: TableInfo, made: CreateTableVersion, transaction_id: str
 ) -> dict[str, Any]:
     """Describe a version that was committed, as it was offered."""
-    entry = service.version_entry(_at_least(info, made.version), made.version)
-    if made.e_tag:
-        entry["e_tag"] = made.e_tag
-    if made.metadata:
-        entry["metadata"] = dict(made.metadata)
+    entry = service.made_entry(info.location, made) or service.version_entry(
+        _at_least(info, made.version), made.version
+    )
     return {"transaction_id": transaction_id, "version": entry}
 
 
@@ -193,7 +224,7 @@ def commit_staged(
 
 def batch_id(call: Call) -> str:
     """Return the id of a batch: the same request, repeated, is the same transaction."""
-    return str(uuid5(NAMESPACE_OID, call.operation + call.body.decode(errors="replace")))
+    return str(uuid5(NAMESPACE_OID, call.operation + call.content.decode(errors="replace")))
 
 
 def raise_refusal(service: Service, outcome: Outcome, transaction: Transaction) -> None:
@@ -237,5 +268,5 @@ def make_readable(service: Service, info: TableInfo, version: int) -> None:
     service.readable(info, info.version)
     known = readable_versions(info)
     for number in range(max(1, version - _READABLE_BEFORE_MAX), version + 1):
-        if number not in known:
+        if number not in known and not is_in(number, info.deleted):
             service.readable(info, number)

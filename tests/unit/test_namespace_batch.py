@@ -166,7 +166,8 @@ def test_batch_create_commits_nothing_if_one_entry_is_wrong(
             400,
             13,
         ),
-        ({"delete_table_versions": {"id": ["n", "a"], "ranges": []}}, 406, 0),
+        ({"delete_table_versions": {"id": ["n", "a"], "ranges": []}}, 404, 4),
+        ({"delete_table_versions": {"id": ["n", "a"]}}, 400, 13),
     ],
 )
 def test_a_wrong_operation_is_named(

@@ -1,7 +1,9 @@
 """Do operations on rows answer as pylance does on the same rows, and merge_insert as specified?"""
 
 import io
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -9,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from consumers.namespace.rows import seconds
+from consumers.namespace.service import Settings
 from tests.namespace_world import World, numbers
 
 
@@ -62,6 +65,7 @@ def test_rows_are_added_once_under_a_key(world: World, table: str) -> None:
     first = world.rows(f"{table}/insert", numbers(10, 20), headers=key)
     assert first[1]["num_inserted_rows"] == 10
     again = world.rows(f"{table}/insert", numbers(10, 20), headers=key)
+    assert again[0] == 200, again
     assert again[1]["transaction_id"] == first[1]["transaction_id"]
     assert count(world, table) == 20
     replaced = world.rows(f"{table}/insert?mode=overwrite", numbers(0, 4))
@@ -264,3 +268,60 @@ def test_tags_name_versions(world: World, table: str) -> None:
 )
 def test_durations_are_read(text: str | None, expected: float) -> None:
     assert seconds(text) == expected
+
+
+def test_merges_at_the_same_time_are_carried_out_one_after_another(
+    world: World, table: str
+) -> None:
+    """Each is redone until it lands, and their counts together say what came about."""
+    answers: list[tuple[int, Any]] = []
+
+    def work(first: int) -> None:
+        for number in range(4):
+            rows = numbers(first + 3 * number, first + 3 * number + 6, 0.5)
+            options = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
+            answers.append(merge(world, table, rows, f"{options}&timeout=2m"))
+
+    threads = [threading.Thread(target=work, args=(5 * n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [status for status, _ in answers] == [200] * 12, answers
+    starts = [first + 3 * number for first in (0, 5, 10) for number in range(4)]
+    touched = {start + offset for start in starts for offset in range(6)}
+    assert count(world, table) == len(touched | set(range(10)))
+    inserted = sum(body["num_inserted_rows"] for _, body in answers)
+    updated = sum(body["num_updated_rows"] for _, body in answers)
+    assert inserted == len(touched - set(range(10)))
+    assert inserted + updated == 12 * 6
+    assert len({body["version"] for _, body in answers}) == 12
+
+
+def test_a_body_over_the_limit_appends_nothing(tmp_path: Path) -> None:
+    small = World(tmp_path, settings=Settings(arrow_bytes_max=2000))
+    try:
+        assert small.rows("/v1/table/s$t/create", numbers(0, 3))[0] == 200
+        status, body = merge(
+            small, "/v1/table/s$t", numbers(0, 1000), "on=id&when_matched_update_all=true"
+        )
+        assert (status, body["code"]) == (413, 13)
+        assert small.log.table("s$t").version == 1
+    finally:
+        small.close()
+
+
+def test_an_index_may_find_the_matches(world: World, table: str) -> None:
+    world.post(f"{table}/create_scalar_index", {"column": "id", "index_type": "BTREE"})
+    for use in ("true", "false"):
+        options = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
+        status, body = merge(world, table, numbers(8, 12), f"{options}&use_index={use}")
+        assert status == 200, body
+    assert (body["num_updated_rows"], body["num_inserted_rows"]) == (4, 0)
+
+
+def test_another_delimiter_joins_the_names(world: World, table: str) -> None:
+    path = table.replace("$", "::")
+    options = "on=id&when_not_matched_insert_all=true&delimiter=::"
+    status, body = merge(world, path, numbers(10, 11), options)
+    assert (status, body["num_inserted_rows"]) == (200, 1), body

@@ -160,8 +160,8 @@ def test_an_id_has_any_delimiter(world: World, path: str) -> None:
         ("POST", "/v1/table/nobody/describe", b'{"id": ["other"]}', (400, 13)),
         ("POST", "/v1/namespace/$/drop", b"", (400, 13)),
         ("POST", "/v1/namespace/x/create", b'{"mode": "maybe"}', (400, 13)),
-        ("POST", "/v1/table/nobody/branches/create", b"", (406, 0)),
-        ("POST", "/v1/table/nobody/version/delete", b"", (406, 0)),
+        ("POST", "/v1/table/nobody/branches/create", b"", (400, 13)),
+        ("POST", "/v1/table/nobody/version/delete", b"", (400, 13)),
         ("POST", "/v1/materialized_view/v/create", b"", (406, 0)),
     ],
 )
@@ -183,13 +183,30 @@ def test_the_context_is_kept_with_the_transaction(world: World) -> None:
     assert "api_key" not in str(found)
 
 
-def test_a_decided_transaction_stays_as_it_is(world: World) -> None:
+def test_a_decided_transaction_keeps_its_status_and_takes_properties(world: World) -> None:
     made = world.post("/v1/table/m$t/declare")[1]
     path = f"/v1/transaction/{made['transaction_id']}"
     status = {"actions": [{"setStatusAction": {"status": "Canceled"}}]}
     assert code(world.post(f"{path}/alter", status)) == (409, 14)
     value = {"actions": [{"setPropertyAction": {"key": "a", "value": "b"}}]}
-    assert code(world.post(f"{path}/alter", value)) == (406, 0)
+    answered, altered = world.post(f"{path}/alter", value)
+    assert (answered, altered["status"]) == (200, "Succeeded")
+    described = world.post(f"{path}/describe")[1]["properties"]
+    assert described == altered["properties"]
+    key, text = "a", "b"
+    assert described[key] == text
+    assert world.post("/v1/table/m$t/describe")[1]["properties"] == {}, "they aren't the table's"
+    again: dict[str, Any] = {"setPropertyAction": {"key": key, "value": "other", "mode": "Skip"}}
+    assert world.post(f"{path}/alter", {"actions": [again]})[1]["properties"][key] == text
+    again["setPropertyAction"]["mode"] = "Fail"
+    assert code(world.post(f"{path}/alter", {"actions": [again]})) == (409, 14)
+    unset: dict[str, Any] = {"actions": [{"unsetPropertyAction": {"key": key}}]}
+    assert key not in world.post(f"{path}/alter", unset)[1]["properties"]
+    assert key not in world.post(f"{path}/describe")[1]["properties"]
+    unset["actions"][0]["unsetPropertyAction"]["mode"] = "fail"
+    assert code(world.post(f"{path}/alter", unset)) == (409, 14)
+    ours = {"setPropertyAction": {"key": "commitlog.sequence", "value": "1"}}
+    assert code(world.post(f"{path}/alter", {"actions": [ours]})) == (400, 13)
     assert code(world.post(f"{path}/alter", {"actions": []})) == (400, 13)
     assert code(world.post("/v1/transaction/nobody/describe")) == (404, 10)
     refused = world.post("/v1/table/m$t/declare")[1]["error"].split()[1].rstrip(":")

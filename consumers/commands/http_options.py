@@ -1,0 +1,120 @@
+"""The options of the HTTP server, for `commitlog server` and `commitlog up` alike."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+
+if TYPE_CHECKING:
+    from consumers.config import Config
+    from consumers.health import Health
+    from consumers.namespace.service import Settings
+    from consumers.server import ServerSettings
+
+HTTP = Group("The HTTP server", sort_key=5)
+
+
+@Parameter(name="*", group=HTTP)
+@dataclass(frozen=True, kw_only=True)
+class Http:
+    """Says how the HTTP server behaves; each flag is also a setting."""
+
+    access_file: Path | None = None
+    """Who may do what, in TOML; without it anybody may do everything. [COMMITLOG_ACCESS_FILE]"""
+
+    base_path: str | None = None
+    """Serve the APIs below this path. [COMMITLOG_BASE_PATH]"""
+
+    allowed_locations: str | None = None
+    """Prefixes, separated by commas, besides the tables root. [COMMITLOG_ALLOWED_LOCATIONS]"""
+
+    storage_file: Path | None = None
+    """Storage options returned with locations, in TOML. [COMMITLOG_STORAGE_FILE]"""
+
+    tls_certificate: Path | None = None
+    """Serve HTTPS with this certificate chain (PEM). [COMMITLOG_TLS_CERTIFICATE]"""
+
+    tls_key: Path | None = None
+    """Its private key (PEM). [COMMITLOG_TLS_KEY]"""
+
+    tls_client_ca: Path | None = None
+    """Authorities whose certificates clients must show (PEM). [COMMITLOG_TLS_CLIENT_CA]"""
+
+    http_requests_max: Annotated[int | None, Parameter(show_default=False)] = None
+    """Requests carried out at the same time (256). [COMMITLOG_HTTP_REQUESTS_MAX]"""
+
+    batch_operations_max: Annotated[int | None, Parameter(show_default=False)] = None
+    """Operations of one batch (1000). [COMMITLOG_BATCH_OPERATIONS_MAX]"""
+
+    iceberg_tables_max: Annotated[int | None, Parameter(show_default=False)] = None
+    """Tables of one Iceberg transaction (100). [COMMITLOG_ICEBERG_TABLES_MAX]"""
+
+    iceberg_updates_max: Annotated[int | None, Parameter(show_default=False)] = None
+    """Its updates of one table (1000). [COMMITLOG_ICEBERG_UPDATES_MAX]"""
+
+    iceberg_timeout: Annotated[int | None, Parameter(show_default=False)] = None
+    """Seconds that an Iceberg commit may take (30). [COMMITLOG_ICEBERG_TIMEOUT]"""
+
+    sql: Annotated[bool | None, Parameter(show_default=False)] = None
+    """Answer SQL over the index at /v1/sql. [COMMITLOG_SQL]"""
+
+    def flags(self) -> dict[str, Any]:
+        """Return what was given."""
+        return asdict(self)
+
+
+HTTP_DEFAULTS = Http()
+"""No flag was given."""
+
+
+def server_settings(config: Config, health: Health) -> ServerSettings:
+    """Return what stands around the APIs; ConfigurationError names what is wrong."""
+    from consumers.config import ConfigurationError
+    from consumers.metrics import Metrics
+    from consumers.security.access_file import AccessFile
+    from consumers.security.identity import Security
+    from consumers.security.limits import LimitSettings
+    from consumers.server import ServerSettings, Tls
+
+    base = config.base_path.rstrip("/")
+    if base and not base.startswith("/"):
+        raise ConfigurationError(f"base_path begins with /, not as {config.base_path!r} does")
+    if bool(config.tls_certificate) is not bool(config.tls_key):
+        raise ConfigurationError("tls_certificate and tls_key go together: set both, or none")
+    if config.tls_client_ca and not config.tls_certificate:
+        raise ConfigurationError("tls_client_ca needs tls_certificate and tls_key")
+    if config.http_requests_max < 1:
+        raise ConfigurationError(f"http_requests_max is at least 1, not {config.http_requests_max}")
+    access = AccessFile(Path(config.access_file)) if config.access_file else None
+    tls = None
+    if config.tls_certificate:
+        tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
+    return ServerSettings(
+        base_path=base,
+        security=Security(access),
+        limits=LimitSettings(requests_max=config.http_requests_max),
+        metrics=Metrics(lambda: dict(health.statuses)),
+        tls=tls,
+    )
+
+
+def namespace_settings(config: Config) -> Settings:
+    """Return how the namespace behaves; ConfigurationError names what is wrong."""
+    from consumers.config import ConfigurationError
+    from consumers.namespace.service import Settings
+    from consumers.namespace.storage_options import read_storage_options
+
+    if config.batch_operations_max < 1:
+        raise ConfigurationError(
+            f"batch_operations_max is at least 1, not {config.batch_operations_max}"
+        )
+    options, credentials = read_storage_options(config.storage_file)
+    return Settings(
+        locations=tuple(filter(None, map(str.strip, config.allowed_locations.split(",")))),
+        storage_options=options,
+        credentials=credentials,
+        operations_max=config.batch_operations_max,
+    )

@@ -1,0 +1,1 @@
+"""What this server serves, said as OpenAPI and as a page."""

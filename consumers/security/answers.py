@@ -1,0 +1,49 @@
+"""Refusals that are given before an API sees the request, in that API's own shape."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from lance_namespace.errors import ErrorCode
+from starlette.responses import JSONResponse, Response
+
+_ICEBERG = ("/v1/config", "/v1/namespaces", "/v1/tables", "/v1/transactions")
+_ICEBERG_KINDS = {
+    401: "NotAuthorizedException",
+    403: "ForbiddenException",
+    503: "ServiceUnavailableException",
+}
+_CODES = {
+    401: ErrorCode.UNAUTHENTICATED,
+    403: ErrorCode.PERMISSION_DENIED,
+    429: ErrorCode.THROTTLING,
+    503: ErrorCode.SERVICE_UNAVAILABLE,
+}
+
+
+def is_under(path: str, prefixes: tuple[str, ...]) -> bool:
+    """Say whether a path is one of these or below it."""
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)
+
+
+def is_iceberg(path: str) -> bool:
+    """Say whether a path is the Iceberg catalogue's."""
+    return is_under(path, _ICEBERG)
+
+
+def refusal(
+    path: str,
+    method: str,
+    status: int,
+    message: str,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """Return a refusal as the API of this path shapes its errors."""
+    if method == "HEAD":
+        return Response(status_code=status, headers=headers)
+    if is_iceberg(path):
+        kind = _ICEBERG_KINDS.get(status, "BadRequestException")
+        error = {"message": message, "type": kind, "code": status}
+        return JSONResponse({"error": error}, status, headers=headers)
+    code = int(_CODES.get(status, ErrorCode.INVALID_INPUT))
+    return JSONResponse({"error": message, "code": code, "instance": path}, status, headers=headers)

@@ -1,0 +1,132 @@
+"""Do branches work as Lance's own, and do questions at a position see whole records?"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import lance
+import pytest
+
+from tests.namespace_world import World, numbers
+
+BATCH = "/v1/table/batch-commit"
+POSITION = "x-commitlog-sequence"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("branches"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def table(world: World) -> list[str]:
+    """A table of this test's own with versions 1 (5 rows) and 2 (6 rows)."""
+    name = [world.fresh_name(), "t"]
+    world.write(name, numbers(0, 5)).insert(numbers(5, 6))
+    return name
+
+
+def post(world: World, table: list[str], operation: str, body: Any = None) -> tuple[int, Any]:
+    return world.post(f"/v1/table/{'$'.join(table)}/{operation}", body)
+
+
+def test_a_branch_is_made_listed_and_deleted(world: World, table: list[str]) -> None:
+    assert post(world, table, "branches/create", {"name": "dev", "from_version": 1})[0] == 200
+    assert post(world, table, "branches/create", {"name": "dev"})[1]["code"] == 23
+    made = {"name": "fix/one", "from_branch": "dev", "from_version": 1}
+    assert post(world, table, "branches/create", made)[0] == 200
+    assert (
+        post(world, table, "branches/create", {"name": "x", "from_branch": "no"})[1]["code"] == 22
+    )
+    status, body = post(world, table, "branches/list")
+    assert set(body["branches"]) == {"dev", "fix/one"}
+    assert body["branches"]["dev"]["parentVersion"] == 1
+    assert body["branches"]["fix/one"]["parentBranch"] == "dev"
+    plain = lance.dataset(world.location(table))
+    assert set(plain.branches.list()) == {"dev", "fix/one"}, "they are Lance's own"
+    assert plain.checkout_version(("dev", None)).count_rows() == 5
+    assert post(world, table, "branches/delete", {"name": "fix/one"})[0] == 200
+    assert post(world, table, "branches/delete", {"name": "fix/one"})[1]["code"] == 22
+    assert set(post(world, table, "branches/list")[1]["branches"]) == {"dev"}
+
+
+def test_unmodified_pylance_branches_and_commits_there(world: World, table: list[str]) -> None:
+    main = world.open(table)
+    branch = main.create_branch("dev")
+    branch.insert(numbers(100, 110))
+    assert branch.count_rows() == 16
+    assert world.open(table).count_rows() == 6, "the main line is as it was"
+    world.open(table).insert(numbers(6, 7))
+    listed = world.post(f"/v1/table/{'$'.join(table)}/version/list?branch=dev")[1]["versions"]
+    assert len(listed) == 2
+    described = post(world, table, "version/describe", {"branch": "dev"})[1]["version"]
+    assert described == listed[-1]
+    assert "/tree/dev/_versions/" in described["manifest_path"]
+    again = lance.dataset(world.location(table)).checkout_version(("dev", None))
+    assert again.count_rows() == 16
+    assert world.log.table(table).version == 3
+
+
+def test_a_branch_takes_each_number_once(world: World, table: list[str]) -> None:
+    status, body = post(world, table, "version/describe", {"branch": "no"})
+    assert (status, body["code"]) == (404, 22)
+    for wrong in ("../x", "a//b", "..", "a\0b"):
+        request = {"version": 3, "manifest_path": "x", "branch": wrong}
+        assert post(world, table, "version/create", request)[0] == 400
+    branch = world.open(table).create_branch("dev")
+    other = lance.dataset(namespace_client=world.namespace, table_id=table).checkout_version(
+        ("dev", None)
+    )
+    branch.insert(numbers(100, 101))
+    other.insert(numbers(200, 201))
+    found = lance.dataset(world.location(table)).checkout_version(("dev", None))
+    assert sorted(found.to_table()["id"].to_pylist()) == [*range(6), 100, 200]
+
+
+def at(world: World, table: list[str], operation: str, position: int, body: Any = None) -> Any:
+    path = f"/v1/table/{'$'.join(table)}/{operation}"
+    return world.post(path, body, headers={POSITION: str(position)})
+
+
+def test_a_question_at_a_position_sees_whole_records(world: World) -> None:
+    space = world.fresh_name()
+    tables = [[space, name] for name in ("p", "q")]
+    for table in tables:
+        world.write(table, numbers(0, 5))
+    first = world.log.runtime().request(0, "status")["sequence"]
+    staged = [
+        request
+        for table in tables
+        for request in world.stage(table, lambda dataset: dataset.insert(numbers(5, 8)))
+    ]
+    request = {"operations": [{"create_table_version": one} for one in staged]}
+    assert world.post(BATCH, request)[0] == 200
+    second = world.log.runtime().request(0, "status")["sequence"]
+    for position, version, count in ((first, 1, 5), (second, 2, 8)):
+        for table in tables:
+            assert at(world, table, "count_rows", position) == (200, count)
+            described = at(world, table, "version/describe", position)[1]["version"]
+            assert described["version"] == version
+            listed = at(world, table, "version/list", position)[1]["versions"]
+            assert [entry["version"] for entry in listed] == list(range(1, version + 1))
+    assert at(world, tables[1], "version/describe", first - 1)[0] == 404, "it had no version yet"
+    assert at(world, tables[0], "describe", first, {"version": 2})[0] == 404
+    for wrong in ("-1", "x", "9" * 30):
+        status, body = world.post(f"/v1/table/{space}$p/count_rows", headers={POSITION: wrong})
+        assert (status, body["code"]) == (400, 13)
+
+
+def test_a_question_ahead_of_the_log_waits_for_it(world: World) -> None:
+    table = [world.fresh_name(), "t"]
+    world.write(table, numbers(0, 5))
+    position = world.log.runtime().request(0, "status")["sequence"] + 1
+    answers: list[Any] = []
+    asking = threading.Thread(
+        target=lambda: answers.append(at(world, table, "count_rows", position))
+    )
+    asking.start()
+    world.open(table).insert(numbers(5, 6))
+    asking.join(30)
+    assert answers == [(200, 6)]
