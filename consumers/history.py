@@ -13,12 +13,19 @@ import functools
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
 
-from commitlog.errors import NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.errors import (
+    CommitLogError,
+    NoSuchTable,
+    NoSuchVersion,
+    Unavailable,
+    UnsupportedFormat,
+)
+from consumers.index_format import SCHEMA_VERSION
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 Row = dict[str, Value]
@@ -33,10 +40,19 @@ ATTEMPTS = 2
 """A segment may be merged away between opening a snapshot and reading it, after its grace."""
 
 
+class BrokenIndex(Unavailable):
+    """The published file cannot be read: restart its keeper, which publishes a good one."""
+
+
+class QueryFailed(CommitLogError):
+    """The query is wrong; the message is DuckDB's."""
+
+
 def connect(root: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
     """Open the published index under `root`, read-only, with its macros ready to be called.
 
-    Raises Unavailable if there is none.
+    Raises Unavailable if there is none, UnsupportedFormat if another program made it, and
+    BrokenIndex if it cannot be read.
     """
     public = Path(root).absolute() / "index.duckdb"
     if not public.is_file():
@@ -51,28 +67,57 @@ def connect(root: str | os.PathLike[str]) -> duckdb.DuckDBPyConnection:
         path = str(public).replace("'", "''")
         connection.execute(f"ATTACH '{path}' AS commitlog (READ_ONLY)")
         connection.execute("USE commitlog")
+        _check_format(connection, public)
         return connection
     except duckdb.Error as error:
         connection.close()
-        raise Unavailable(f"the version index at {public} cannot be opened: {error}") from error
+        raise _broken(public, error) from error
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _check_format(connection: duckdb.DuckDBPyConnection, public: Path) -> None:
+    rows = connection.execute("SELECT value FROM meta WHERE key = 'schema_version'").fetchall()
+    found = rows[0][0] if rows else "none"
+    if found != str(SCHEMA_VERSION):
+        raise UnsupportedFormat(
+            f"the version index at {public} has format {found}, this program reads "
+            f"{SCHEMA_VERSION}. If it is older, start `commitlog index` (or `up`) of this program: "
+            "it builds the index anew, and shows it when it has caught up; if it is newer, upgrade"
+        )
+
+
+def _broken(public: Path, error: Exception) -> BrokenIndex:
+    return BrokenIndex(
+        f"the version index at {public} cannot be read: {_first_line(error)}. Nothing is lost: "
+        f"restart `commitlog index` (or `up`), which publishes a good one; if the message stays, "
+        f"delete {public} and {public.parent / 'index'} while it is stopped"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n")[0]
 
 
 def query(
     root: str | os.PathLike[str], sql: str, parameters: Sequence[object] | None = None
 ) -> list[Row]:
     """Run one query on the newest snapshot and return its rows."""
-    return _read(root, lambda run: run(sql, parameters or ()))
+    return read(root, lambda run: run(sql, parameters or ()))
 
 
-def _read(root: str | os.PathLike[str], work: Callable[[Ask], list[Row]]) -> list[Row]:
-    # All that `work` asks is answered from one snapshot.
+def read(root: str | os.PathLike[str], work: Callable[[Ask], list[Row]]) -> list[Row]:
+    """Run `work` with a function that asks; all its questions see one snapshot."""
     for attempt in range(ATTEMPTS):
         with connect(root) as connection:
             try:
                 return work(functools.partial(ask, connection))
-            except duckdb.IOException as error:
+            except (duckdb.ProgrammingError, duckdb.DataError, duckdb.NotSupportedError) as error:
+                raise QueryFailed(str(error).strip()) from error
+            except duckdb.Error as error:
                 if attempt == ATTEMPTS - 1:
-                    raise Unavailable(f"the version index cannot be read: {error}") from error
+                    raise _broken(Path(root).absolute() / "index.duckdb", error) from error
     raise AssertionError("unreachable")
 
 
@@ -81,7 +126,7 @@ def ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[ob
     result = connection.execute(sql, list(parameters))
     names = [str(column[0]) for column in result.description or ()]
     return [
-        {name: _jsonable(value) for name, value in zip(names, row, strict=True)}
+        {name: jsonable(value) for name, value in zip(names, row, strict=True)}
         for row in result.fetchall()
     ]
 
@@ -133,7 +178,8 @@ def conflicts(
 def transaction(root: str | os.PathLike[str], transaction_id: str) -> list[Row]:
     """Return what became of an id, one row per attempt or repetition, oldest first.
 
-    Each row has `details`: its operations' rows, and `conflict`: its row in `conflicts` or None.
+    Each row has `details`: its operations' rows, `conflict`: its row in `conflicts` or None, and
+    `failed_requirements` of Iceberg that it met.
     Empty if the index knows nothing of the id.
     """
 
@@ -141,14 +187,16 @@ def transaction(root: str | os.PathLike[str], transaction_id: str) -> list[Row]:
         rows = run("FROM transaction_of(?)", [transaction_id])
         details = run("FROM operations_of(?)", [transaction_id]) if rows else []
         losses = run("FROM conflicts WHERE transaction_id = ?", [transaction_id]) if rows else []
+        failed = run("FROM failed_requirements WHERE transaction_id = ?", [transaction_id])
         for row in rows:
+            row["failed_requirements"] = [one for one in failed if _place(one) == _place(row)]
             if isinstance(row["properties"], str):
                 row["properties"] = json.loads(row["properties"])
             row["details"] = [one for one in details if _place(one) == _place(row)]
             row["conflict"] = next((one for one in losses if _place(one) == _place(row)), None)
         return rows
 
-    return _read(root, work)
+    return read(root, work)
 
 
 def _place(row: Row) -> tuple[Value, Value]:
@@ -177,15 +225,88 @@ def table_at(root: str | os.PathLike[str], table: str, version: int) -> Row:
     if rows:
         return rows[0]
     _check_table(root, table)
+    raise NoSuchVersion(
+        f"table {table!r} has no version {version} in the log; it has {_span(root, table)}"
+    )
+
+
+def table_at_time(root: str | os.PathLike[str], table: str, moment: datetime) -> Row:
+    """Return what made the version of a table that stood at a moment of log time.
+
+    A moment without a zone is UTC. Raises NoSuchTable or NoSuchVersion, naming what exists nearby.
+    """
+    utc = moment.astimezone(UTC) if moment.tzinfo else moment
+    rows = query(root, "FROM table_at_time(?, ?)", [table, utc.replace(tzinfo=None)])
+    if rows:
+        return rows[0]
+    _check_table(root, table)
+    raise NoSuchVersion(
+        f"table {table!r} had no version yet at {jsonable(utc.replace(tzinfo=None))}; it has "
+        f"{_span(root, table)}"
+    )
+
+
+def _span(root: str | os.PathLike[str], table: str) -> str:
     found = query(
         root,
-        "SELECT min(version) AS oldest, max(version) AS newest FROM versions WHERE table_name = ?",
+        "SELECT min(version) AS first, max(version) AS last, min(time) AS since, max(time) AS until"
+        " FROM versions WHERE table_name = ?",
         [table],
     )[0]
-    raise NoSuchVersion(
-        f"table {table!r} has no version {version} in the log; it has versions "
-        f"{found['oldest']} to {found['newest']}"
+    if found["first"] is None:
+        return "no version"
+    return (
+        f"versions {found['first']} to {found['last']}, made from {found['since']} to "
+        f"{found['until']}"
     )
+
+
+def diff(root: str | os.PathLike[str], table: str, before: int, after: int) -> list[Row]:
+    """Return how a table differs between two versions: a row per fragment, with who did it.
+
+    Raises NoSuchTable or NoSuchVersion, naming what exists nearby.
+    """
+    for version in (before, after):
+        table_at(root, table, version)
+    return query(root, "FROM diff(?, ?, ?)", [table, before, after])
+
+
+def blame(root: str | os.PathLike[str], table: str, what: str | int | None = None) -> list[Row]:
+    """Return who made each fragment that stands and who changed it last, by fragment.
+
+    With `what`, a fragment's id or a data file's name: all that was done to it, oldest first.
+
+    Raises NoSuchTable, naming tables with a similar name; NoSuchVersion if the table never had the
+    fragment or file.
+    """
+    if what is None:
+        rows = query(root, "FROM blame(?)", [table])
+        if not rows:
+            _check_table(root, table)
+        return rows
+    rows = query(root, "FROM blame_of(?, ?)", [table, str(what)])
+    if not rows:
+        _check_table(root, table)
+        known = query(
+            root,
+            "SELECT min(fragment_id) AS first, max(fragment_id) AS last FROM fragment_changes"
+            " WHERE table_name = ?",
+            [table],
+        )[0]
+        has = "no fragments" if known["last"] is None else f"{known['first']} to {known['last']}"
+        raise NoSuchVersion(f"table {table!r} never had fragment or file {what}; it had {has}")
+    return rows
+
+
+def growth(root: str | os.PathLike[str], table: str, *, points: int = 100) -> list[Row]:
+    """Return rows, fragments, files and bytes of a table at so many of its versions.
+
+    Raises NoSuchTable, naming tables with a similar name.
+    """
+    rows = query(root, "FROM growth(?, points := ?)", [table, _positive(points)])
+    if not rows:
+        _check_table(root, table)
+    return rows
 
 
 def writers(root: str | os.PathLike[str]) -> list[Row]:
@@ -224,13 +345,16 @@ def _positive(limit: int) -> int:
     return limit
 
 
-def _jsonable(value: object) -> Value:
+def jsonable(value: object) -> Value:
+    """Return a value of DuckDB's as JSON has it: times as ISO 8601 in UTC, bytes in hex."""
     if isinstance(value, datetime):
         return value.isoformat(timespec="milliseconds") + "Z"
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if isinstance(value, list | tuple):
-        return [_jsonable(one) for one in value]
+        return [jsonable(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): jsonable(one) for key, one in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return str(value)

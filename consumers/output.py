@@ -1,12 +1,14 @@
 """What the command line prints: results on standard output, everything else on standard error.
 
-A listing is a table that fits the terminal; with `--json`, an array; into a pipe, aligned columns
-of whole values, for `grep` and `awk`. Colour appears on a terminal only, and never under NO_COLOR.
+A listing is a table that fits the terminal, paged where it is longer than that; with `--json`, an
+array; with `--csv`, rows for a spreadsheet; into a pipe, aligned columns of whole values, for
+`grep` and `awk`. Colour appears on a terminal only, and never under NO_COLOR.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import json
 import os
 import sys
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 Row = Mapping[str, Any]
 
@@ -57,17 +60,42 @@ def print_json(value: object) -> None:
 
 
 def print_listing(
-    columns: Sequence[Column], rows: Sequence[Row], *, as_json: bool, nothing: str
+    columns: Sequence[Column],
+    rows: Sequence[Row],
+    *,
+    as_json: bool,
+    nothing: str,
+    as_csv: bool = False,
 ) -> None:
-    """Print rows as a table, or as a JSON array; `nothing` is said when there are none."""
+    """Print rows as a table, a JSON array or CSV; `nothing` is said when there are none."""
     if as_json:
         print_json([dict(row) for row in rows])
+    elif as_csv:
+        print_csv(rows)
     elif not rows:
         note(nothing)
     elif sys.stdout.isatty():
         _print_table(columns, rows)
     else:
         _print_aligned(columns, rows)
+
+
+def print_csv(rows: Sequence[Row], names: Sequence[str] = ()) -> None:
+    """Print rows as CSV with a header; a list is a JSON array in its cell.
+
+    `names` are the columns where there may be no row to tell them.
+    """
+    header = list(names) or list(rows[0] if rows else ())
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if header:
+        writer.writerow(header)
+    for row in rows:
+        cells = (row[name] for name in header)
+        writer.writerow(
+            json.dumps(cell, default=str) if isinstance(cell, list | tuple | dict) else cell
+            for cell in cells
+        )
+    sys.stdout.flush()
 
 
 def print_facts(facts: Sequence[tuple[str, object]]) -> None:
@@ -142,12 +170,57 @@ def _console() -> Console:
     return Console(highlight=False)
 
 
+Part = str | tuple[Sequence[Column], Sequence[Row]]
+"""A line, or a listing."""
+
+
+@contextlib.contextmanager
+def screen(*, live: bool) -> Iterator[Callable[[Sequence[Part]], None]]:
+    """Show lines and listings again and again: in one place on a terminal if `live`."""
+    console = _console()
+    if not (live and sys.stdout.isatty()):
+        yield lambda parts: _print_parts(parts, console)
+        return
+    from rich.console import Group
+    from rich.live import Live
+
+    with Live(console=console, screen=True, auto_refresh=False) as display:
+
+        def show(parts: Sequence[Part]) -> None:
+            shown = [one if isinstance(one, str) else _table(*one, console) for one in parts]
+            display.update(Group(*shown), refresh=True)
+
+        yield show
+
+
+def _print_parts(parts: Sequence[Part], console: Console) -> None:
+    for one in parts:
+        if isinstance(one, str):
+            print(one)
+        elif one[1] and sys.stdout.isatty():
+            console.print(_table(*one, console))
+        elif one[1]:
+            _print_aligned(*one)
+    sys.stdout.flush()
+
+
 def _print_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    console = _console()
+    table = _table(columns, rows, console)
+    if len(rows) < console.height:
+        console.print(table)
+        return
+    # Colours, and no pager for what fits after all.
+    os.environ.setdefault("LESS", "FRX")
+    with console.pager(styles=True):
+        console.print(table)
+
+
+def _table(columns: Sequence[Column], rows: Sequence[Row], console: Console) -> Table:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    console = _console()
     cells = {
         column.title: [text((column.brief or column.show)(row)) for row in rows]
         for column in columns
@@ -163,14 +236,14 @@ def _print_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
         )
     for line in zip(*(cells[column.title] for column in fitting), strict=True):
         table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in line))
-    console.print(table)
+    return table
 
 
 def _fitting(
     columns: Sequence[Column], cells: Mapping[str, Sequence[str]], width: int
 ) -> list[Column]:
     """Return the columns that there is room for."""
-    widths = {title: max(len(title), *map(len, values)) for title, values in cells.items()}
+    widths = {title: max(map(len, [title, *values])) for title, values in cells.items()}
     for column in columns:
         if column.gives_way:
             widths[column.title] = min(widths[column.title], _FOLDED_WIDTH)

@@ -14,12 +14,13 @@ from commitlog.model.operations import (
     CreateTable,
     DeclareTable,
     DropNamespace,
-    LanceCommit,
+    IcebergChange,
     RegisterTable,
 )
-from commitlog.model.records import Transaction
 from commitlog.model.table import DELIMITER, format_table_id
-from consumers.version_index.rows import MICROSECONDS_PER_MS, Done, Row, operations_done
+from consumers.version_index.contents import Row
+from consumers.version_index.done import Done, Told, principal
+from consumers.version_index.rows import MICROSECONDS_PER_MS
 
 
 @dataclass(slots=True)
@@ -28,12 +29,15 @@ class Head:
 
     incarnation: str
     table_name: str
+    format: str
     partition: int
     location: str | None = None
     policy: str | None = None
     primary_key: list[str] = field(default_factory=list)
     stable_row_ids: bool | None = None
     version: int | None = None
+    snapshot_id: int | None = None
+    metadata_location: str | None = None
     sequence: int = 0
     changed_at: int = 0
     changed_by: str = ""
@@ -57,11 +61,11 @@ class Head:
 COLUMNS = tuple(one.name for one in fields(Head))
 
 
-def fold(heads: MutableMapping[str, Head], batch: Iterable[Decided]) -> set[str]:
+def fold(heads: MutableMapping[str, Head], told: Iterable[Told]) -> set[str]:
     """Apply decided transactions to `heads`; return the incarnations that changed."""
     changed: set[str] = set()
-    for decided in batch:
-        for one in operations_done(decided):
+    for decided, done in told:
+        for one in done:
             if one.result is not None:
                 changed.update(_apply(heads, decided, one))
     return changed
@@ -85,10 +89,15 @@ def _apply(heads: MutableMapping[str, Head], decided: Decided, one: Done) -> Ite
     if one.version is not None:
         head.version = max(one.version, head.version or 0)
         head.commits += 1
-    if isinstance(one.operation, LanceCommit):
-        head.rows_added += one.operation.summary.rows_added
-        head.rows_removed += one.operation.summary.rows_removed
-        head.bytes_added += one.operation.summary.bytes_added
+    elif isinstance(one.operation, IcebergChange):
+        head.snapshot_id = one.snapshot_id
+        head.commits += 1
+    if one.result and one.result.metadata_location:
+        head.metadata_location = one.result.metadata_location
+    if one.summary is not None:
+        head.rows_added += one.summary.rows_added
+        head.rows_removed += one.summary.rows_removed
+        head.bytes_added += one.summary.bytes_added
     if one.name_after is None:
         _end(head, decided, one.name)
     elif one.name_after != head.table_name:
@@ -98,10 +107,11 @@ def _apply(heads: MutableMapping[str, Head], decided: Decided, one: Done) -> Ite
 
 
 def _first(decided: Decided, one: Done, incarnation: str) -> Head:
-    head = Head(incarnation, one.table, decided.submitted.partition)
+    kind = "iceberg" if isinstance(one.operation, IcebergChange) else "lance"
+    head = Head(incarnation, one.table, kind, decided.submitted.partition)
     head.created_sequence = decided.outcome.sequence
     head.created_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
-    head.created_by = _principal(decided)
+    head.created_by = principal(decided)
     operation = one.operation
     if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
         head.location = operation.location
@@ -116,7 +126,7 @@ def _first(decided: Decided, one: Done, incarnation: str) -> Head:
 def _touch(head: Head, decided: Decided) -> None:
     head.sequence = decided.outcome.sequence
     head.changed_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
-    head.changed_by = _principal(decided)
+    head.changed_by = principal(decided)
 
 
 def _end(head: Head, decided: Decided, how: str) -> None:
@@ -136,8 +146,3 @@ def _end_all(heads: MutableMapping[str, Head], decided: Decided, prefix: str) ->
             _end(head, decided, DropNamespace.__name__)
             ended.append(head.incarnation)
     return ended
-
-
-def _principal(decided: Decided) -> str:
-    record = decided.submitted.record
-    return record.principal if isinstance(record, Transaction) else ""

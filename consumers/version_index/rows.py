@@ -1,6 +1,6 @@
-"""Rows of the version index: pure functions of a transaction and its outcome.
+"""Rows of the version index: pure functions of a transaction, its outcome and what this recorded.
 
-Every row follows from `Decided` alone: no clock, no state, no earlier rows. So an index that was
+Every row follows from those alone: no clock, no state, no earlier rows. So an index that was
 killed, restored or rebuilt holds the same rows as one that never stopped.
 
 A transaction that an earlier commit answers has rows too, with the status `repeated` and without a
@@ -20,22 +20,16 @@ from commitlog.model.operations import (
     CreateTable,
     CreateTableVersion,
     DeclareTable,
-    DeregisterTable,
-    DropNamespace,
-    DropTable,
+    IcebergChange,
     LanceCommit,
-    Operation,
     RegisterTable,
-    RenameTable,
-    operation_name,
-    target,
 )
 from commitlog.model.records import (
     Expect,
     KeyAbsent,
     LeaderStarted,
     Malformed,
-    OperationResult,
+    Outcome,
     PredicateUnchanged,
     ProtocolVersion,
     Status,
@@ -43,11 +37,15 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import format_table_id
+from consumers.version_index.contents import Contents, Recordings, Row
+from consumers.version_index.done import REPEATED, Done, Told, principal
 
-Row = tuple[object, ...]
-REPEATED = "repeated"
-ENDING = {DropTable.__name__, DeregisterTable.__name__, DropNamespace.__name__}
 MICROSECONDS_PER_MS = 1000
+
+
+def no_recordings(outcome: Outcome) -> dict[bytes, bytes]:
+    """Find nothing: for outcomes that recorded nothing outside themselves."""
+    return {}
 
 
 @dataclass(slots=True)
@@ -58,103 +56,66 @@ class Rows:
     operations: list[Row] = field(default_factory=list)
     collisions: list[Row] = field(default_factory=list)
     expectations: list[Row] = field(default_factory=list)
-    data_files: list[Row] = field(default_factory=list)
     properties: list[Row] = field(default_factory=list)
+    fragment_changes: list[Row] = field(default_factory=list)
+    refused_files: list[Row] = field(default_factory=list)
+    field_changes: list[Row] = field(default_factory=list)
+    index_changes: list[Row] = field(default_factory=list)
+    snapshots: list[Row] = field(default_factory=list)
+    ref_changes: list[Row] = field(default_factory=list)
+    failed_requirements: list[Row] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """One operation and what came of it: an operation's row before it is one."""
-
-    ordinal: int
-    name: str
-    table: str
-    status: str
-    operation: Operation | None
-    """None for what a result reports beyond the operations asked for."""
-    result: OperationResult | None
-    """None unless the operation took effect."""
-
-    @property
-    def is_table(self) -> bool:
-        """Whether it is about a table, not a namespace."""
-        operation = self.operation
-        if isinstance(operation, AlterProperties):
-            return not operation.is_namespace
-        return not isinstance(operation, CreateNamespace | DropNamespace)
-
-    @property
-    def version(self) -> int | None:
-        """The version that it made."""
-        return (self.result.version or None) if self.result else None
-
-    @property
-    def incarnation(self) -> str | None:
-        """The life of the table that it is about, where known."""
-        asked: str = getattr(self.operation, "incarnation", "")
-        return (self.result.incarnation if self.result else asked) or None
-
-    @property
-    def name_after(self) -> str | None:
-        """The table's name after it; None if it ended the table."""
-        if isinstance(self.operation, RenameTable):
-            return format_table_id(self.operation.new_table)
-        return None if self.name in ENDING else self.table
-
-
-def rows_of(batch: Iterable[Decided]) -> Rows:
+def rows_of(told: Iterable[Told], recordings: Recordings = no_recordings) -> Rows:
     """Return the rows of decided transactions, in their order."""
     rows = Rows()
-    for decided in batch:
-        done = tuple(operations_done(decided))
+    for decided, done in told:
+        outcome = decided.outcome
         rows.transactions.append(_transaction(decided, done))
-        place = (decided.submitted.partition, decided.outcome.sequence, _time(decided))
-        rows.operations.extend(_operation(decided, place, one) for one in done)
-        rows.data_files.extend(_data_files(decided, place, done))
-        rows.properties.extend(_properties(decided, place, done))
-        rows.expectations.extend(_expectations(decided, place))
-        if decided.outcome.conflict is not None:
+        place = (decided.submitted.partition, outcome.sequence, _time(decided))
+        for one in done:
+            rows.operations.append(_operation(decided, place, one))
+            if one.iceberg is not None:
+                rows.snapshots.extend(_snapshots(decided, place, one))
+            if one.result is not None:
+                _add_contents(rows, decided, place, one, recordings)
+            elif outcome.status is not Status.COMMITTED and isinstance(one.operation, LanceCommit):
+                rows.refused_files.extend(_refused_files(decided, place, one))
+        record = decided.submitted.record
+        if isinstance(record, Transaction) and record.expects:
+            rows.expectations.extend(_expectations(record, place, outcome))
+        if outcome.conflict is not None:
             rows.collisions.append(_collision(decided, place, done))
+        for ordinal, failed in enumerate(outcome.failed_requirements):
+            about = (format_table_id(failed.table), outcome.transaction_id, principal(decided))
+            row = (*place, ordinal, *about, failed.requirement, failed.actual)
+            rows.failed_requirements.append(row)
     return rows
 
 
-def operations_done(decided: Decided) -> Iterator[Done]:
-    """Yield each operation with its result, then results beyond the operations asked for."""
+def _add_contents(
+    rows: Rows, decided: Decided, place: Row, one: Done, recordings: Recordings
+) -> None:
     outcome = decided.outcome
-    record = decided.submitted.record
-    operations = record.operations if isinstance(record, Transaction) else ()
-    status = REPEATED if outcome.answers is not None else str(outcome.status)
-    effective = outcome.status is Status.COMMITTED and outcome.answers is None
-    results = list(outcome.results) if effective else []
-    same_length = len(results) == len(operations)
-    for ordinal, operation in enumerate(operations):
-        table = target(operation)
-        result: OperationResult | None
-        if same_length:
-            result = results[ordinal]
-        else:
-            result = next((one for one in results if one.table == table), None)
-            results = [one for one in results if one is not result]
-        name, became = _name_of(operation), status
-        if _found_standing(operation, result):
-            became, result = REPEATED, None
-        yield Done(ordinal, name, format_table_id(table), became, operation, result)
-    if not same_length:
-        for ordinal, extra in enumerate(results, start=len(operations)):
-            yield Done(ordinal, extra.operation, format_table_id(extra.table), status, None, extra)
-
-
-def _name_of(operation: Operation) -> str:
-    if isinstance(operation, CreateTableVersion) and operation.operation:
-        return operation.operation  # what the client's library did
-    return operation_name(operation)
-
-
-def _found_standing(operation: Operation, result: OperationResult | None) -> bool:
-    # With `exist_ok`: the result tells of the table that stood already.
-    if result is None or not isinstance(operation, CreateTable):
-        return False
-    return result.incarnation != operation.incarnation
+    head = (*place, one.ordinal, one.table)
+    if isinstance(
+        one.operation,
+        LanceCommit | CreateTableVersion | CreateTable | RegisterTable | IcebergChange,
+    ):
+        contents = Contents(place, one, outcome, recordings)
+        rows.fragment_changes.extend(contents.fragments())
+        rows.field_changes.extend(contents.fields())
+        rows.index_changes.extend(contents.indices())
+        for scope, key, value in contents.settings():
+            setting = (one.is_table, scope, outcome.transaction_id, key, value)
+            rows.properties.append((*head, *setting))
+    for key, value in _properties(one):
+        setting = (one.is_table, "properties", outcome.transaction_id, key, value)
+        rows.properties.append((*head, *setting))
+    if one.iceberg is not None:
+        for ref in one.iceberg.refs:
+            about = (one.incarnation, outcome.transaction_id, principal(decided))
+            rows.ref_changes.append((*head, *about, ref.name, ref.kind, ref.snapshot_id))
 
 
 def _read_version(one: Done) -> int | None:
@@ -210,8 +171,7 @@ def _kind_of(record: object) -> list[str]:
 
 def _operation(decided: Decided, place: Row, one: Done) -> Row:
     outcome, result = decided.outcome, one.result
-    lance = one.operation if isinstance(one.operation, LanceCommit) else None
-    summary = lance.summary if lance else None
+    summary = one.summary
     refused = outcome.status is not Status.COMMITTED
     return (
         *place,
@@ -222,7 +182,7 @@ def _operation(decided: Decided, place: Row, one: Done) -> Row:
         one.status,
         str(outcome.code) or None,
         (outcome.message or None) if refused else None,
-        _principal(decided),
+        principal(decided),
         outcome.transaction_id,
         _read_version(one),
         one.version,
@@ -241,13 +201,10 @@ def _operation(decided: Decided, place: Row, one: Done) -> Row:
         one.is_table,
         one.name_after,
         (result.location if result else getattr(one.operation, "location", "")) or None,
+        one.snapshot_id,
+        (result.metadata_location or None) if result else None,
         decided.answered_offset,
     )
-
-
-def _principal(decided: Decided) -> str:
-    record = decided.submitted.record
-    return record.principal if isinstance(record, Transaction) else ""
 
 
 def _collision(decided: Decided, place: Row, done: tuple[Done, ...]) -> Row:
@@ -260,7 +217,7 @@ def _collision(decided: Decided, place: Row, done: tuple[Done, ...]) -> Row:
         *place,
         table,
         outcome.transaction_id,
-        _principal(decided),
+        principal(decided),
         loser.name if loser else None,
         lance.read_version if lance else None,
         str(outcome.status),
@@ -275,38 +232,39 @@ def _collision(decided: Decided, place: Row, done: tuple[Done, ...]) -> Row:
     )
 
 
-def _data_files(decided: Decided, place: Row, done: tuple[Done, ...]) -> Iterator[Row]:
-    for one in done:
-        if isinstance(one.operation, LanceCommit):
-            head = (one.table, one.incarnation, one.version, one.status)
-            for path in one.operation.summary.data_files:
-                yield (*place, one.ordinal, *head, decided.outcome.transaction_id, path)
+def _refused_files(decided: Decided, place: Row, one: Done) -> Iterator[Row]:
+    assert isinstance(one.operation, LanceCommit)
+    about = (one.ordinal, one.table, one.incarnation, one.status, decided.outcome.transaction_id)
+    for path in one.operation.summary.data_files:
+        yield (*place, *about, path)
 
 
-def _properties(decided: Decided, place: Row, done: tuple[Done, ...]) -> Iterator[Row]:
-    for one in done:
-        if one.result is None:
-            continue
-        changes: list[tuple[str, str | None]] = []
-        match one.operation:
-            case AlterProperties(upserts=upserts, removals=removals):
-                changes = [*upserts, *((key, None) for key in removals)]
-            case (
-                CreateTable(properties=properties)
-                | DeclareTable(properties=properties)
-                | RegisterTable(properties=properties)
-                | CreateNamespace(properties=properties)
-            ):
-                changes = list(properties)
-        for key, value in changes:
-            head = (one.ordinal, one.table, one.is_table, decided.outcome.transaction_id)
-            yield (*place, *head, key, value)
+def _snapshots(decided: Decided, place: Row, one: Done) -> Iterator[Row]:
+    assert one.iceberg is not None
+    about = (one.incarnation, one.status, decided.outcome.transaction_id, principal(decided))
+    for made in one.iceberg.snapshots:
+        snapshot = (made.snapshot_id, made.parent_id, made.sequence_number, made.operation)
+        rest = (made.manifest_list or None, made.summary)
+        yield (*place, one.ordinal, one.table, *about, *snapshot, *rest)
 
 
-def _expectations(decided: Decided, place: Row) -> Iterator[Row]:
-    record, outcome = decided.submitted.record, decided.outcome
-    if not isinstance(record, Transaction):
-        return
+def _properties(one: Done) -> Iterator[tuple[str, str | None]]:
+    match one.operation:
+        case AlterProperties(upserts=upserts, removals=removals):
+            yield from upserts
+            yield from ((key, None) for key in removals)
+        case (
+            CreateTable(properties=properties)
+            | DeclareTable(properties=properties)
+            | RegisterTable(properties=properties)
+            | CreateNamespace(properties=properties)
+        ):
+            yield from properties
+    if one.iceberg is not None:
+        yield from one.iceberg.properties
+
+
+def _expectations(record: Transaction, place: Row, outcome: Outcome) -> Iterator[Row]:
     status = REPEATED if outcome.answers is not None else str(outcome.status)
     for ordinal, expect in enumerate(record.expects):
         head = (ordinal, outcome.transaction_id, status, type(expect).__name__)

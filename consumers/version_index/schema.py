@@ -3,79 +3,18 @@
 Event relations only grow: a row is written once, with the outcome that caused it, and later moves
 from `hot` to a Parquet segment unchanged. `tables`, `positions` and the bookkeeping relations
 change in place and stay small.
-
-The columns stand here once; DDL, Arrow schemas, segment order and the comments inside the file are
-made from them, so they cannot disagree.
 """
 
 from __future__ import annotations
 
-import functools
-from dataclasses import dataclass
-
-import pyarrow as pa
-
-SCHEMA_VERSION = 1
-"""An index of another version is rebuilt from the log."""
-
-ARROW_TYPES = {
-    "BIGINT": pa.int64(),
-    "BIGINT[]": pa.list_(pa.int64()),
-    "BLOB": pa.binary(),
-    "BOOLEAN": pa.bool_(),
-    "INTEGER": pa.int32(),
-    "TIMESTAMP": pa.timestamp("us"),
-    "VARCHAR": pa.string(),
-    "VARCHAR[]": pa.list_(pa.string()),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its DuckDB type and what it holds."""
-
-    name: str
-    type: str
-    comment: str
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """One relation: what a row of it is, its columns, and the order inside a segment."""
-
-    name: str
-    comment: str
-    columns: tuple[Column, ...]
-    order: tuple[str, ...] = ()
-
-    def ddl(self, schema: str) -> str:
-        """Return the statement that makes the relation."""
-        columns = ", ".join(f'"{column.name}" {column.type}' for column in self.columns)
-        return f"CREATE TABLE {schema}.{self.name} ({columns})"
-
-
-@functools.cache
-def arrow_schema(relation: Relation) -> pa.Schema:
-    """Return the Arrow schema that fits a relation's columns."""
-    return pa.schema([(column.name, ARROW_TYPES[column.type]) for column in relation.columns])
-
-
-def _columns(text: str) -> tuple[Column, ...]:
-    rows = (line.split(None, 2) for line in text.splitlines() if line.strip())
-    return tuple(Column(name, kind, comment) for name, kind, comment in rows)
-
-
-_PLACE = """
-partition           INTEGER    Kafka partition: the commit domain that decided
-sequence            BIGINT     position: the outcome's dense number in its partition, from 1
-time                TIMESTAMP  log time of the decision, UTC; never goes back in a partition
-"""
+from consumers.version_index.contents_schema import CONTENTS
+from consumers.version_index.relation import PLACE, Relation, columns
 
 TRANSACTIONS = Relation(
     "transactions",
     "Every decided record of the log, refused ones included: one row per outcome.",
-    _columns(
-        _PLACE
+    columns(
+        PLACE
         + """
 status              VARCHAR    committed, retryable, incompatible, rejected or superseded
 code                VARCHAR    why it was refused; NULL for a commit
@@ -107,13 +46,13 @@ hash                BLOB       the outcome's hash: head of the chain up to here
 OPERATIONS = Relation(
     "operations",
     "One row per operation of each transaction, refused ones included.",
-    _columns(
-        _PLACE
+    columns(
+        PLACE
         + """
 ordinal             INTEGER    place in the transaction, from 0
 table_name          VARCHAR    the table (or namespace), parts joined by $
 incarnation         VARCHAR    uuid of this life of the table; NULL if refused without naming one
-operation           VARCHAR    Append, Delete, Update, CreateTable, …
+operation           VARCHAR    Append, Delete, Update, CreateTable, …; Iceberg: append, …
 status              VARCHAR    as in transactions; `repeated` where an earlier commit answered
 code                VARCHAR    why it was refused
 message             VARCHAR    the reason in words, if refused
@@ -136,6 +75,8 @@ branch              VARCHAR    branch; NULL for main
 is_table            BOOLEAN    false for operations on namespaces
 name_after          VARCHAR    the table's name after it; NULL if it ended the table
 location            VARCHAR    where the table lies, if the operation made or ended it
+snapshot_id         BIGINT     an Iceberg table's snapshot after it; NULL for Lance, or if none
+metadata_location   VARCHAR    an Iceberg table's metadata file after it
 outcome_offset      BIGINT     Kafka offset in the outcomes topic
 """
     ),
@@ -145,8 +86,8 @@ outcome_offset      BIGINT     Kafka offset in the outcomes topic
 COLLISIONS = Relation(
     "collisions",
     "Who lost to whom: one row per refused transaction that met a conflict (see view conflicts).",
-    _columns(
-        _PLACE
+    columns(
+        PLACE
         + """
 table_name          VARCHAR    where they met
 transaction_id      VARCHAR    the loser
@@ -170,8 +111,8 @@ message             VARCHAR    the reason in words
 EXPECTATIONS = Relation(
     "expectations",
     "Preconditions that transactions carried.",
-    _columns(
-        _PLACE
+    columns(
+        PLACE
         + """
 ordinal             INTEGER    place in the transaction, from 0
 transaction_id      VARCHAR    its transaction
@@ -185,48 +126,32 @@ detail              VARCHAR    the predicate, or the key's hash in hex
     ("partition", "sequence", "ordinal"),
 )
 
-DATA_FILES = Relation(
-    "data_files",
-    "Data files that operations added, refused ones included.",
-    _columns(
-        _PLACE
-        + """
-ordinal             INTEGER    the operation's place in the transaction
-table_name          VARCHAR    the table
-incarnation         VARCHAR    uuid of this life of the table
-version             BIGINT     the version that has the file first; NULL if refused
-status              VARCHAR    what became of the operation
-transaction_id      VARCHAR    its transaction
-path                VARCHAR    relative to the table's data folder
-"""
-    ),
-    ("table_name", "partition", "sequence", "ordinal"),
-)
-
 PROPERTIES = Relation(
     "properties",
-    "Changes of tables' and namespaces' properties.",
-    _columns(
-        _PLACE
+    "Changes of what tables and namespaces say of themselves: properties, and Lance's config and"
+    " metadata.",
+    columns(
+        PLACE
         + """
 ordinal             INTEGER    the operation's place in the transaction
 table_name          VARCHAR    the table or namespace
 is_table            BOOLEAN    false for a namespace
+scope               VARCHAR    properties, config, table_metadata or schema_metadata
 transaction_id      VARCHAR    its transaction
-key                 VARCHAR    the property
+key                 VARCHAR    the property; NULL: all that is not set again is removed
 value               VARCHAR    its new value; NULL if removed
 """
     ),
     ("table_name", "partition", "sequence", "ordinal"),
 )
 
-EVENTS = (TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, DATA_FILES, PROPERTIES)
+EVENTS = (TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, PROPERTIES, *CONTENTS)
 """Relations that only grow: hot rows plus segments behind a view of the same name."""
 
 LEADERS = Relation(
     "leaders",
     "Terms: who decided for a partition, from which position on.",
-    _columns(
+    columns(
         """
 partition           INTEGER    Kafka partition
 epoch               INTEGER    the term's number, from 1
@@ -245,16 +170,19 @@ state_digest        BLOB       digest of the state that it started from
 TABLES = Relation(
     "tables",
     "One row per life of a table: what stands now, and what has ended.",
-    _columns(
+    columns(
         """
 incarnation         VARCHAR    uuid of this life of the table
 table_name          VARCHAR    its name now, or when it ended
+format              VARCHAR    lance or iceberg
 partition           INTEGER    Kafka partition that decides for it
 location            VARCHAR    where it lies
 policy              VARCHAR    which versions get a manifest file: every or latest
 primary_key         VARCHAR[]  columns of its key
 stable_row_ids      BOOLEAN    whether rows keep their ids; NULL if unknown (registered)
-version             BIGINT     its newest version; NULL if it has none yet
+version             BIGINT     its newest version; NULL if it has none yet (Iceberg has snapshots)
+snapshot_id         BIGINT     an Iceberg table's current snapshot
+metadata_location   VARCHAR    an Iceberg table's metadata file
 sequence            BIGINT     position of its last change
 changed_at          TIMESTAMP  time of its last change, UTC
 changed_by          VARCHAR    who changed it last
@@ -276,7 +204,7 @@ ended_at            TIMESTAMP  time of its end, UTC
 POSITIONS = Relation(
     "positions",
     "How far the index has followed each partition; written together with the rows.",
-    _columns(
+    columns(
         """
 partition           INTEGER    Kafka partition
 sequence            BIGINT     the last outcome in the index
@@ -295,7 +223,7 @@ changed_at          TIMESTAMP  log time of the last outcome, UTC
 META = Relation(
     "meta",
     "What this file is: the log it follows and how.",
-    _columns(
+    columns(
         """
 key                 VARCHAR    name
 value               VARCHAR    value
@@ -306,7 +234,7 @@ value               VARCHAR    value
 SEGMENTS = Relation(
     "segments",
     "Immutable Parquet files that hold older rows.",
-    _columns(
+    columns(
         """
 relation            VARCHAR    whose rows it holds
 path                VARCHAR    relative to the index folder
@@ -320,7 +248,7 @@ bytes               BIGINT     how many bytes
 OBSOLETE = Relation(
     "obsolete",
     "Merged segments that a published snapshot may still name.",
-    _columns(
+    columns(
         """
 path                VARCHAR    relative to the index folder
 published_at        TIMESTAMP  when the first snapshot without it was published, UTC; or NULL
@@ -331,7 +259,7 @@ published_at        TIMESTAMP  when the first snapshot without it was published,
 DOCUMENTATION = Relation(
     "help",
     "Start here: what can be asked, with an example each.",
-    _columns(
+    columns(
         """
 name                VARCHAR    view, macro or relation
 kind                VARCHAR    what it is

@@ -23,8 +23,9 @@ import pyarrow as pa
 
 from consumers.version_index.layout import Layout, sync_file, sync_folder
 from consumers.version_index.live import Live
-from consumers.version_index.schema import EVENTS, OBSOLETE, SEGMENTS, Relation
-from consumers.version_index.surface import quoted
+from consumers.version_index.question import quoted
+from consumers.version_index.relation import Relation
+from consumers.version_index.schema import EVENTS, OBSOLETE, SEGMENTS
 
 FANOUT = 8
 """So many segments of one level become one of the next."""

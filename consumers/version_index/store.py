@@ -18,11 +18,18 @@ import duckdb
 from commitlog.core.replica import Decided
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.model.records import LeaderStarted
+from consumers.version_index.contents import Recordings, Row
+from consumers.version_index.done import read
 from consumers.version_index.heads import COLUMNS, Head, fold
 from consumers.version_index.layout import Layout
 from consumers.version_index.live import open_live
 from consumers.version_index.publish import publish, published_positions
-from consumers.version_index.rows import MICROSECONDS_PER_MS, Row, leader_row, rows_of
+from consumers.version_index.rows import (
+    MICROSECONDS_PER_MS,
+    leader_row,
+    no_recordings,
+    rows_of,
+)
 from consumers.version_index.schema import EVENTS, LEADERS, POSITIONS, TABLES
 from consumers.version_index.segments import Sealer
 
@@ -159,12 +166,18 @@ class VersionIndex:
         return self._sealer.hot_transactions
 
     def apply(
-        self, batch: Sequence[Decided], position: Position, *, terms: Sequence[Term] = ()
+        self,
+        batch: Sequence[Decided],
+        position: Position,
+        *,
+        terms: Sequence[Term] = (),
+        recordings: Recordings = no_recordings,
     ) -> None:
         """Take decided transactions of one partition and the position after them, or nothing.
 
-        Raises CorruptLog if they don't follow what is in the index, and Unavailable if they can't
-        be written; after that, close the index and open it again.
+        `recordings` reads what an outcome recorded outside itself. Raises CorruptLog if they don't
+        follow what is in the index, and Unavailable if they can't be written; after that, close
+        the index and open it again.
         """
         before = self.position(position.partition)
         wanted = list(range(before.sequence + 1, position.sequence + 1))
@@ -173,8 +186,9 @@ class VersionIndex:
                 f"partition {position.partition}: {len(batch)} outcomes cannot lead from sequence "
                 f"{before.sequence} to {position.sequence}; run `commitlog verify`"
             )
-        rows = rows_of(batch)
-        changed = fold(self._heads, batch)
+        told = read(batch)
+        rows = rows_of(told, recordings)
+        changed = fold(self._heads, told)
         live = self._live
         with self._guarded(), live.transaction():
             for relation in EVENTS:

@@ -6,48 +6,9 @@ program. After `ATTACH 'index.duckdb' AS log`, macros need `USE log` first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """A view or a table macro: its query, an example and what it answers."""
-
-    name: str
-    kind: str
-    parameters: str
-    example: str
-    comment: str
-    query: str
-
-    def ddl(self) -> str:
-        """Return the statement that makes it."""
-        if self.kind == "view":
-            return f"CREATE OR REPLACE VIEW {self.name} AS {self.query}"
-        return f"CREATE OR REPLACE MACRO {self.name}({self.parameters}) AS TABLE {self.query}"
-
-    def comment_ddl(self) -> str:
-        """Return the statement that documents it."""
-        kind = "VIEW" if self.kind == "view" else "MACRO TABLE"
-        return f"COMMENT ON {kind} {self.name} IS {quoted(self.comment)}"
-
-
-def quoted(text: str) -> str:
-    """Return `text` as an SQL literal."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-_NAMES_OF_T = """
-SELECT t UNION ALL
-SELECT unnest(former_names) FROM tables WHERE table_name = t AND ended_by IS NULL
-"""
-"""The names under which rows of table `t` may stand: its own and, after a rename, older ones."""
-
-_IS_T = f"""
-table_name IN ({_NAMES_OF_T})
-AND (table_name = t OR incarnation IN
-     (SELECT incarnation FROM tables WHERE table_name = t AND ended_by IS NULL))
-"""
+from consumers.version_index.contents_surface import CONTENTS_QUESTIONS
+from consumers.version_index.question import IS_T, Question
+from consumers.version_index.records_surface import RECORDS_QUESTIONS
 
 _ORDERING = "sequence * 1048576 + ordinal"
 """Orders operations: a transaction has at most a few thousand."""
@@ -99,9 +60,9 @@ HISTORY = Question(
     SELECT version, time, status, operation, principal, read_version, rebased_over, rebased,
            rows_added, rows_removed, bytes_added, fragments_added, fragments_updated,
            fragments_removed, transaction_id, code, message, partition, sequence, ordinal,
-           table_name, incarnation
+           table_name, incarnation, snapshot_id
     FROM operations
-    WHERE {_IS_T} AND (refused OR status = 'committed')
+    WHERE {IS_T} AND (refused OR status = 'committed')
     ORDER BY sequence DESC, ordinal DESC LIMIT n
     """,
 )
@@ -207,7 +168,7 @@ _AT = """
 
 
 def _at(where: str) -> str:
-    return _AT.format(columns=_VERSION_COLUMNS, is_t=_IS_T, where=where)
+    return _AT.format(columns=_VERSION_COLUMNS, is_t=IS_T, where=where)
 
 
 TABLE_AT = Question(
@@ -307,7 +268,8 @@ INDEX_STATUS = Question(
     """
     SELECT partition, sequence, greatest(end_offset - outcomes_offset, 0) AS lag,
            changed_at, outcomes_offset, transactions_offset, epoch,
-           (SELECT value::TIMESTAMP FROM meta WHERE key = 'published_at') AS published_at,
+           (SELECT nullif(value, '')::TIMESTAMP FROM meta WHERE key = 'published_at')
+               AS published_at,
            (SELECT value FROM meta WHERE key = 'log') AS log
     FROM positions ORDER BY partition
     """,
@@ -331,4 +293,6 @@ QUESTIONS = (
     OPERATIONS_OF,
     TRANSACTION_AT,
     INDEX_STATUS,
+    *CONTENTS_QUESTIONS,
+    *RECORDS_QUESTIONS,
 )

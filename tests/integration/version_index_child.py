@@ -1,11 +1,13 @@
-"""Keeps an index until it is killed: `ROOT HOW`, where HOW names where it kills itself.
+"""Keeps an index until it is killed: `ROOT LOG HOW`, where HOW names where it kills itself.
 
-The log is the same in each run and shows its records little by little from the index's position on.
+LOG is a file with a log, pickled; its records are shown little by little, from the index's position
+on.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -22,18 +24,10 @@ from consumers.version_index.live import Live
 from consumers.version_index.process import follow
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
 
-TRANSACTIONS = 6000
 HOT_TRANSACTIONS_MAX = 150
 GRACE_SECONDS = 3.0
-RECORDS_PER_STEP = 6
+RECORDS_PER_STEP = 2
 STEP_SECONDS = 0.004
-
-
-def stream() -> PartitionLog:
-    """Return the log that every run sees."""
-    made = PartitionLog(seed=7)
-    made.grow(TRANSACTIONS)
-    return made
 
 
 def die_at_call(owner: Any, name: str, number: int, *, after: bool) -> None:
@@ -56,7 +50,7 @@ def die_at_call(owner: Any, name: str, number: int, *, after: bool) -> None:
 
 HOW: dict[str, Callable[[], None]] = {
     "outside": lambda: None,
-    "in a transaction": lambda: die_at_call(Live, "insert", 12, after=True),
+    "in a transaction": lambda: die_at_call(Live, "insert", 40, after=True),
     "before the rename": lambda: die_at_call(publish_module, "_copy", 3, after=True),
     "segment written": lambda: die_at_call(segments_module, "_write", 8, after=True),
     "in a swap": lambda: die_at_call(Live, "show_events", 8, after=True),
@@ -68,8 +62,8 @@ HOW: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     """Run until killed, or to the end of the log."""
-    root, how = sys.argv[1:]
-    whole = stream()
+    root, log_file, how = sys.argv[1:]
+    whole: PartitionLog = pickle.loads(Path(log_file).read_bytes())
     answered = whole.answered
     HOW[how]()
     stop = threading.Event()
@@ -79,19 +73,30 @@ def main() -> None:
         start = index.position(0).outcomes_offset
         whole.answered = answered[: max(start, 1)]
 
+        told = False
+
+        def tell_if_moving() -> None:
+            nonlocal told
+            position = index.position(0).outcomes_offset
+            if not told and (position > start or position >= len(answered)):
+                told = True
+                print("moving", flush=True)
+
         def reveal() -> None:
             while len(whole.answered) < len(answered):
                 shown = len(whole.answered)
                 count = len(answered) if how == "to the end" else RECORDS_PER_STEP
                 whole.answered.extend(answered[shown : shown + count])
+                tell_if_moving()
                 time.sleep(STEP_SECONDS)
+            tell_if_moving()
             while index.position(0).outcomes_offset < len(answered):
+                tell_if_moving()
                 time.sleep(STEP_SECONDS)
             if how == "to the end":
                 stop.set()
 
         threading.Thread(target=reveal, daemon=True).start()
-        print("started", flush=True)
         log = cast(Log, ReadOnlyLog([whole]))
         follow(log, index, stop=stop, publish_interval_seconds=0.02)
 

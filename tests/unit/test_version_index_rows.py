@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 
+from commitlog.core.manifest import ManifestDelta
 from commitlog.core.replica import Decided
+from commitlog.errors import CorruptLog
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata, IndexSection, Manifest
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -22,24 +28,37 @@ from commitlog.model.operations import (
 from commitlog.model.records import (
     Code,
     Conflict,
+    FragmentImage,
     KeyAbsent,
     LogRecord,
     Malformed,
     OperationResult,
     Outcome,
     ProtocolVersion,
+    Recording,
     Status,
     Submitted,
     TableAbsent,
     Transaction,
 )
+from consumers.version_index.contents_schema import FRAGMENT_CHANGES
+from consumers.version_index.done import read
 from consumers.version_index.heads import COLUMNS, Head, fold
+from consumers.version_index.relation import Relation
 from consumers.version_index.rows import rows_of
-from consumers.version_index.schema import EVENTS, LEADERS, TABLES, Relation
+from consumers.version_index.schema import EVENTS, LEADERS, TABLES
 
 T = ("ns", "t")
+FRAGMENT = DataFragment(physical_rows=5)
+FRAGMENT.files.add(path="a", file_size_bytes=20)
+FRAGMENT.files.add(path="b", file_size_bytes=30)
+MESSAGE = LanceMessage(append=LanceMessage.Append(fragments=[FRAGMENT]))
 APPEND = LanceCommit(
-    T, "Append", 1, b"m", summary=Summary(rows_added=5, bytes_added=50, data_files=("a", "b"))
+    T,
+    "Append",
+    1,
+    MESSAGE.SerializeToString(),
+    summary=Summary(rows_added=5, bytes_added=50, data_files=("a", "b")),
 )
 
 
@@ -59,7 +78,7 @@ def result(operation: str, version: int = 0, **fields: object) -> OperationResul
 
 def named(relation: str, one: Decided) -> list[dict[str, object]]:
     columns = next(r for r in EVENTS if r.name == relation).columns
-    rows = getattr(rows_of([one]), relation)
+    rows = getattr(rows_of(read([one])), relation)
     return [dict(zip([c.name for c in columns], row, strict=True)) for row in rows]
 
 
@@ -76,7 +95,7 @@ def test_a_head_has_the_columns_of_tables() -> None:
 
 
 def test_a_commit_has_its_version_and_what_it_was_rebased_over() -> None:
-    made = result("Append", 4, read_version=3, rebased_over=2)
+    made = result("Append", 4, read_version=3, rebased_over=2, first_fragment_id=3)
     one = decided(transaction(APPEND), results=(made,))
     (operation,) = named("operations", one)
     assert operation["version"] == 4
@@ -87,8 +106,10 @@ def test_a_commit_has_its_version_and_what_it_was_rebased_over() -> None:
     (row,) = named("transactions", one)
     assert (row["versions"], row["operations"], row["tables"]) == ([4], ["Append"], ["ns$t"])
     assert (row["transaction_offset"], row["outcome_offset"], row["code"]) == (7, 9, None)
-    files = named("data_files", one)
-    assert [(file["path"], file["version"]) for file in files] == [("a", 4), ("b", 4)]
+    (fragment,) = named("fragment_changes", one)
+    assert (fragment["fragment_id"], fragment["version"], fragment["removed"]) == (3, 4, False)
+    assert (fragment["physical_rows"], fragment["deleted_rows"]) == (5, 0)
+    assert (fragment["files"], fragment["bytes"]) == (["a", "b"], 50)
 
 
 def test_a_refused_transaction_has_rows_without_a_version() -> None:
@@ -106,14 +127,14 @@ def test_a_refused_transaction_has_rows_without_a_version() -> None:
     (collision,) = named("collisions", one)
     assert (collision["operation"], collision["winner_version"]) == ("Append", 4)
     assert (collision["fragments"], collision["principal"]) == ([3], "ann")
-    assert [file["status"] for file in named("data_files", one)] == ["retryable"] * 2
+    assert [file["status"] for file in named("refused_files", one)] == ["retryable"] * 2
 
 
 def test_a_repeated_request_makes_no_version_again() -> None:
     one = decided(transaction(APPEND), answers=1, results=(result("Append", 4),))
     (operation,) = named("operations", one)
     assert (operation["status"], operation["version"]) == ("repeated", None)
-    assert not fold({}, [one])
+    assert not fold({}, read([one]))
 
 
 def test_results_beyond_the_operations_have_rows_too() -> None:
@@ -148,7 +169,8 @@ def test_expectations_and_properties() -> None:
 def folded(*steps: tuple[Operation, OperationResult]) -> dict[str, Head]:
     heads: dict[str, Head] = {}
     for sequence, (operation, made) in enumerate(steps, start=1):
-        fold(heads, [decided(transaction(operation), results=(made,), sequence=sequence)])
+        one = decided(transaction(operation), results=(made,), sequence=sequence)
+        fold(heads, read([one]))
     return heads
 
 
@@ -192,3 +214,77 @@ def test_a_staged_version_has_the_name_of_its_operation() -> None:
 def test_a_namespace_is_no_table() -> None:
     made = OperationResult(("ns",), "", "CreateNamespace")
     assert not folded((CreateNamespace(("ns",)), made))
+
+
+def deleting() -> LanceMessage:
+    """Delete rows of fragments 1, 2 and 5, and all of 3."""
+    message = LanceMessage()
+    for one in (1, 2, 5):
+        image = message.delete.updated_fragments.add(id=one, physical_rows=10)
+        image.deletion_file.num_deleted_rows = 4
+        image.deletion_file.id = one
+    message.delete.updated_fragments[2].deletion_file.num_deleted_rows = 10
+    message.delete.deleted_fragment_ids.append(3)
+    return message
+
+
+def test_a_rebased_delete_leaves_what_the_outcome_says() -> None:
+    rebased = DataFragment(id=1, physical_rows=10)
+    rebased.deletion_file.num_deleted_rows = 6
+    rebased.deletion_file.id = 77
+    images = (FragmentImage(1, rebased.SerializeToString()), FragmentImage(2, None))
+    delete = LanceCommit(T, "Delete", 3, deleting().SerializeToString())
+    one = decided(transaction(delete), results=(result("Delete", 5, images=images),))
+    rows = {row["fragment_id"]: row for row in named("fragment_changes", one)}
+    assert [one for one, row in sorted(rows.items()) if row["removed"]] == [2, 3, 5]
+    assert (rows[1]["deleted_rows"], rows[1]["physical_rows"]) == (6, None)
+    assert rows[1]["deletion_file"] == "_deletions/1-0-77.arrow"
+
+
+def test_what_is_recorded_outside_the_outcome_is_read() -> None:
+    delta = ManifestDelta(
+        5,
+        0,
+        0,
+        0,
+        None,
+        0,
+        "x.txn",
+        removed=(2,),
+        fragments=((9, FRAGMENT.SerializeToString()),),
+        header=Manifest(fields=[Field(name="id", id=0, parent_id=-1)]).SerializeToString(),
+        index_section=IndexSection(indices=[IndexMetadata(name="by_id")]).SerializeToString(),
+    ).to_bytes()
+    recording = Recording(hashlib.sha256(delta).digest(), len(delta), None)
+    message = LanceMessage()
+    message.rewrite.groups.add(
+        old_fragments=[DataFragment(id=2)], new_fragments=[DataFragment(id=9)]
+    )
+    rewrite = LanceCommit(T, "Rewrite", 4, message.SerializeToString())
+    one = decided(transaction(rewrite), results=(result("Rewrite", 5, delta=recording),))
+    rows = rows_of(read([one]), lambda outcome: {recording.sha256: delta})
+    names = [column.name for column in FRAGMENT_CHANGES.columns]
+    gone, new = (dict(zip(names, row, strict=True)) for row in rows.fragment_changes)
+    assert (gone["fragment_id"], gone["removed"]) == (2, True)
+    assert (new["fragment_id"], new["made_from"], new["files"]) == (9, [2], ["a", "b"])
+    assert [row[9] for row in rows.field_changes] == [0]
+    assert [row[7] for row in rows.index_changes] == ["by_id"]
+    with pytest.raises(CorruptLog, match="missing or differs"):
+        rows_of(read([one]))
+
+
+def test_settings_of_lance_are_properties_with_a_scope() -> None:
+    message = LanceMessage()
+    message.update_config.config_updates.update_entries.add(key="a", value="1")
+    message.update_config.config_updates.update_entries.add(key="b")
+    message.update_config.table_metadata_updates.replace = True
+    message.update_config.upsert_values["old"] = "form"
+    configure = LanceCommit(T, "UpdateConfig", 1, message.SerializeToString())
+    one = decided(transaction(configure), results=(result("UpdateConfig", 2),))
+    found = [(p["scope"], p["key"], p["value"]) for p in named("properties", one)]
+    assert found == [
+        ("config", "old", "form"),
+        ("config", "a", "1"),
+        ("config", "b", None),
+        ("table_metadata", None, None),
+    ]

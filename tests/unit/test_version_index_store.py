@@ -17,7 +17,14 @@ import duckdb
 import pytest
 
 from commitlog.core.replica import Decided
-from commitlog.errors import CorruptLog, NoSuchTable, NoSuchVersion, Unavailable, WrongLog
+from commitlog.errors import (
+    CorruptLog,
+    NoSuchTable,
+    NoSuchVersion,
+    Unavailable,
+    UnsupportedFormat,
+    WrongLog,
+)
 from commitlog.model.operations import target
 from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
@@ -214,7 +221,8 @@ def test_readers_of_a_rebuilt_index_see_no_step_back(
         assert index.position(0).sequence == 0
         apply_all(index, decided[:400], 100)
         assert not index.publish()
-        assert history.status(tmp_path)[0]["sequence"] == 500
+        with pytest.raises(UnsupportedFormat, match="has format 0"):  # as it was left
+            history.status(tmp_path)
         apply_part = decided[400:600]
         index.apply(apply_part, position_after(apply_part))
         assert index.publish()

@@ -1,0 +1,218 @@
+"""Asks tables of the log in SQL, at any of their versions, joined with their history.
+
+DuckDB parses the query; each table that it names is opened at the version that it asks for and put
+in its place, so that only the columns and rows that the query needs are read from Lance. Where a
+version index is given, its views and macros can be asked in the same query.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from commitlog.errors import InvalidTransaction, NoSuchVersion, Unavailable
+from commitlog.model.table import DELIMITER
+
+if TYPE_CHECKING:
+    import duckdb
+    import lance
+
+OpenTable = Callable[[str, int | None], "lance.LanceDataset"]
+"""Opens (table id, version); without a version the newest one."""
+
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
+INDEX = "commitlog"
+
+
+def run_sql(
+    query: str,
+    open_table: OpenTable,
+    *,
+    index: str | os.PathLike[str] | None = None,
+    parameters: Sequence[object] = (),
+) -> pa.Table:
+    """Run one SELECT and return its rows.
+
+    `FROM nyc$flights`, `FROM nyc.flights` and `FROM "nyc$flights"` name a table at its newest
+    version; `AT (VERSION => 7)` and, with an index, `AT (TIMESTAMP => '2026-01-31 12:00:00')` (log
+    time, UTC) an older one. `index` is the path of an `index.duckdb`.
+
+    Raises:
+        InvalidTransaction: the query is not one SELECT, or DuckDB refuses it.
+        NoSuchTable, NoSuchVersion: a table or version that it names doesn't exist.
+        Unavailable: DuckDB is not installed, or the index cannot be opened.
+    """
+    duckdb = _duckdb()
+    with duckdb.connect(":memory:", config=SETTINGS) as connection:
+        known = _attach(connection, index) if index is not None else frozenset()
+        try:
+            statement = _parse(connection, query)
+            _Tables(connection, open_table, known).put_into(statement)
+            text = _text(connection, statement)
+            # Not `execute`: its Arrow table would be a copy.
+            return connection.sql(text, params=list(parameters) or None).to_arrow_table()
+        except duckdb.Error as error:
+            raise _refused(query, str(error)) from error
+
+
+class AsksSql(ABC):
+    """Gives `CommitLog` its method `sql`."""
+
+    @abstractmethod
+    def open(self, table_id: str, version: int | None = None) -> lance.LanceDataset:
+        """Open a table at a version, else at its head."""
+
+    def sql(
+        self,
+        query: str,
+        parameters: Sequence[object] = (),
+        *,
+        index: str | os.PathLike[str] | None = None,
+    ) -> pa.Table:
+        """Ask tables at any version and, with an index's path, their history: see `run_sql`."""
+        return run_sql(query, self.open, index=index, parameters=parameters)
+
+
+def _duckdb() -> Any:
+    try:
+        import duckdb
+    except ModuleNotFoundError as error:
+        raise Unavailable(
+            "SQL needs duckdb: pip install 'lance-commitlog[server]', or duckdb itself"
+        ) from error
+    return duckdb
+
+
+def _refused(query: str, message: str) -> InvalidTransaction:
+    first = message.strip()
+    return InvalidTransaction(f"the query is refused: {first}", field="query", value=query)
+
+
+def _attach(connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str]) -> frozenset[str]:
+    """Make the index's views and macros known by their names; return those of the views."""
+    duckdb = _duckdb()
+    path = Path(index).absolute()
+    if not path.is_file():
+        raise Unavailable(f"there is no version index at {path}; `commitlog index` keeps one")
+    quoted = str(path).replace("'", "''")
+    try:
+        connection.execute(f"ATTACH '{quoted}' AS {INDEX} (READ_ONLY)")
+        connection.execute(f"USE {INDEX}")
+        rows = connection.execute(
+            "SELECT view_name FROM duckdb_views() WHERE database_name = $1 UNION ALL"
+            " SELECT table_name FROM duckdb_tables() WHERE database_name = $1",
+            [INDEX],
+        ).fetchall()
+    except duckdb.Error as error:
+        raise Unavailable(f"the version index at {path} cannot be opened: {error}") from error
+    return frozenset(str(name) for (name,) in rows)
+
+
+def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
+    found = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [query]).fetchall()
+    tree: dict[str, Any] = json.loads(found[0][0])
+    if tree.get("error"):
+        raise _refused(query, str(tree.get("error_message")))
+    if len(tree["statements"]) != 1:
+        raise _refused(query, f"it has {len(tree['statements'])} statements; ask one SELECT")
+    return tree
+
+
+def _text(connection: duckdb.DuckDBPyConnection, tree: dict[str, Any]) -> str:
+    found = connection.execute("SELECT json_deserialize_sql($1::JSON)", [json.dumps(tree)])
+    return str(found.fetchall()[0][0])
+
+
+class _Tables:
+    """Puts opened tables in the place of their names."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        open_table: OpenTable,
+        known: frozenset[str],
+    ) -> None:
+        self._connection = connection
+        self._open = open_table
+        self._known = known
+        self._registered: dict[tuple[str, int | None], str] = {}
+
+    def put_into(self, tree: dict[str, Any]) -> None:
+        """Change the tree of a parsed query."""
+        nodes = list(_nodes(tree))
+        local = {str(one["key"]) for node in nodes for one in _map_of(node)}
+        for node in nodes:
+            if node.get("type") == "BASE_TABLE" and "table_name" in node:
+                self._put(node, local)
+
+    def _put(self, node: dict[str, Any], local: set[str]) -> None:
+        parts = [node.get(one) for one in ("catalog_name", "schema_name", "table_name")]
+        names = [str(part) for part in parts if part]
+        at = node.get("at_clause")
+        is_ours = len(names) == 1 or names[0] == INDEX
+        if at is None and is_ours and (names[-1] in self._known or names[-1] in local):
+            return
+        table = DELIMITER.join(names)
+        name = self._register(table, self._version(table, at) if at is not None else None)
+        node["alias"] = node.get("alias") or names[-1]
+        node |= {"catalog_name": "temp", "schema_name": "main", "table_name": name}
+        node["at_clause"] = None
+        if "qualified_name" in node:  # the same once more, since DuckDB 2
+            node["qualified_name"] = {"path": ["temp", "main", name]}
+
+    def _register(self, table: str, version: int | None) -> str:
+        name = self._registered.get((table, version))
+        if name is None:
+            name = f"table_{len(self._registered)}"
+            self._connection.register(name, self._open(table, version))
+            self._registered[table, version] = name
+        return name
+
+    def _version(self, table: str, at: dict[str, Any]) -> int:
+        value = self._value(at["expr"])
+        if str(at.get("unit", "")).upper() == "VERSION":
+            try:
+                return int(value)
+            except (TypeError, ValueError):
+                raise NoSuchVersion(f"table {table!r}: {value!r} is not a version") from None
+        if not self._known:
+            raise NoSuchVersion(
+                f"table {table!r} is asked for at a time, which needs the version index: pass"
+                " index='DIR/index.duckdb', or name a version"
+            )
+        rows = self._connection.execute(
+            "SELECT version FROM table_at_time($1, $2::TIMESTAMP)", [table, value]
+        ).fetchall()
+        if not rows:
+            raise NoSuchVersion(f"table {table!r} had no version yet at {value}")
+        return int(rows[0][0])
+
+    def _value(self, expression: dict[str, Any]) -> Any:
+        tree = _parse(self._connection, "SELECT 0")
+        tree["statements"][0]["node"]["select_list"] = [expression]
+        return self._connection.execute(_text(self._connection, tree)).fetchall()[0][0]
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        for one in value.values():
+            yield from _nodes(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _nodes(one)
+
+
+def _map_of(node: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the common table expressions that a query's node defines."""
+    found = node.get("cte_map")
+    return list(found.get("map", [])) if isinstance(found, dict) else []

@@ -1,0 +1,170 @@
+"""What an Iceberg change asks for, read from the JSON that its client sent.
+
+A committed change was checked by the leader; a refused one may hold anything. So whatever has
+another shape than the specification's is left out, and nothing here raises.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.model.operations import IcebergChange, Summary, operation_name
+
+INT64_MAX = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot to be added."""
+
+    snapshot_id: int
+    parent_id: int | None
+    sequence_number: int | None
+    operation: str
+    manifest_list: str
+    summary: str
+    """A JSON object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A branch or tag to be set; without kind and snapshot: to be removed."""
+
+    name: str
+    kind: str | None = None
+    snapshot_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergField:
+    """A field of a schema to be added; `name` has its parents' before it."""
+
+    field_id: int
+    parent_id: int | None
+    name: str
+    type: str
+    nullable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergChanges:
+    """A change's updates, sorted by what they are about."""
+
+    name: str
+    """The snapshot's operation; without one: create, or the first update's action."""
+    summary: Summary | None = None
+    snapshots: tuple[Snapshot, ...] = ()
+    refs: tuple[Ref, ...] = ()
+    properties: tuple[tuple[str, str | None], ...] = ()
+    fields: tuple[IcebergField, ...] = ()
+
+
+def read_changes(operation: IcebergChange) -> IcebergChanges:
+    """Read what an operation asks for."""
+    updates = _objects(operation.updates)
+    requirements = _objects(operation.requirements)
+    snapshots = tuple(_snapshots(updates))
+    if snapshots:
+        name = snapshots[-1].operation
+    elif any(one.get("type") == "assert-create" for one in requirements):
+        name = "create"
+    else:
+        name = next((str(one["action"]) for one in updates if "action" in one), "check")
+    schemas = [one.get("schema") for one in updates if one.get("action") == "add-schema"]
+    return IcebergChanges(
+        name or operation_name(operation),
+        _summary(snapshots[-1].summary) if snapshots else None,
+        snapshots,
+        tuple(_refs(updates)),
+        tuple(_properties(updates)),
+        tuple(_fields(_object(schemas[-1]).get("fields"), None, "")) if schemas else (),
+    )
+
+
+def _objects(text: str) -> list[Mapping[str, Any]]:
+    try:
+        found = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _integer(value: object) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > INT64_MAX:
+        return None
+    return value
+
+
+def _snapshots(updates: list[Mapping[str, Any]]) -> Iterator[Snapshot]:
+    for update in updates:
+        one = _object(update.get("snapshot"))
+        snapshot_id = _integer(one.get("snapshot-id"))
+        if update.get("action") == "add-snapshot" and snapshot_id is not None:
+            summary = _object(one.get("summary"))
+            parent = _integer(one.get("parent-snapshot-id"))
+            yield Snapshot(
+                snapshot_id,
+                None if parent == -1 else parent,
+                _integer(one.get("sequence-number")),
+                str(summary.get("operation") or ""),
+                str(one.get("manifest-list") or ""),
+                json.dumps(summary),
+            )
+
+
+def _summary(text: str) -> Summary:
+    given: Mapping[str, Any] = json.loads(text)
+
+    def number(name: str) -> int:
+        value = str(given.get(name, ""))
+        return min(int(value), INT64_MAX) if value.isascii() and value.isdigit() else 0
+
+    return Summary(
+        rows_added=number("added-records"),
+        rows_removed=number("deleted-records"),
+        bytes_added=number("added-files-size"),
+        fragments_added=number("added-data-files"),
+        fragments_removed=number("deleted-data-files"),
+    )
+
+
+def _refs(updates: list[Mapping[str, Any]]) -> Iterator[Ref]:
+    for update in updates:
+        name = str(update.get("ref-name") or "")
+        match update.get("action"):
+            case "set-snapshot-ref":
+                kind, snapshot_id = update.get("type"), _integer(update.get("snapshot-id"))
+                yield Ref(name, str(kind), snapshot_id)
+            case "remove-snapshot-ref":
+                yield Ref(name)
+
+
+def _properties(updates: list[Mapping[str, Any]]) -> Iterator[tuple[str, str | None]]:
+    for update in updates:
+        match update.get("action"):
+            case "set-properties":
+                for key, value in _object(update.get("updates")).items():
+                    yield key, str(value)
+            case "remove-properties":
+                removals = update.get("removals")
+                for key in removals if isinstance(removals, list) else ():
+                    yield str(key), None
+
+
+def _fields(fields: object, parent_id: int | None, prefix: str) -> Iterator[IcebergField]:
+    for one in fields if isinstance(fields, list) else ():
+        field = _object(one)
+        name, kind = f"{prefix}{field.get('name')}", field.get("type")
+        field_id = _integer(field.get("id"))
+        if field_id is None or field_id > 2**31 - 1:
+            continue
+        shown = kind if isinstance(kind, str) else str(_object(kind).get("type"))
+        yield IcebergField(field_id, parent_id, name, shown, not field.get("required"))
+        yield from _fields(_object(kind).get("fields"), field_id, f"{name}.")
