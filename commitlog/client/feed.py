@@ -1,0 +1,399 @@
+"""The change feed: each decided transaction once and in order, from any position on.
+
+It is read from the topics themselves, by the chain that every reader checks: what a paused leader
+wrote is no event, and an event once told stands for ever. Each event has a resume token, which
+names how far each partition was told of; whoever comes back with it misses nothing and gets nothing
+twice.
+
+A position is looked for near its place and vouched for by the leader; only if the leader cannot
+is the log walked from its beginning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from commitlog.client.feed_events import FeedEvent, Place, Selection, token_of, token_places
+from commitlog.client.runtime import Runtime
+from commitlog.codecs.avro import decode_outcome_record
+from commitlog.core.chain import Chain
+from commitlog.core.replica import payload_hash
+from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Unavailable
+from commitlog.model.records import Answered, LeaderStarted, Outcome, Submitted
+from commitlog.ports import Log, Reader
+
+From = int | str | Mapping[int, int] | None
+"""Where a feed begins: a sequence (of a log with one partition), sequences by partition, a resume
+token, "beginning", or "now" (None too)."""
+
+SLICE_SECONDS = 0.2
+"""How long a poll waits at once: how late it may notice that it is to end."""
+LOOK_UP_SECONDS = 30.0
+NEARBY_RECORDS_MAX = 5_000
+"""A position's record lies so near to its place unless terms and void records abound."""
+NEWEST_RECORDS = 50
+AHEAD_MAX = 10_000
+"""Transactions that were read ahead of their outcomes, and are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where one partition's feed begins: at a place that is valid, telling what is after `told`."""
+
+    place: Place
+    told: int
+
+
+class Subscription:
+    """An endless sequence of events; for one thread, or one task, at a time.
+
+    `for event in subscription`, `async for`, or `poll` where waiting has a limit. Ends when it is
+    closed, or after `idle_seconds` without an event.
+    """
+
+    def __init__(
+        self, log: Log, starts: Sequence[Start], selection: Selection, idle_seconds: float | None
+    ) -> None:
+        """Use `CommitLog.subscribe`."""
+        self._log_id = log.genesis(0).log_id
+        self._name = log.name
+        self._select = selection
+        self._idle_seconds = idle_seconds
+        self._feeds = [PartitionFeed(log, number, start) for number, start in enumerate(starts)]
+        self._turns = deque(self._feeds)
+        self._closed = threading.Event()
+        self._in_use = threading.Lock()
+
+    @property
+    def token(self) -> str:
+        """The resume token behind all events that were returned, and those that were left out."""
+        return token_of(self._log_id, [feed.told for feed in self._feeds])
+
+    def poll(self, timeout_seconds: float = 1.0, events_max: int = 500) -> list[FeedEvent]:
+        """Return what there is, as soon as anything is; empty if nothing came in time.
+
+        Raises CorruptLog if the log contradicts itself, Unavailable after a close.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        with self._in_use:
+            while True:
+                if self._closed.is_set():
+                    raise Unavailable("the subscription was closed; subscribe again")
+                left = max(deadline - time.monotonic(), 0.0)
+                wait = min(left, SLICE_SECONDS) / len(self._feeds)
+                events: list[FeedEvent] = []
+                # Another one goes first each time: a busy partition holds no other up.
+                self._turns.rotate(-1)
+                for feed in self._turns:
+                    if len(events) < events_max:
+                        room = events_max - len(events)
+                        events += self._events(feed, 0 if events else wait, room)
+                if events or not left:
+                    return events
+
+    def close(self) -> None:
+        """End it, from any thread; a poll that waits ends soon."""
+        self._closed.set()
+        with self._in_use:
+            for feed in self._feeds:
+                feed.close()
+
+    def __iter__(self) -> Iterator[FeedEvent]:
+        """Yield each event, waiting for the next."""
+        idle_since = time.monotonic()
+        while not self._closed.is_set():
+            events = self._poll_until_closed()
+            yield from events
+            if events:
+                idle_since = time.monotonic()
+            elif self._is_over(idle_since):
+                return
+
+    async def __aiter__(self) -> AsyncIterator[FeedEvent]:
+        """Yield each event without blocking the event loop."""
+        idle_since = time.monotonic()
+        while not self._closed.is_set():
+            events = await asyncio.to_thread(self._poll_until_closed)
+            for event in events:
+                yield event
+            if events:
+                idle_since = time.monotonic()
+            elif self._is_over(idle_since):
+                return
+
+    def __enter__(self) -> Subscription:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _poll_until_closed(self) -> list[FeedEvent]:
+        try:
+            return self.poll(SLICE_SECONDS)
+        except Unavailable:
+            if self._closed.is_set():
+                return []
+            raise
+
+    def _is_over(self, idle_since: float) -> bool:
+        limit = self._idle_seconds
+        return limit is not None and time.monotonic() - idle_since >= limit
+
+    def _events(self, feed: PartitionFeed, wait: float, events_max: int) -> list[FeedEvent]:
+        events = []
+        for outcome, submitted in feed.poll(wait, self._select, events_max):
+            events.append(
+                FeedEvent(feed.partition, submitted, outcome, self._name, self._log_id, self.token)
+            )
+        return events
+
+
+class PartitionFeed:
+    """One partition's outcomes, each with its transaction."""
+
+    def __init__(self, log: Log, partition: int, start: Start) -> None:
+        """Begin to read."""
+        self.partition = partition
+        self.told = start.place
+        """Behind the last outcome that was told, or left out."""
+        self._after = start.told
+        self._chain = chain_at(log, partition, start.place)
+        self._outcomes: Reader[Answered] = log.read_outcomes(
+            partition, start.place.outcomes_offset, patient=True
+        )
+        self._transactions = _Transactions(log, partition)
+        self._waiting: deque[tuple[Outcome, Place]] = deque()
+
+    def poll(
+        self,
+        timeout_seconds: float,
+        selection: Selection,
+        events_max: int,
+        until: int | None = None,
+    ) -> Iterator[tuple[Outcome, Submitted]]:
+        """Yield what is selected, up to a sequence; `told` moves along with it."""
+        if not self._waiting:
+            for answered in self._outcomes.poll(timeout_seconds=timeout_seconds):
+                self._receive(answered)
+        yielded = 0
+        while self._waiting and yielded < events_max:
+            outcome, place = self._waiting[0]
+            if until is not None and outcome.sequence > until:
+                return
+            found = None
+            if outcome.sequence > self._after and selection.may_take(outcome):
+                found = self._transactions.at(outcome.transaction_offset)
+                _check(outcome, found)
+            self._waiting.popleft()
+            self.told = place
+            if found is not None and selection.takes(outcome, found):
+                yielded += 1
+                yield outcome, found
+
+    def close(self) -> None:
+        """Let go of the readers."""
+        self._outcomes.close()
+        self._transactions.close()
+
+    def _receive(self, answered: Answered) -> None:
+        record = answered.record
+        if self._chain.admit(record) or not isinstance(record, Outcome):
+            return
+        place = Place(record.sequence, answered.offset + 1, record.epoch, record.hash)
+        self._waiting.append((record, place))
+
+
+class _Transactions:
+    """Transactions by offset: read along while they are asked for in order, else one by one."""
+
+    def __init__(self, log: Log, partition: int) -> None:
+        self._log = log
+        self._partition = partition
+        self._reader: Reader[Submitted] | None = None
+        self._ahead: dict[int, Submitted] = {}
+
+    def at(self, offset: int) -> Submitted:
+        """Return the transaction at an offset, which is in the log: its outcome was read."""
+        found = self._ahead.pop(offset, None)
+        if found is not None:
+            return found
+        if self._reader is None:
+            self._reader = self._log.read_transactions(self._partition, offset, patient=True)
+        if offset < self._reader.position():
+            return self._alone(offset)
+        deadline = time.monotonic() + LOOK_UP_SECONDS
+        while self._reader.position() <= offset:
+            for submitted in self._reader.poll(timeout_seconds=SLICE_SECONDS):
+                self._ahead[submitted.offset] = submitted
+            self._in_time(deadline, offset)
+        while len(self._ahead) > AHEAD_MAX:
+            del self._ahead[next(one for one in self._ahead if one != offset)]
+        return self._found(self._ahead.pop(offset, None), offset)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+    def _alone(self, offset: int) -> Submitted:
+        # Decided late, after others that were submitted later.
+        reader = self._log.read_transactions(self._partition, offset)
+        deadline = time.monotonic() + LOOK_UP_SECONDS
+        try:
+            while reader.position() <= offset:
+                for submitted in reader.poll(records_max=1, timeout_seconds=SLICE_SECONDS):
+                    return self._found(submitted if submitted.offset == offset else None, offset)
+                self._in_time(deadline, offset)
+        finally:
+            reader.close()
+        return self._found(None, offset)
+
+    def _in_time(self, deadline: float, offset: int) -> None:
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"Kafka did not return the transaction at offset {offset} of partition"
+                f" {self._partition} within {LOOK_UP_SECONDS:g} s; subscribe again, from the token"
+            )
+
+    def _found(self, submitted: Submitted | None, offset: int) -> Submitted:
+        if submitted is None:
+            raise CorruptLog(
+                f"partition {self._partition}: the transaction at offset {offset}, which has an"
+                " outcome, is not in the log; run `commitlog verify`"
+            )
+        return submitted
+
+
+def _check(outcome: Outcome, submitted: Submitted) -> None:
+    record = submitted.record
+    if (record.transaction_id, payload_hash(record)) != (
+        outcome.transaction_id,
+        outcome.payload_hash,
+    ):
+        raise CorruptLog(
+            f"outcome {outcome.sequence} is about {outcome.transaction_id}, but at offset"
+            f" {submitted.offset} stands {record.transaction_id} with other content; run"
+            " `commitlog verify`"
+        )
+
+
+def chain_at(log: Log, partition: int, place: Place) -> Chain:
+    """Return the chain as it stands at a place that is known to be valid."""
+    chain = Chain()
+    if place.outcomes_offset:
+        chain.genesis = log.genesis(partition)
+        chain.epoch, chain.sequence, chain.hash = place.epoch, place.sequence, place.hash
+        chain.leader = LeaderStarted(place.epoch, "", "", place.sequence, b"", b"")
+    return chain
+
+
+def starts(runtime: Runtime, from_position: From) -> list[Start]:
+    """Return where each partition's feed begins.
+
+    Raises InvalidTransaction if the position is not one of this log.
+    """
+    partitions = range(runtime.partitions)
+    beginning = Place(0, 0, 0, b"")
+    if from_position is None or from_position == "now":
+        return [_newest(runtime, partition) for partition in partitions]
+    if from_position == "beginning":
+        return [Start(beginning, 0) for _ in partitions]
+    if isinstance(from_position, str):
+        places = token_places(from_position, runtime.genesis.log_id, runtime.partitions)
+        return [Start(place, place.sequence) for place in places]
+    wanted = sequences(from_position, runtime.partitions)
+    return [_start_at(runtime, partition, wanted[partition]) for partition in partitions]
+
+
+def sequences(position: int | Mapping[int, int], partitions: int) -> dict[int, int]:
+    """Return a sequence for each partition; refuse what doesn't say which."""
+    if isinstance(position, bool) or not isinstance(position, int | Mapping):
+        raise _wrong(position, "is neither a sequence, nor sequences by partition, nor a token")
+    if isinstance(position, int):
+        if partitions > 1:
+            raise _wrong(position, f"names no partition, and this log has {partitions}")
+        position = {0: position}
+    known = set(range(partitions))
+    if set(position) != known or any(sequence < 0 for sequence in position.values()):
+        raise _wrong(position, f"needs a sequence, 0 or more, for each of {sorted(known)}")
+    return dict(position)
+
+
+def _wrong(position: object, why: str) -> InvalidTransaction:
+    return InvalidTransaction(
+        f"the position {position!r} {why}",
+        field="position",
+        value=position,
+        advice="Give a sequence, a mapping {partition: sequence}, or a resume token",
+    )
+
+
+def _newest(runtime: Runtime, partition: int) -> Start:
+    newest = runtime.log.last_outcome_records(partition, NEWEST_RECORDS)
+    place = _vouched(runtime, partition, reversed(newest))
+    if place is None:
+        told = int(runtime.request(partition, "status")["sequence"])
+        return Start(Place(0, 0, 0, b""), told)
+    return Start(place, place.sequence)
+
+
+def _start_at(runtime: Runtime, partition: int, sequence: int) -> Start:
+    beginning = Place(0, 0, 0, b"")
+    if sequence == 0:
+        return Start(beginning, 0)
+    head = int(runtime.request(partition, "status")["sequence"])
+    if sequence > head:
+        raise _wrong(sequence, f"is beyond the end: partition {partition} has {head} outcomes")
+    place = _vouched(runtime, partition, _nearby(runtime.log, partition, sequence))
+    return Start(place or beginning, sequence)
+
+
+def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
+    """Yield the records that say they have a sequence.
+
+    Before it there are as many outcomes, a Genesis, terms and void records, so it lies at or after
+    the offset of the same number.
+    """
+    reader = log.read_outcomes(partition, sequence)
+    try:
+        end = min(reader.end_offset(), sequence + NEARBY_RECORDS_MAX)
+        while reader.position() < end:
+            for answered in reader.poll(timeout_seconds=SLICE_SECONDS):
+                record = answered.record
+                if isinstance(record, Outcome) and record.sequence == sequence:
+                    yield answered
+                elif isinstance(record, Outcome) and record.sequence > sequence:
+                    return
+    finally:
+        reader.close()
+
+
+def _vouched(runtime: Runtime, partition: int, records: Iterable[Answered]) -> Place | None:
+    """Return the place behind the first outcome that the leader knows as valid."""
+    for answered in records:
+        outcome = answered.record
+        if not isinstance(outcome, Outcome):
+            continue
+        try:
+            known = runtime.request(partition, "transaction", transaction_id=outcome.transaction_id)
+        except CommitLogError:
+            return None
+        if known is None:
+            continue
+        valid = decode_outcome_record(base64.b64decode(known["outcome"]))
+        if isinstance(valid, Outcome) and valid.hash == outcome.hash:
+            return Place(outcome.sequence, answered.offset + 1, outcome.epoch, outcome.hash)
+    return None

@@ -1,0 +1,226 @@
+"""What the change feed tells: events, what they look like outside, and tokens to go on from."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from commitlog.errors import InvalidTransaction, WrongLog
+from commitlog.model.operations import LanceCommit, Operation, operation_name, target
+from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
+from commitlog.model.table import DELIMITER, format_table_id, parse_table_id
+
+TYPE_PREFIX = "commitlog.transaction."
+_TOKEN_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Behind a valid outcome: from here on the chain can be checked without what is before it."""
+
+    sequence: int
+    outcomes_offset: int
+    epoch: int
+    hash: bytes
+
+
+def token_of(log_id: str, places: Sequence[Place]) -> str:
+    """Return the resume token of a place in each partition."""
+    body = {
+        "v": _TOKEN_FORMAT,
+        "log": log_id,
+        "at": [[p.sequence, p.outcomes_offset, p.epoch, p.hash.hex()] for p in places],
+    }
+    text = json.dumps(body, separators=(",", ":"))
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def token_places(token: str, log_id: str, partitions: int) -> list[Place]:
+    """Return the places of a resume token.
+
+    Raises InvalidTransaction if it is none, WrongLog if it is another log's.
+    """
+    try:
+        body = json.loads(base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4)))
+        if body["v"] != _TOKEN_FORMAT:
+            raise ValueError(body["v"])
+        places = [
+            Place(int(sequence), int(offset), int(epoch), bytes.fromhex(digest))
+            for sequence, offset, epoch, digest in body["at"]
+        ]
+        found = str(body["log"])
+    except (ValueError, KeyError, TypeError, binascii.Error, RecursionError) as error:
+        raise InvalidTransaction(
+            "that is no resume token",
+            field="from_position",
+            value=token[:80],
+            advice="Give the token of an event as it is, a sequence, 'beginning' or 'now'",
+        ) from error
+    if found != log_id or len(places) != partitions:
+        raise WrongLog(
+            f"the resume token is of log {found!r} with {len(places)} partitions; this is"
+            f" {log_id!r} with {partitions}. Begin anew"
+        )
+    if any(min(p.sequence, p.outcomes_offset, p.epoch) < 0 for p in places):
+        raise InvalidTransaction("the resume token names no place", field="from_position")
+    return places
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which transactions are told: those that touch a table and ended in a certain way."""
+
+    tables: tuple[str, ...] = ()
+    """Names; `ns$*` is all in a namespace. Empty: all."""
+    statuses: tuple[Status, ...] = (Status.COMMITTED,)
+
+    @classmethod
+    def of(cls, tables: str | Sequence[str | Sequence[str]] | None, refused: bool) -> Selection:
+        """Make a selection of what callers give; raises InvalidTransaction for a wrong name."""
+        names = [tables] if isinstance(tables, str) else list(tables or ())
+        return cls(tuple(map(_name, names)), tuple(Status) if refused else (Status.COMMITTED,))
+
+    def may_take(self, outcome: Outcome) -> bool:
+        """Tell from the outcome alone whether it can be one: a repeated answer changed nothing."""
+        return outcome.status in self.statuses and outcome.answers is None
+
+    def takes(self, outcome: Outcome, submitted: Submitted) -> bool:
+        """Tell whether it touches a table that is asked for."""
+        if not self.tables:
+            return True
+        record = submitted.record
+        operations = record.operations if isinstance(record, Transaction) else ()
+        touched = {format_table_id(target(one)) for one in operations}
+        touched |= {format_table_id(result.table) for result in outcome.results}
+        return any(self._is_asked_for(table) for table in touched)
+
+    def _is_asked_for(self, table: str) -> bool:
+        return any(
+            table.startswith(name[:-1]) if name.endswith(f"{DELIMITER}*") else table == name
+            for name in self.tables
+        )
+
+
+def _name(table: str | Sequence[str]) -> str:
+    if isinstance(table, str) and table.endswith(f"{DELIMITER}*"):
+        return f"{format_table_id(parse_table_id(table[:-2]))}{DELIMITER}*"
+    return format_table_id(parse_table_id(table))
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEvent:
+    """One decided transaction: all that it changed, or why it changed nothing."""
+
+    partition: int
+    submitted: Submitted
+    outcome: Outcome
+    log: str
+    log_id: str
+    token: str
+    """Where to go on after this event."""
+
+    @property
+    def sequence(self) -> int:
+        """Its position in its partition."""
+        return self.outcome.sequence
+
+    @property
+    def status(self) -> Status:
+        """How it ended."""
+        return self.outcome.status
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """What was asked for; None for a change of rules, and for what cannot be read."""
+        record = self.submitted.record
+        return record if isinstance(record, Transaction) else None
+
+    @property
+    def versions(self) -> dict[str, int]:
+        """The newest version made, by table."""
+        return self.outcome.versions()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON-able values."""
+        outcome, transaction = self.outcome, self.transaction
+        found: dict[str, Any] = {
+            "partition": self.partition,
+            "sequence": outcome.sequence,
+            "status": str(outcome.status),
+            "transaction_id": outcome.transaction_id,
+            "attempt": outcome.attempt,
+            "principal": transaction.principal if transaction else "",
+            "properties": dict(transaction.properties) if transaction else {},
+            "operations": self._operations(),
+        }
+        if transaction is not None and transaction.application is not None:
+            application = transaction.application
+            found["application"] = {
+                "id": application.application_id,
+                "sequence": application.sequence,
+            }
+        if outcome.status is not Status.COMMITTED:
+            found |= {"code": str(outcome.code), "message": outcome.message}
+        if outcome.conflict is not None:
+            lost = outcome.conflict
+            found["conflict"] = {
+                "table": format_table_id(lost.table),
+                "transaction_id": lost.transaction_id,
+                "version": lost.version,
+                "operation": lost.operation,
+                "rule": lost.rule,
+                "fragments": list(lost.fragments),
+            }
+        return found
+
+    def to_cloud_event(self) -> dict[str, Any]:
+        """Return it in the JSON format of CloudEvents 1.0."""
+        outcome = self.outcome
+        moment = datetime.fromtimestamp(outcome.time_ms / 1000, UTC)
+        return {
+            "specversion": "1.0",
+            "id": f"{self.partition}/{outcome.sequence}",
+            "source": f"urn:commitlog:{self.log_id}",
+            "type": f"{TYPE_PREFIX}{outcome.status}",
+            "subject": outcome.transaction_id,
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "datacontenttype": "application/json",
+            "data": self.to_json(),
+        }
+
+    def _operations(self) -> list[dict[str, Any]]:
+        transaction = self.transaction
+        asked = transaction.operations if transaction else ()
+        results = self.outcome.results
+        if len(results) == len(asked):
+            return [_operation(one, result) for one, result in zip(asked, results, strict=True)]
+        if results:
+            return [_operation(None, result) for result in results]
+        return [_operation(one, None) for one in asked]
+
+
+def _operation(asked: Operation | None, result: OperationResult | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if asked is not None:
+        found |= {"table": format_table_id(target(asked)), "operation": operation_name(asked)}
+    if result is not None:
+        found |= {"table": format_table_id(result.table), "incarnation": result.incarnation}
+        found.setdefault("operation", result.operation)
+        optional: Mapping[str, Any] = {
+            "version": result.version or None,
+            "rebased_over": result.rebased_over or None,
+            "metadata_location": result.metadata_location or None,
+            "location": result.location or None,
+        }
+        found |= {name: value for name, value in optional.items() if value is not None}
+    if isinstance(asked, LanceCommit):
+        found["read_version"] = asked.read_version
+        found["rows_added"] = asked.summary.rows_added
+        found["rows_removed"] = asked.summary.rows_removed
+        found["data_files"] = list(asked.summary.data_files)
+    return found

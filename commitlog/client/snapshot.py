@@ -1,0 +1,374 @@
+"""All tables as of one position: many tables opened together, Lance and Iceberg alike.
+
+A position is a place in the one order of a log, so the versions that stand there are a consistent
+cut: of a transaction that changed two tables, a snapshot has both versions or neither. What stands
+at a position is folded from the log's outcomes, or asked of a version index where one is given.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import lance
+
+from commitlog.adapters.storage import local_path
+from commitlog.client.feed import (
+    SLICE_SECONDS,
+    From,
+    PartitionFeed,
+    Start,
+    Subscription,
+    sequences,
+    starts,
+)
+from commitlog.client.feed_events import Place, Selection, token_places
+from commitlog.client.opening import is_there
+from commitlog.client.runtime import Runtime
+from commitlog.client.sql import AsksSql
+from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.model.operations import DropNamespace, RenameTable
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import TableId, format_table_id, parse_table_id
+
+if TYPE_CHECKING:
+    from commitlog.client.log import CommitLog
+
+TIMEOUT_SECONDS = 60.0
+FILE_SECONDS = 10.0
+"""How long a committed Iceberg table's metadata file may still take to be written."""
+_ENDING = ("DropTable", "DeregisterTable")
+
+TableName = str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TableAt:
+    """One table as it stands at a position."""
+
+    name: str
+    incarnation: str
+    version: int = 0
+    """0 if it has none: declared only, or an Iceberg table."""
+    location: str = ""
+    metadata_location: str = ""
+    """An Iceberg table's metadata file; "" for a Lance table."""
+
+    @property
+    def is_iceberg(self) -> bool:
+        """Whether it is an Iceberg table."""
+        return bool(self.metadata_location)
+
+
+class Snapshot:
+    """The tables of a log as of one position. Reads only; nothing needs to be closed."""
+
+    def __init__(
+        self, log: CommitLog, positions: Mapping[int, int], tables: Mapping[str, TableAt]
+    ) -> None:
+        """Use `CommitLog.snapshot`."""
+        self._log = log
+        self.positions = dict(positions)
+        """The last sequence that it has of each partition."""
+        self.tables = dict(sorted(tables.items()))
+        """Its tables by name."""
+
+    def table(self, table_id: TableName) -> TableAt:
+        """Return what stands of one table; NoSuchTable if there was none."""
+        name = format_table_id(parse_table_id(table_id))
+        found = self.tables.get(name)
+        if found is None:
+            raise NoSuchTable(
+                f"there was no table {name!r} at position {self.positions}; it had"
+                f" {len(self.tables)} tables: see `snapshot.tables`"
+            )
+        return found
+
+    def open(self, table_id: TableName) -> Any:
+        """Open a table: a `lance.LanceDataset` at its version, or a pyiceberg table.
+
+        Raises NoSuchVersion if its files were removed since.
+        """
+        found = self.table(table_id)
+        return self._iceberg(found) if found.is_iceberg else self._lance(found)
+
+    def metadata(self, table_id: TableName) -> dict[str, Any]:
+        """Return an Iceberg table's metadata as it stood."""
+        found = self.table(table_id)
+        if not found.is_iceberg:
+            raise InvalidTransaction(
+                f"{found.name} is a Lance table",
+                field="table",
+                value=found.name,
+                advice="Open it with `open`",
+            )
+        read: dict[str, Any] = json.loads(_written(found).read_bytes())
+        return read
+
+    def _lance(self, found: TableAt) -> lance.LanceDataset:
+        if not found.version:
+            raise NoSuchVersion(f"{found.name} had no version yet at position {self.positions}")
+        if not is_there(found.location, found.version):
+            self._materialize(found)
+        return lance.dataset(found.location, version=found.version)
+
+    def _materialize(self, found: TableAt) -> None:
+        """Have the leader write the version's manifest, if the table still stands."""
+        for info in self._log.tables():
+            if info.incarnation == found.incarnation:
+                self._log.opened.plain(info, found.version)
+                return
+        raise NoSuchVersion(
+            f"{found.name} was dropped since, and version {found.version} has no manifest at"
+            f" {found.location}"
+        )
+
+    def _iceberg(self, found: TableAt) -> Any:
+        try:
+            from pyiceberg.table import StaticTable
+        except ImportError as error:
+            raise Unavailable(
+                "opening Iceberg tables needs pyiceberg, which is not installed; or read"
+                " `snapshot.metadata(table)`"
+            ) from error
+        return StaticTable.from_metadata(str(_written(found)))
+
+
+def _written(found: TableAt) -> Path:
+    """Return the path of a metadata file, once it is written."""
+    path = local_path(found.metadata_location)
+    if path is None:
+        raise Unavailable(f"{found.metadata_location} is not on a local path")
+    deadline = time.monotonic() + FILE_SECONDS
+    while not path.is_file():
+        if time.monotonic() > deadline:
+            raise NoSuchVersion(f"{found.name}: its metadata file {path} is not there any more")
+        time.sleep(0.02)
+    return path
+
+
+class Fold:
+    """What stands in one partition, outcome by outcome."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.place = Place(0, 0, 0, b"")
+        self.tables: dict[TableId, TableAt] = {}
+
+    def copy(self) -> Fold:
+        """Return one that goes on by itself."""
+        made = Fold()
+        made.place, made.tables = self.place, dict(self.tables)
+        return made
+
+    def apply(self, outcome: Outcome, submitted: Submitted) -> None:
+        """Take the next outcome."""
+        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            return
+        record = submitted.record
+        operations = record.operations if isinstance(record, Transaction) else ()
+        for result in outcome.results:
+            self._result(result)
+        for operation in operations:
+            if isinstance(operation, RenameTable):
+                self._rename(operation)
+            elif isinstance(operation, DropNamespace):
+                self._drop_all(operation.namespace)
+
+    def _result(self, result: Any) -> None:
+        if not result.incarnation:
+            return  # a namespace
+        if result.operation in _ENDING:
+            self.tables.pop(result.table, None)
+            return
+        known = self.tables.get(result.table)
+        if known is None or known.incarnation != result.incarnation:
+            known = TableAt(format_table_id(result.table), result.incarnation)
+        self.tables[result.table] = replace(
+            known,
+            version=result.version or known.version,
+            location=result.location or known.location,
+            metadata_location=result.metadata_location or known.metadata_location,
+        )
+
+    def _rename(self, operation: RenameTable) -> None:
+        known = self.tables.pop(operation.table, None)
+        if known is not None:
+            name = format_table_id(operation.new_table)
+            self.tables[operation.new_table] = replace(known, name=name)
+
+    def _drop_all(self, namespace: TableId) -> None:
+        for table in [one for one in self.tables if one[: len(namespace)] == namespace]:
+            del self.tables[table]
+
+
+class Folds:
+    """What stood where this client looked last: a later position is folded from there."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._lock = threading.Lock()
+        self._known: dict[int, Fold] = {}
+
+    def at(self, runtime: Runtime, partition: int, sequence: int, deadline: float) -> Fold:
+        """Return what stood in a partition right after a sequence."""
+        with self._lock:
+            known = self._known.get(partition)
+        fold = known.copy() if known and known.place.sequence <= sequence else Fold()
+        if fold.place.sequence < sequence:
+            self._go_on(runtime, partition, fold, sequence, deadline)
+        with self._lock:
+            if known is None or fold.place.sequence >= known.place.sequence:
+                self._known[partition] = fold.copy()
+        return fold
+
+    def _go_on(
+        self, runtime: Runtime, partition: int, fold: Fold, sequence: int, deadline: float
+    ) -> None:
+        feed = PartitionFeed(runtime.log, partition, Start(fold.place, fold.place.sequence))
+        committed = Selection(statuses=(Status.COMMITTED,))
+        try:
+            while fold.place.sequence < sequence:
+                for outcome, submitted in feed.poll(SLICE_SECONDS, committed, sequence, sequence):
+                    fold.apply(outcome, submitted)
+                fold.place = feed.told
+                if time.monotonic() > deadline and fold.place.sequence < sequence:
+                    raise Unavailable(
+                        f"partition {partition} was read up to {fold.place.sequence} of {sequence}"
+                        " when time ran out; ask again with a longer timeout"
+                    )
+        finally:
+            feed.close()
+
+
+def _from_index(index: str, positions: Mapping[int, int] | None) -> tuple[dict[int, int], Any]:
+    """Return the positions and the tables that stand there, of an `index.duckdb`."""
+    try:
+        import duckdb
+    except ImportError as error:
+        raise Unavailable("an index needs duckdb, which is not installed") from error
+    connection = duckdb.connect(
+        ":memory:",
+        config={"autoinstall_known_extensions": False, "autoload_known_extensions": False},
+    )
+    with connection:
+        try:
+            path = str(Path(index).absolute()).replace("'", "''")
+            connection.execute(f"ATTACH '{path}' AS commitlog (READ_ONLY)")
+            connection.execute("USE commitlog")
+            has = dict(connection.execute("SELECT partition, sequence FROM positions").fetchall())
+            positions = has if positions is None else positions
+            late = [p for p, wanted in positions.items() if has.get(p, 0) < wanted]
+            if late:
+                raise Unavailable(
+                    f"the index has {has.get(late[0], 0)} of {positions[late[0]]} outcomes of"
+                    f" partition {late[0]}; ask again later, or without an index"
+                )
+            tables = {}
+            for partition, sequence in positions.items():
+                for row in connection.execute(_HEADS, [partition, sequence]).fetchall():
+                    tables[row[0]] = TableAt(
+                        row[0], row[1], row[2] or 0, row[3] or "", row[4] or ""
+                    )
+        except duckdb.Error as error:
+            raise Unavailable(f"the index {index} cannot be read: {error}") from error
+    return dict(positions), tables
+
+
+_HEADS = """
+    SELECT h.table_name, h.incarnation, h.version, t.location, m.metadata_location
+    FROM heads_at($2, of_partition := $1) h
+    LEFT JOIN (SELECT incarnation, location FROM tables) t USING (incarnation)
+    LEFT JOIN (
+        SELECT incarnation, arg_max(metadata_location, sequence * 1048576 + ordinal)
+               AS metadata_location
+        FROM operations
+        WHERE partition = $1 AND sequence <= $2 AND metadata_location IS NOT NULL
+        GROUP BY incarnation) m USING (incarnation)
+"""
+
+
+class Reads(AsksSql):
+    """Gives `CommitLog` its ways to read beside `open`: `subscribe`, `snapshot` and `sql`."""
+
+    _folds: Folds | None = None
+
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Return this process's part."""
+
+    def subscribe(
+        self,
+        tables: str | Sequence[TableName] | None = None,
+        from_position: From = None,
+        *,
+        refused: bool = False,
+        idle_seconds: float | None = None,
+    ) -> Subscription:
+        """Follow the decided transactions that touch these tables (`ns$*`: a namespace), or any.
+
+        From a position on: the last sequence that is known already (of a log with one partition),
+        sequences by partition, an event's token, "beginning", or "now". With `refused`, those that
+        were not committed too. The subscription is iterated, also with `async for`, or polled; it
+        ends when it is closed, or after `idle_seconds` without an event.
+        """
+        runtime = self.runtime()
+        selection = Selection.of(tables, refused)
+        return Subscription(runtime.log, starts(runtime, from_position), selection, idle_seconds)
+
+    def snapshot(
+        self,
+        position: int | str | Mapping[int, int] | None = None,
+        *,
+        index: str | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> Snapshot:
+        """Return all tables as of one position: a sequence (of a log with one partition),
+        sequences by partition, an event's token; None: as of now.
+
+        It is folded from the log: the first time from its beginning, then from where this client
+        looked last. The path of an `index.duckdb` as `index` answers at once.
+        """
+        runtime = self.runtime()
+        wanted: Mapping[int, int] | None = None
+        if isinstance(position, str):
+            places = token_places(position, runtime.genesis.log_id, runtime.partitions)
+            wanted = {partition: place.sequence for partition, place in enumerate(places)}
+        elif position is not None:
+            wanted = sequences(position, runtime.partitions)
+        if index is not None:
+            found, tables = _from_index(index, wanted)
+        else:
+            found, tables = self._folded(runtime, wanted, time.monotonic() + timeout)
+        return Snapshot(cast("CommitLog", self), found, tables)
+
+    def _folded(
+        self, runtime: Runtime, wanted: Mapping[int, int] | None, deadline: float
+    ) -> tuple[dict[int, int], dict[str, TableAt]]:
+        self._folds = self._folds or Folds()
+        positions = dict(_within(runtime, wanted))
+        tables: dict[str, TableAt] = {}
+        for partition, sequence in positions.items():
+            fold = self._folds.at(runtime, partition, sequence, deadline)
+            tables |= {one.name: one for one in fold.tables.values()}
+        return positions, tables
+
+
+def _within(runtime: Runtime, wanted: Mapping[int, int] | None) -> Iterator[tuple[int, int]]:
+    for partition in range(runtime.partitions):
+        head = int(runtime.request(partition, "status")["sequence"])
+        sequence = head if wanted is None else wanted[partition]
+        if sequence > head:
+            raise InvalidTransaction(
+                f"position {sequence} is beyond the end: partition {partition} has {head} outcomes",
+                field="position",
+                value=sequence,
+                advice="Give a position that exists",
+            )
+        yield partition, sequence

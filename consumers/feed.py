@@ -1,0 +1,169 @@
+"""The change feed over HTTP: `GET /v1/feed`, server-sent events that carry CloudEvents.
+
+A client that was cut off comes back with `Last-Event-ID`, as browsers do by themselves, and goes on
+behind the last event that it got: nothing is missed and nothing comes twice. While nothing happens,
+heartbeats keep the connection open and move the id along, so that coming back stays cheap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from commitlog import CommitLog
+from commitlog.client.feed import Subscription
+from commitlog.client.feed_events import FeedEvent
+from commitlog.errors import CommitLogError, InvalidTransaction, WrongLog
+
+POLL_SECONDS = 1.0
+RETRY_MS = 1000
+"""How long a client waits before it comes back."""
+
+logger = logging.getLogger(__name__)
+
+Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class FeedSettings:
+    """Limits of the feed."""
+
+    feeds_max: int = 32
+    """Open at once; each reads the log for itself."""
+    heartbeat_seconds: float = 15.0
+    seconds_max: float = 3600.0
+    """After so long a feed ends, and its client comes back."""
+
+
+def feed_routes(log: CommitLog, settings: FeedSettings | None = None) -> list[Route]:
+    """Return the route of a log's feed.
+
+    Its parameters are `table` (repeatable; `ns$*` is a namespace), `refused=1`, `from` (a position,
+    a resume token, `beginning` or `now`) and `seconds`, after which it ends.
+    """
+    return [Route("/v1/feed", _Feeds(log, settings or FeedSettings()).endpoint, methods=["GET"])]
+
+
+class _Feeds:
+    def __init__(self, log: CommitLog, settings: FeedSettings) -> None:
+        self._log = log
+        self._settings = settings
+        self._threads = ThreadPoolExecutor(settings.feeds_max, thread_name_prefix="feed")
+        self._free = threading.BoundedSemaphore(settings.feeds_max)
+
+    async def endpoint(self, request: Request) -> Response:
+        given = request.query_params
+        seconds = _seconds(given.get("seconds"), self._settings.seconds_max)
+        subscribe = functools.partial(
+            self._log.subscribe,
+            given.getlist("table") or None,
+            _from(request.headers.get("last-event-id") or given.get("from", "now")),
+            refused=given.get("refused") == "1",
+        )
+        if not self._free.acquire(blocking=False):
+            message = f"{self._settings.feeds_max} feeds are open already; come back later"
+            raise HTTPException(503, message, headers={"Retry-After": "5"})
+        opening = self._threads.submit(subscribe)
+        try:
+            subscription = await asyncio.wrap_future(opening)
+        except (InvalidTransaction, WrongLog) as error:
+            self._free.release()
+            raise HTTPException(400, str(error)) from error
+        except CommitLogError as error:
+            self._free.release()
+            raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from error
+        except asyncio.CancelledError:
+            # Who asked has hung up, and the subscription may be made all the same.
+            self._threads.submit(self._end, opening)
+            raise
+        return _Stream(
+            self._stream(subscription, time.monotonic() + seconds),
+            # Not awaited: this may be cancelled, and a poll may still be at work.
+            on_end=lambda: self._threads.submit(self._end, opening),
+        )
+
+    async def _stream(self, subscription: Subscription, ends: float) -> AsyncIterator[str]:
+        try:
+            yield f"retry: {RETRY_MS}\n{_mark(subscription.token)}"
+            heard = time.monotonic()
+            while (now := time.monotonic()) < ends:
+                due = heard + self._settings.heartbeat_seconds
+                wait = max(0.0, min(POLL_SECONDS, ends - now, due - now))
+                events = await self._on_thread(functools.partial(subscription.poll, wait))
+                if events:
+                    yield "".join(map(_message, events))
+                elif time.monotonic() < due:
+                    continue
+                else:
+                    yield f": heartbeat\n{_mark(subscription.token)}"
+                heard = time.monotonic()
+        except CommitLogError as error:
+            # The answer has begun: all that can be told is in the stream.
+            logger.warning("a feed ends: %s", error)
+            yield f"event: error\ndata: {json.dumps({'error': str(error)})}\n\n"
+
+    def _end(self, opening: Future[Subscription]) -> None:
+        try:
+            with contextlib.suppress(CommitLogError):
+                opening.result().close()
+        finally:
+            self._free.release()
+
+    async def _on_thread(self, work: Callable[[], Made]) -> Made:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+class _Stream(StreamingResponse):
+    """Tells of its end, also if the client hung up before it began."""
+
+    def __init__(self, content: AsyncIterator[str], on_end: Callable[[], object]) -> None:
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(content, media_type="text/event-stream", headers=headers)
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
+
+
+def _mark(token: str) -> str:
+    """Move the client's last id along without an event."""
+    return f"id: {token}\n\n"
+
+
+def _message(event: FeedEvent) -> str:
+    text = json.dumps(event.to_cloud_event(), ensure_ascii=False, separators=(",", ":"))
+    return f"id: {event.token}\ndata: {text}\n\n"
+
+
+def _from(text: str) -> int | str:
+    return int(text) if text.isdecimal() and len(text) < 19 else text
+
+
+def _seconds(text: str | None, most: float) -> float:
+    if text is None:
+        return most
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds <= most:
+        raise HTTPException(400, f"seconds={text[:40]!r} is not within 0 and {most:g}")
+    return seconds

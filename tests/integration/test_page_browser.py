@@ -1,0 +1,308 @@
+"""The page in a real browser, on a log of 100,000 transactions; screenshots in `artifacts/page`.
+
+Skipped where there is no Chromium or no Playwright. Times are the CPU time of the browser's main
+thread: what others do on the machine doesn't count.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from consumers.page.routes import page_routes
+from tests.page_server import serving_routes
+from tests.page_world import busy_log, extend_index
+
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium on this machine"),
+]
+
+TRANSACTIONS = 100_000
+KEPT_BACK = 40
+FRAME_MS_MAX = 50.0
+FIRST_VIEW_MS_MAX = 1000.0
+WAIT_MS = 20_000
+ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts" / "page"
+TABLE = "/?view=table&table=nyc%24flights"
+VIEWS = {
+    "tables": "/",
+    "table": TABLE,
+    "log": "/?view=log",
+    "transaction": "/?view=table&table=nyc%24flights&tx={refused}",
+    "conflicts": "/?view=conflicts",
+    "live": "/?view=live",
+}
+SCREENS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
+    "phone": {
+        "viewport": {"width": 390, "height": 844},
+        "color_scheme": "light",
+        "device_scale_factor": 2,
+        "has_touch": True,
+    },
+}
+
+
+class Shop:
+    """The served page, its index, and what was decided but is not in the index yet."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        decided, terms = busy_log(TRANSACTIONS)
+        self.later = decided[-KEPT_BACK:]
+        extend_index(root, decided[:-KEPT_BACK], terms)
+        self.refused = max(
+            one.outcome.sequence
+            for one in decided[:-KEPT_BACK]
+            if one.outcome.conflict and one.outcome.conflict.table == ("nyc", "flights")
+        )
+        self.uri = ""
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    made = Shop(tmp_path_factory.mktemp("shop"))
+    with serving_routes(page_routes(made.root)) as made.uri:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with playwright.sync_playwright() as started:
+        running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield running
+        running.close()
+
+
+class Visit:
+    """One window on the page, and all that went wrong in it."""
+
+    def __init__(self, browser: Any, uri: str, **options: Any) -> None:
+        self.uri = uri
+        options = {**SCREENS["light"], **options}
+        self.context = browser.new_context(bypass_csp=False, **options)
+        self.context.set_default_timeout(WAIT_MS)
+        self.page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on(
+            "console",
+            lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else 0,
+        )
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.devtools = self.context.new_cdp_session(self.page)
+        self.devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def cpu_ms(self) -> float:
+        """The CPU time of the page's main thread so far."""
+        metrics = self.devtools.send("Performance.getMetrics")["metrics"]
+        return 1000 * float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
+
+    def open(self, path: str, until: str) -> None:
+        self.page.goto(self.uri + path)
+        self.page.wait_for_selector(until)
+
+    def until(self, predicate: str, argument: object = None) -> None:
+        """Wait until a function of the page returns true; the page itself may evaluate nothing."""
+        deadline = time.monotonic() + WAIT_MS / 1000
+        while not self.page.evaluate(predicate, argument):
+            assert time.monotonic() < deadline, predicate
+            self.page.wait_for_timeout(20)
+
+    def text(self, selector: str) -> str:
+        return str(self.page.locator(selector).first.inner_text())
+
+    def await_all_events(self) -> None:
+        """Wait until every event is loaded in the background."""
+        self.until(
+            "n => document.querySelector('.rows').getAttribute('aria-rowcount') == n + 1",
+            TRANSACTIONS - KEPT_BACK,
+        )
+        self.page.evaluate("document.querySelector('.rows').scrollTop = 1e9")
+        self.until(
+            "() => [...document.querySelectorAll('.window .position')]"
+            ".some(cell => cell.textContent === '1')"
+        )
+        self.page.evaluate("document.querySelector('.rows').scrollTop = 0")
+
+
+@pytest.fixture
+def visit(browser: Any, shop: Shop) -> Iterator[Callable[..., Visit]]:
+    opened: list[Visit] = []
+
+    def make(**options: Any) -> Visit:
+        opened.append(Visit(browser, shop.uri, **options))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.context.close()
+        assert one.wrong == []
+
+
+READY = {
+    "tables": ".window .row .name:not(:empty)",
+    "table": ".window .row.committed",
+    "log": ".window .row.committed",
+    "transaction": "#detail .collision",
+    "conflicts": ".matrix .level6",
+    "live": ".live .badge",
+}
+
+
+@pytest.mark.parametrize("screen", SCREENS)
+def test_every_view_is_drawn_and_has_no_barriers(
+    visit: Callable[..., Visit], shop: Shop, screen: str
+) -> None:
+    axe_package = pytest.importorskip("axe_playwright_python")
+    axe = next(Path(axe_package.__file__).parent.rglob("axe.min.js")).read_text()
+    ARTIFACTS.mkdir(parents=True, exist_ok=True)
+    window = visit(**SCREENS[screen])
+    for name, path in VIEWS.items():
+        window.open(path.format(refused=shop.refused), READY[name])
+        if name == "log":
+            window.await_all_events()
+            window.page.get_by_role("button", name="Show all events").click()
+        window.page.wait_for_timeout(400)  # for the picture only
+        window.page.screenshot(path=ARTIFACTS / f"{name}-{screen}.png")
+        window.page.evaluate(axe)
+        found = window.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        barriers = [(v["id"], [n["target"] for n in v["nodes"]]) for v in found["violations"]]
+        assert barriers == [], f"{name}, {screen}"
+
+
+def test_the_first_view_is_cheap_and_nothing_comes_from_elsewhere(
+    visit: Callable[..., Visit], shop: Shop
+) -> None:
+    window = visit()
+    before = window.cpu_ms()
+    window.open(TABLE, READY["table"])
+    spent = window.cpu_ms() - before
+    at = window.page.evaluate("performance.getEntriesByName('shown:table')[0]?.startTime ?? -1")
+    print(f"first view: {spent:.0f} ms of CPU, shown {at:.0f} ms after navigation")
+    assert spent < FIRST_VIEW_MS_MAX
+    assert window.asked
+    assert [url for url in window.asked if not url.startswith(shop.uri)] == []
+
+
+def test_no_step_of_scrolling_and_zooming_holds_a_frame_up(visit: Callable[..., Visit]) -> None:
+    window = visit()
+    window.open("/?view=log", READY["log"])
+    window.await_all_events()
+    frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    costs: dict[str, list[float]] = {}
+
+    def step(name: str, script: str) -> None:
+        before = window.cpu_ms()
+        window.page.evaluate(f"() => {{ {script}; return {frame}; }}")
+        costs.setdefault(name, []).append(window.cpu_ms() - before)
+
+    list_by = "document.querySelector('.rows').scrollTop += {}"
+    key = (
+        "document.querySelector('.plot').dispatchEvent(new KeyboardEvent('keydown', {{key: '{}'}}))"
+    )
+    for _ in range(20):
+        step("scroll by a page", list_by.format(600))
+    for _ in range(20):
+        step("scroll far", list_by.format(100_000))
+    step("show all", key.format("0"))
+    for _ in range(20):
+        step("zoom in", key.format("+"))
+    for _ in range(10):
+        step("move", key.format("ArrowLeft"))
+    for _ in range(20):
+        step("zoom out", key.format("-"))
+    told = {name: (sorted(c)[len(c) // 2], max(c)) for name, c in costs.items()}
+    print({name: f"p50 {p50:.1f}, max {most:.1f} ms" for name, (p50, most) in told.items()})
+    assert max(most for _, most in told.values()) < FRAME_MS_MAX
+
+
+def test_a_link_shows_the_same_to_somebody_else(visit: Callable[..., Visit], shop: Shop) -> None:
+    window = visit()
+    window.open("/?view=log", READY["log"])
+    window.await_all_events()
+    window.page.get_by_role("button", name="Show all events").click()
+    everything = f"{TRANSACTIONS - KEPT_BACK:,} events"
+    window.until(
+        "said => document.querySelector('.caption').textContent.startsWith(said)"
+        " && new URLSearchParams(location.search).has('from')",
+        everything,
+    )
+    in_view = window.text(".legend")
+    window.page.locator(".window .row").nth(3).click()
+    window.page.wait_for_selector("#detail .facts")
+    title, link = window.text("#detail h2"), window.page.url
+    assert "tx=" in link
+    other = visit()
+    other.open(link.removeprefix(shop.uri), "#detail .facts")
+    assert other.text("#detail h2") == title
+    other.page.wait_for_selector(".row.cursor")
+    assert other.text(".row.cursor .position") == title.removeprefix("Position ")
+    other.until("said => document.querySelector('.legend').innerText === said", in_view)
+    window.page.go_back()
+    window.page.wait_for_selector("#detail", state="hidden")
+
+
+def test_keys_alone_are_enough(visit: Callable[..., Visit]) -> None:
+    window = visit()
+    window.open("/", READY["tables"])
+    keys = window.page.keyboard
+    keys.press("/")
+    keys.type("FLIGHTS")
+    keys.press("Tab")
+    keys.press("ArrowDown")
+    keys.press("Enter")
+    window.page.wait_for_selector(READY["table"])
+    window.page.locator(".rows").focus()
+    keys.press("ArrowDown")
+    keys.press("PageDown")
+    keys.press("End")
+    window.until("() => document.querySelector('.rows').hasAttribute('aria-activedescendant')")
+    keys.press("Home")
+    keys.press("Enter")
+    window.page.wait_for_selector("#detail .facts")
+    keys.press("Tab")
+    window.page.locator("#detail button").first.focus()
+    keys.press("Escape")
+    window.page.wait_for_selector("#detail", state="hidden")
+    assert window.page.evaluate("document.activeElement.tabIndex") == 0
+
+
+def test_what_is_decided_appears_by_itself(visit: Callable[..., Visit], shop: Shop) -> None:
+    window = visit()
+    window.open("/?view=log", READY["log"])
+    assert window.text(".window .row .position") == f"{TRANSACTIONS - KEPT_BACK:,}"
+    extend_index(shop.root, shop.later)
+    window.until(
+        "last => document.querySelector('.window .row .position').textContent === last",
+        f"{TRANSACTIONS:,}",
+    )
+
+
+def test_what_the_log_holds_stays_text(browser: Any, tmp_path: Path) -> None:
+    evil = "<img src=x onerror=document.title='evil'>"
+    decided, terms = busy_log(300, writers=((evil, 1), ("javascript:alert(1)", 1)))
+    extend_index(tmp_path, decided, terms)
+    with serving_routes(page_routes(tmp_path)) as uri:
+        window = Visit(browser, uri)
+        for name in ("tables", "table", "conflicts", "live"):
+            window.open(VIEWS[name], READY[name])
+            assert window.page.locator("#view img").count() == 0
+            assert "evil" not in window.page.title()
+        assert evil in window.text(".live")
+        window.context.close()
+        assert window.wrong == []

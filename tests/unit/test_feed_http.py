@@ -1,0 +1,169 @@
+"""Server-sent events: no gap and no repetition over reconnects, heartbeats, limits, an end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from consumers.feed import FeedSettings, feed_routes
+from tests.feed_reading import told
+from tests.page_server import serving_routes
+from tests.service import SCHEMA, Service, rows, service
+
+WAIT_SECONDS = 30.0
+COMMITS = 12
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("feed")) as running:
+        running.client.create_table("t", SCHEMA)
+        running.client.create_table("u", SCHEMA)
+        for number in range(COMMITS):
+            running.client.append("t", rows(number))
+        yield running
+
+
+@pytest.fixture(scope="module")
+def uri(shop: Service) -> Iterator[str]:
+    settings = FeedSettings(feeds_max=2, heartbeat_seconds=0.3, seconds_max=120)
+    with serving_routes(feed_routes(shop.client, settings)) as running:
+        yield running
+
+
+class Feed:
+    """One connection, read message by message."""
+
+    def __init__(self, uri: str, last_id: str | None = None, **parameters: Any) -> None:
+        place = urllib.parse.urlsplit(uri)
+        self._connection = http.client.HTTPConnection(place.netloc, timeout=WAIT_SECONDS)
+        headers = {"Last-Event-ID": last_id} if last_id else {}
+        query = urllib.parse.urlencode(parameters, doseq=True)
+        deadline = time.monotonic() + WAIT_SECONDS
+        while True:
+            self._connection.request("GET", f"/v1/feed?{query}", headers=headers)
+            self.response = self._connection.getresponse()
+            # A feed that was cut off frees its place a moment later.
+            if self.response.status != 503 or time.monotonic() > deadline:
+                break
+            self.response.read()
+            time.sleep(0.05)
+        self.status = self.response.status
+
+    def message(self) -> dict[str, str] | None:
+        """Return the fields of the next message; None at the end."""
+        fields: dict[str, str] = {}
+        while line := self.response.readline().decode():
+            if line == "\n":
+                return fields
+            name, _, value = line.rstrip("\n").partition(": ")
+            fields[name or "comment"] = value
+        return None
+
+    def event(self) -> tuple[str, Any]:
+        """Return the next event's id and content."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < deadline:
+            message = self.message()
+            assert message is not None
+            if "data" in message:
+                return message["id"], json.loads(message["data"])
+        raise AssertionError("no event came in time")
+
+    def cut(self) -> None:
+        """Hang up without a word."""
+        self._connection.close()
+        self.response.close()
+
+
+def test_a_client_that_is_cut_off_again_and_again_misses_nothing(uri: str, shop: Service) -> None:
+    found: list[int] = []
+    last_id = None
+    due = COMMITS + 4  # the table's making, and three more to come
+    while len(found) < due:
+        feed = Feed(uri, last_id, table=["t"], **{"from": "beginning"})
+        assert feed.status == 200
+        for _ in range(min(3, due - len(found))):
+            if len(found) == COMMITS + 1:
+                shop.client.append("u", rows(1))
+                for number in range(3):
+                    shop.client.append("t", rows(number))
+            last_id, event = feed.event()
+            found.append(event["data"]["sequence"])
+        feed.cut()
+    wanted = [event.sequence for event in told(shop.client, "t", "beginning")]
+    assert found == wanted
+
+
+def test_heartbeats_move_the_id_along_past_what_is_left_out(uri: str, shop: Service) -> None:
+    feed = Feed(uri, table="u")
+    first = feed.message()
+    assert first is not None
+    assert first["retry"] == "1000"
+    shop.client.append("t", rows(5))
+    moved, deadline = first["id"], time.monotonic() + WAIT_SECONDS
+    while moved == first["id"]:
+        message = feed.message()
+        assert message is not None
+        assert message["comment"] == "heartbeat"
+        assert "data" not in message
+        moved = message["id"]
+        assert time.monotonic() < deadline
+    feed.cut()
+    outcome = shop.client.append("u", rows(6))
+    again = Feed(uri, moved, table="u")
+    assert again.event()[1]["data"]["sequence"] == outcome.sequence
+    again.cut()
+
+
+def test_a_feed_ends_when_its_time_is_over(uri: str) -> None:
+    feed = Feed(uri, seconds="0.5", **{"from": "now"})
+    messages = []
+    while (message := feed.message()) is not None:
+        messages.append(message)
+    feed.cut()
+    assert messages
+    assert all("data" not in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "said"),
+    [
+        ({"from": "rubbish"}, "token"),
+        ({"from": "999999"}, "beyond the end"),
+        ({"table": "a/b"}, "table"),
+        ({"seconds": "0"}, "seconds"),
+        ({"seconds": "nan"}, "seconds"),
+        ({"seconds": "1e9"}, "seconds"),
+    ],
+)
+def test_bad_input_says_what_is_wrong(uri: str, parameters: dict[str, str], said: str) -> None:
+    feed = Feed(uri, **parameters)
+    body = feed.response.read().decode()
+    feed.cut()
+    assert feed.status == 400, body
+    assert said in body
+
+
+def test_too_many_feeds_are_told_to_come_back_later(uri: str) -> None:
+    held = [Feed(uri), Feed(uri)]
+    place = urllib.parse.urlsplit(uri)
+    connection = http.client.HTTPConnection(place.netloc, timeout=WAIT_SECONDS)
+    connection.request("GET", "/v1/feed")
+    response = connection.getresponse()
+    assert response.status == 503
+    assert response.headers["Retry-After"]
+    response.read()
+    connection.close()
+    for one in held:
+        one.cut()
+    # The places come free: somebody who hung up holds nothing.
+    again = Feed(uri)
+    assert again.status == 200
+    again.cut()

@@ -1,0 +1,139 @@
+"""A snapshot is one cut over all tables, of both formats, at any position."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from commitlog.client.snapshot import Snapshot
+from commitlog.core.iceberg.reading import dump_json
+from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.model.operations import IcebergChange, RenameTable
+from consumers.version_index import run_index
+from tests.feed_reading import told
+from tests.service import SCHEMA, Service, rows, service
+from tests.unit.iceberg_examples import create_updates
+
+STEPS = 5
+ICE = ("shop", "ice")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("snapshot")) as running:
+        client = running.client
+        client.create_table("shop$lance", SCHEMA, policy="latest")
+        place = str(running.root / "tables" / "shop" / "ice")
+        made = IcebergChange(ICE, '[{"type":"assert-create"}]', dump_json(create_updates(place)))
+        client.submit(None, made).result().raise_for_conflict()
+        client.create_table("old", SCHEMA)
+        for step in range(1, STEPS + 1):
+            update = [{"action": "set-properties", "updates": {"step": str(step)}}]
+            with client.transact() as both:
+                both.append("shop$lance", rows(step))
+                both.submit(None, IcebergChange(ICE, "[]", json.dumps(update)))
+            wrong = IcebergChange(ICE, '[{"type":"assert-create"}]', "[]")
+            assert client.submit(None, wrong).result().version == 0
+            client.append("old", rows(step))
+        client.submit(None, RenameTable(("old",), ("older",))).result().raise_for_conflict()
+        client.append("older", rows(9))
+        client.drop_table("older")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def head(shop: Service) -> int:
+    return int(shop.client.runtime().request(0, "status")["sequence"])
+
+
+@pytest.fixture(scope="module")
+def index(shop: Service) -> str:
+    stop = threading.Event()
+
+    def on_progress(done: int, total: int) -> None:
+        if done == total:
+            stop.set()
+
+    run_index(shop.log, shop.root, stop=stop, on_progress=on_progress)
+    return str(shop.root / "index.duckdb")
+
+
+def steps(snapshot: Snapshot) -> tuple[int, int]:
+    """Return how many of the transactions on both tables each of them has."""
+    properties = snapshot.metadata("shop$ice")["properties"]
+    return snapshot.open("shop$lance").count_rows(), int(properties.get("step", 0))
+
+
+def test_both_tables_of_a_transaction_are_there_or_neither(shop: Service, head: int) -> None:
+    seen = []
+    for position in range(head, 0, -1):
+        snapshot = shop.client.snapshot(position)
+        assert snapshot.positions == {0: position}
+        if "shop$ice" in snapshot.tables:
+            lance, ice = steps(snapshot)
+            assert lance == ice
+            seen.append(ice)
+    assert sorted(set(seen)) == list(range(STEPS + 1))
+    assert seen == sorted(seen, reverse=True)
+    assert steps(shop.client.snapshot()) == (STEPS, STEPS)
+
+
+def test_an_index_says_the_same_as_the_log(shop: Service, head: int, index: str) -> None:
+    for position in (*range(head + 1), None):
+        folded = shop.client.snapshot(position)
+        asked = shop.client.snapshot(position, index=index)
+        assert asked.tables == folded.tables, position
+        assert asked.positions == folded.positions
+    shop.client.create_table("after", SCHEMA)
+    with pytest.raises(Unavailable, match=f"has {head} of {head + 1}"):
+        shop.client.snapshot(head + 1, index=index)
+    shop.client.drop_table("after")
+
+
+def test_a_table_has_the_name_that_it_had(shop: Service, head: int) -> None:
+    names = [frozenset(shop.client.snapshot(position).tables) for position in range(head + 1)]
+    changes = [name for name, before in zip(names[1:], names, strict=False) if name != before]
+    ours = [{one for one in names if not one.startswith("shop$")} for names in changes]
+    assert ours[-3:] == [{"old"}, {"older"}, set()]
+    before_rename = max(p for p in range(head + 1) if "old" in names[p])
+    assert shop.client.snapshot(before_rename).open("old").count_rows() == STEPS
+    assert shop.client.snapshot(head - 1).open("older").count_rows() == STEPS + 1
+    with pytest.raises(NoSuchTable, match="older"):
+        shop.client.snapshot(head).open("older")
+
+
+def test_an_iceberg_table_opens_with_pyiceberg(shop: Service) -> None:
+    table = shop.client.snapshot().open("shop$ice")
+    assert table.properties["step"] == str(STEPS)
+    with pytest.raises(InvalidTransaction, match="Lance"):
+        shop.client.snapshot().metadata("shop$lance")
+
+
+def test_an_event_names_a_snapshot(shop: Service) -> None:
+    for event in told(shop.client, "shop$ice", "beginning"):
+        snapshot = shop.client.snapshot(event.token)
+        assert snapshot.positions == {0: event.sequence}
+        assert "shop$ice" in snapshot.tables
+
+
+@pytest.mark.parametrize("position", [10_000, -1, {1: 3}, {}, True, "rubbish", 2.5])
+def test_a_wrong_position_says_what_is_wrong(shop: Service, position: object) -> None:
+    with pytest.raises(InvalidTransaction):
+        shop.client.snapshot(position)  # type: ignore[arg-type]
+
+
+def test_files_that_are_gone_are_no_version(shop: Service, head: int, tmp_path: Path) -> None:
+    snapshot = shop.client.snapshot(head - 1)
+    manifests = Path(snapshot.table("older").location) / "_versions"
+    kept = manifests.rename(tmp_path / "kept")
+    try:
+        with pytest.raises(NoSuchVersion, match="dropped"):
+            snapshot.open("older")
+    finally:
+        kept.rename(manifests)
+    with pytest.raises(Unavailable, match="cannot be read"):
+        shop.client.snapshot(index=str(tmp_path / "none.duckdb"))
