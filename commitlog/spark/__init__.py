@@ -1,6 +1,18 @@
-"""Spark: format `commitlog` for streams and batches, and a local session."""
+"""Spark: format `commitlog` for streams and batches, MERGE, `foreachBatch`, a local session."""
 
+from commitlog.spark.batches import Batch, each_batch, upsert
 from commitlog.spark.datasource import CommitLogDataSource
+from commitlog.spark.mapping import map_arrow
+from commitlog.spark.merge import Merged, merge
 from commitlog.spark.session import local_session
 
-__all__ = ["CommitLogDataSource", "local_session"]
+__all__ = [
+    "Batch",
+    "CommitLogDataSource",
+    "Merged",
+    "each_batch",
+    "local_session",
+    "map_arrow",
+    "merge",
+    "upsert",
+]

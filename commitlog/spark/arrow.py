@@ -12,8 +12,28 @@ import difflib
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
+from pyspark.errors import PySparkTypeError
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidTransaction
+
+
+def arrow_schema(schema: StructType, table: str) -> pa.Schema:
+    """Return the Arrow schema of a query's columns.
+
+    Raises:
+        InvalidTransaction: names a column of a type that Arrow has no place for.
+    """
+    for field in schema.fields:
+        try:
+            to_arrow_schema(StructType([field]), timezone="UTC")
+        except PySparkTypeError:
+            raise _bad(
+                table, field.name, f"is {field.dataType.simpleString()}, which tables cannot hold",
+                "Cast it in the query, to a string perhaps",
+            ) from None  # fmt: skip
+    return to_arrow_schema(schema, timezone="UTC")
 
 
 def check(given: pa.Schema, wanted: pa.Schema, table: str) -> None:

@@ -32,7 +32,11 @@ def connect(connection: Connection) -> Any:
 
             settings: dict[str, Any] = dict(connection.settings)
             log = CommitLog.connect(
-                connection.bootstrap_servers, log=connection.log, principal=PRINCIPAL, **settings
+                connection.bootstrap_servers,
+                log=connection.log,
+                principal=PRINCIPAL,
+                timeout=connection.connect_seconds,
+                **settings,
             )
             _logs[connection] = log
         return log

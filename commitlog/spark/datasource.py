@@ -15,19 +15,32 @@ from typing import Any
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
 )
 from pyspark.sql.types import StructType
 
+from commitlog.errors import InvalidTransaction
 from commitlog.spark import connection
-from commitlog.spark.options import Connection, parse_read, parse_write
+from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema
+from commitlog.spark.log_source import LogReader, LogStream, log_schema
+from commitlog.spark.options import (
+    READ_CHANGES,
+    READ_LOG,
+    Connection,
+    parse_changes,
+    parse_log,
+    parse_read,
+    parse_write,
+    what_to_read,
+)
 from commitlog.spark.sink import BatchSink, StreamSink
-from commitlog.spark.source import TableReader, table_schema
+from commitlog.spark.source import FilteringReader, TableReader, table_schema
 
 
 class CommitLogDataSource(DataSource):
-    """Tables of a commit log as a Spark format: streaming and batch sink, batch source."""
+    """Tables of a commit log as a Spark format: sinks and sources, for batches and streams."""
 
     connect: Callable[[Connection], Any] = staticmethod(connection.connect)
     """How a log is reached; a subclass may say otherwise."""
@@ -38,12 +51,36 @@ class CommitLogDataSource(DataSource):
         return "commitlog"
 
     def schema(self) -> StructType:
-        """Return the columns of the version that the options name."""
+        """Return the columns of what the options name."""
+        wanted = what_to_read(self.options)
+        if wanted == READ_LOG:
+            return log_schema(parse_log(self.options))
+        if wanted == READ_CHANGES:
+            return change_schema(parse_changes(self.options), self.connect)
         return table_schema(parse_read(self.options), self.connect)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""
-        return TableReader(parse_read(self.options), schema, self.connect)
+        wanted = what_to_read(self.options)
+        if wanted == READ_LOG:
+            return LogReader(parse_log(self.options), self.connect)
+        if wanted == READ_CHANGES:
+            return ChangeReader(parse_changes(self.options), schema, self.connect)
+        options = parse_read(self.options)
+        kind = FilteringReader if options.push_filters else TableReader
+        return kind(options, schema, self.connect)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Return a stream of a table's changes, of all tables' changes, or of the log."""
+        wanted = what_to_read(self.options)
+        if wanted == READ_LOG:
+            return LogStream(parse_log(self.options), self.connect)
+        if wanted == READ_CHANGES:
+            return ChangeStream(parse_changes(self.options), schema, self.connect)
+        raise InvalidTransaction(
+            "a stream reads changes, or the log", field="read", value=wanted,
+            advice=f"Set .option('read', {READ_CHANGES!r}), or {READ_LOG!r}",
+        )  # fmt: skip
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""

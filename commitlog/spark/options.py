@@ -9,25 +9,39 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from commitlog.errors import InvalidTransaction
 from commitlog.model.table import parse_table_id
+from commitlog.spark.versions import VersionWanted
 
 KAFKA_PREFIX = "kafka."
+SQL_PREFIX = "option."
 BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
-COMMON = ("table", "path", BOOTSTRAP_SERVERS, "log", "timeoutSeconds")
+REACH = (BOOTSTRAP_SERVERS, "log", "timeoutSeconds")
+COMMON = ("table", "path", *REACH)
 WRITE = ("txnAppId", "txnVersion", "rowsPerFile", "bytesPerFile")
-READ = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag", "columns", "startingVersion")
-PLANNED = ("timestampAsOf", "positionAsOf", "tag", "startingVersion")
-"""Names that are taken, for reads that are not there yet."""
+AS_OF = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag")
+READ = ("read", *AS_OF, "columns", "pushFilters", "batchRows")
+READ_TABLE, READ_CHANGES, READ_LOG = "table", "changes", "log"
+"""What option `read` may be."""
+CHANGES = (
+    *("columns", "endingVersion", "startingVersion", "startingTimestamp"),
+    *("read", "maxRowsPerTrigger", "maxFilesPerTrigger"),
+)
+LOG = ("read", "startingPosition", "maxRowsPerTrigger")
+EARLIEST, LATEST = "earliest", "latest"
 SPARKS_OWN = ("checkpointLocation", "queryName", "outputMode", "header")
 """What Spark puts beside ours."""
 
 ROWS_PER_FILE = 1024 * 1024
 BYTES_PER_FILE = 90 * 1024**3
 """Lance's own defaults."""
+BATCH_ROWS = 16 * 1024
 TIMEOUT_SECONDS = 120.0
+CONNECT_SECONDS = 30.0
+"""The longest wait for a log that doesn't answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,7 @@ class Connection:
     bootstrap_servers: str
     log: str
     settings: tuple[tuple[str, str], ...] = ()
+    connect_seconds: float = CONNECT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +73,39 @@ class ReadOptions:
 
     connection: Connection
     table: str
-    version: int | None = None
+    version: VersionWanted = VersionWanted()
     columns: tuple[str, ...] = ()
+    push_filters: bool = False
+    batch_rows: int = BATCH_ROWS
     timeout_seconds: float = TIMEOUT_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeOptions:
+    """What a stream of changes needs to know."""
+
+    connection: Connection
+    table: str
+    columns: tuple[str, ...] = ()
+    starting_version: str | None = None
+    """A number, `earliest` or `latest`; None: the rows that are there, then what changes."""
+    starting_time_ms: int | None = None
+    ending_version: int | None = None
+    """Of a batch: the last version; None is the head."""
+    rows_per_trigger: int | None = None
+    files_per_trigger: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What a reader of the log needs to know."""
+
+    connection: Connection
+    changes: bool = False
+    """The changes of all tables, instead of the log itself."""
+    starting: str = EARLIEST
+    rows_per_trigger: int | None = None
+    """At most so many outcomes in a batch."""
 
 
 def parse_write(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
@@ -93,6 +138,24 @@ def parse_write(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
     )
 
 
+def parse_batches(options: Mapping[str, str]) -> WriteOptions:
+    """Read the options of a `foreachBatch` function, which names its tables itself.
+
+    Raises:
+        InvalidTransaction: correct the option that `field` names.
+    """
+    names = tuple(name for name in COMMON + WRITE if name not in ("table", "path", "txnVersion"))
+    values = _known(options, names, use="foreachBatch", others=("table", "path", "txnVersion"))
+    return WriteOptions(
+        connection=_connection(values),
+        table="",
+        application_id=values.get("txnappid", ""),
+        rows_per_file=_integer(values, "rowsPerFile", minimum=1) or ROWS_PER_FILE,
+        bytes_per_file=_integer(values, "bytesPerFile", minimum=1) or BYTES_PER_FILE,
+        timeout_seconds=_seconds(values),
+    )
+
+
 def parse_read(options: Mapping[str, str]) -> ReadOptions:
     """Read a batch source's options.
 
@@ -100,16 +163,80 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         InvalidTransaction: correct the option that `field` names.
     """
     values = _known(options, COMMON + READ, use="a read", others=WRITE)
-    for name in PLANNED:
-        if name.lower() in values:
-            raise _bad(name, values[name.lower()], "is not supported yet", "Use versionAsOf")
-    columns = tuple(c.strip() for c in values.get("columns", "").split(",") if c.strip())
     return ReadOptions(
         connection=_connection(values),
         table=_table(values),
-        version=_integer(values, "versionAsOf", minimum=1),
-        columns=columns,
+        version=_version(values),
+        columns=_names(values, "columns"),
+        push_filters=_flag(values, "pushFilters"),
+        batch_rows=_integer(values, "batchRows", minimum=1) or BATCH_ROWS,
         timeout_seconds=_seconds(values),
+    )
+
+
+def parse_changes(options: Mapping[str, str]) -> ChangeOptions:
+    """Read the options of a stream of changes.
+
+    Raises:
+        InvalidTransaction: correct the option that `field` names.
+    """
+    values = _known(options, COMMON + CHANGES, use="a stream of changes", others=WRITE + READ)
+    start = values.get("startingversion", "").lower() or None
+    if start not in (None, EARLIEST, LATEST):
+        start = str(_integer(values, "startingVersion", minimum=1))
+    time_ms = _time_ms(values, "startingTimestamp")
+    rows = _integer(values, "maxRowsPerTrigger", minimum=1)
+    files = _integer(values, "maxFilesPerTrigger", minimum=1)
+    for one, other in (("startingVersion", "startingTimestamp"),
+                       ("maxRowsPerTrigger", "maxFilesPerTrigger")):  # fmt: skip
+        if values.get(one.lower()) and values.get(other.lower()):
+            raise _bad(other, values[other.lower()], f"excludes {one!r}", "Give one of them")
+    return ChangeOptions(
+        connection=_connection(values),
+        table=_table(values),
+        columns=_names(values, "columns"),
+        starting_version=start,
+        starting_time_ms=time_ms,
+        ending_version=_integer(values, "endingVersion", minimum=1),
+        rows_per_trigger=rows,
+        files_per_trigger=files,
+    )
+
+
+def what_to_read(options: Mapping[str, str]) -> str:
+    """Return what a source is to read: a table, a table's changes, or the log.
+
+    Raises:
+        InvalidTransaction: there is nothing of this name.
+    """
+    given = {str(key).lower(): str(value) for key, value in options.items()}
+    wanted = given.get("read", READ_TABLE).lower()
+    known = (READ_TABLE, READ_CHANGES, READ_LOG)
+    if wanted not in known:
+        near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
+        advice = f"Perhaps you mean {near[0]!r}" if near else f"Known are {', '.join(known)}"
+        raise _bad("read", wanted, "names nothing that can be read", advice)
+    is_all = wanted == READ_CHANGES and not (given.get("table") or given.get("path"))
+    return READ_LOG if is_all else wanted
+
+
+def parse_log(options: Mapping[str, str]) -> LogOptions:
+    """Read the options of a source of the log, or of all tables' changes.
+
+    Raises:
+        InvalidTransaction: correct the option that `field` names.
+    """
+    values = _known(options, (*REACH, *LOG), use="a read of the log", others=COMMON + WRITE + READ)
+    starting = values.get("startingposition", EARLIEST).lower()
+    if starting not in (EARLIEST, LATEST):
+        raise _bad(
+            "startingPosition", starting, "is no place to start", f"Use {EARLIEST} or {LATEST}"
+        )
+    return LogOptions(
+        connection=_connection(values),
+        changes=values["read"].lower() == READ_CHANGES,
+        starting=starting,
+        rows_per_trigger=_integer(values, "maxRowsPerTrigger", minimum=1),
     )
 
 
@@ -117,6 +244,10 @@ def _known(
     options: Mapping[str, str], names: tuple[str, ...], *, use: str, others: tuple[str, ...]
 ) -> dict[str, str]:
     values = {str(key).lower(): str(value) for key, value in options.items()}
+    # A table made by SQL has its options twice, beside Spark's own properties (its owner...).
+    by_sql = {key: value for key, value in values.items() if key.startswith(SQL_PREFIX)}
+    if by_sql:
+        values = {key.removeprefix(SQL_PREFIX): value for key, value in by_sql.items()}
     allowed = {name.lower(): name for name in names + SPARKS_OWN}
     for key, value in values.items():
         if key in allowed or key.startswith(KAFKA_PREFIX):
@@ -144,7 +275,12 @@ def _connection(values: Mapping[str, str]) -> Connection:
         for key, value in values.items()
         if key.startswith(KAFKA_PREFIX) and key != BOOTSTRAP_SERVERS
     )
-    return Connection(servers, values.get("log") or "commitlog", tuple(settings))
+    return Connection(
+        servers,
+        values.get("log") or "commitlog",
+        tuple(settings),
+        min(CONNECT_SECONDS, _seconds(values)),
+    )
 
 
 def _table(values: Mapping[str, str]) -> str:
@@ -155,6 +291,44 @@ def _table(values: Mapping[str, str]) -> str:
     (table,) = named
     parse_table_id(table)
     return table
+
+
+def _version(values: Mapping[str, str]) -> VersionWanted:
+    given = [name for name in AS_OF if values.get(name.lower())]
+    if len(given) > 1:
+        raise _bad(given[1], values[given[1].lower()], f"names a version, and so does {given[0]}",
+                   "Give one of them")  # fmt: skip
+    return VersionWanted(
+        version=_integer(values, "versionAsOf", minimum=1),
+        time_ms=_time_ms(values, "timestampAsOf"),
+        position=_integer(values, "positionAsOf", minimum=1),
+        tag=values.get("tag") or None,
+    )
+
+
+def _time_ms(values: Mapping[str, str], name: str) -> int | None:
+    """Read a time in ISO 8601; without a zone it is UTC."""
+    text = values.get(name.lower(), "")
+    if not text:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise _bad(
+            name, text, "is not a time", "Write it as 2013-07-01T12:00:00Z, or 2013-07-01"
+        ) from None
+    return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _names(values: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(c.strip() for c in values.get(name.lower(), "").split(",") if c.strip())
+
+
+def _flag(values: Mapping[str, str], name: str) -> bool:
+    text = values.get(name.lower(), "false").lower()
+    if text not in ("true", "false"):
+        raise _bad(name, text, "is neither true nor false", "Write true or false")
+    return text == "true"
 
 
 def _integer(values: Mapping[str, str], name: str, *, minimum: int) -> int | None:

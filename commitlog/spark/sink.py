@@ -4,7 +4,7 @@ A streaming batch is committed under (application id, sequence) = (query id, bat
 a batch again if it died before Spark noted it, and the rerun's files have other names; the log
 commits the first transaction of a pair and answers the others with it, so each batch lands once.
 Nothing here deletes files, not even `abort`: it also runs after a commit whose answer got lost,
-and then the files belong to the table. What no version names is left to the vacuum.
+and then the files belong to the table. `commitlog orphans` lists what no transaction names.
 
 A streaming writer is made anew for the commit, in another process: only the options and the
 messages reach it. A batch writer is the same, pickled. Both classes rely on messages alone.
@@ -13,141 +13,37 @@ messages reach it. A batch writer is the same, pickled. Both classes rely on mes
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import lance
 import pyarrow as pa
-from lance.fragment import FragmentMetadata, write_fragments
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
     WriterCommitMessage,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from commitlog.errors import InvalidTransaction, Unavailable
-from commitlog.model.records import Application, Outcome, Status
-from commitlog.spark.arrow import check, conform
-from commitlog.spark.options import Connection, WriteOptions
-
-Connect = Callable[[Connection], Any]
-"""What makes a `commitlog.CommitLog` of a connection; another one stands in for it in tests."""
+from commitlog.errors import InvalidTransaction
+from commitlog.model.records import Application
+from commitlog.spark.files import Connect, Files, commit_files, joined, plan, write_files
+from commitlog.spark.options import WriteOptions
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 """Spark's own task properties: not documented, so what they say is checked where it can be."""
 
-RETRY_SECONDS = 0.5
 
-
-@dataclass(frozen=True)
-class Target:
-    """What an executor must know to write files that fit a table. It never asks the log."""
-
-    table: str
-    location: str
-    schema: bytes
-    data_storage_version: str
-    rows_per_file: int
-    bytes_per_file: int
-
-    def arrow_schema(self) -> pa.Schema:
-        """Return the table's schema, field metadata included."""
-        return pa.ipc.read_schema(pa.BufferReader(self.schema))
-
-
-@dataclass
 class Written(WriterCommitMessage):
     """What one task wrote, and in which query and batch it ran."""
 
-    fragments: tuple[str, ...]
-    rows: int
-    query_id: str = ""
-    batch_id: str = ""
-
-
-def plan(options: WriteOptions, schema: StructType, connect: Connect) -> Target:
-    """Look the table up and check that the query's columns fit it, before any executor starts."""
-    info = connect(options.connection).table(options.table)
-    check(to_arrow_schema(schema, timezone="UTC"), info.schema, options.table)
-    return Target(
-        table=options.table,
-        location=info.location,
-        schema=info.schema.serialize().to_pybytes(),
-        data_storage_version=info.data_storage_version,
-        rows_per_file=options.rows_per_file,
-        bytes_per_file=options.bytes_per_file,
-    )
-
-
-def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> tuple[tuple[str, ...], int]:
-    """Stream batches into new fragments; return them as JSON, and how many rows they hold."""
-    schema = target.arrow_schema()
-    fitted = conform(batches, schema)
-    first = next(fitted, None)
-    if first is None:
-        return (), 0
-
-    def rest() -> Iterator[pa.RecordBatch]:
-        yield first
-        yield from fitted
-
-    fragments = write_fragments(
-        pa.RecordBatchReader.from_batches(schema, rest()),
-        target.location,
-        schema=schema,
-        max_rows_per_file=target.rows_per_file,
-        max_bytes_per_file=target.bytes_per_file,
-        data_storage_version=target.data_storage_version or None,
-    )
-    rows = sum(int(fragment.physical_rows) for fragment in fragments)
-    return tuple(json.dumps(fragment.to_json()) for fragment in fragments), rows
-
-
-def commit_files(
-    log: Any,
-    options: WriteOptions,
-    fragments: Sequence[str],
-    *,
-    overwrite: bool,
-    application: Application | None,
-    wait: str,
-) -> Outcome | None:
-    """Commit what the executors wrote as one transaction; no files and no overwrite: nothing.
-
-    Raises:
-        CommitConflict: the log refused it; the message says what to do.
-        OutcomeUnknown: run the batch again, under the same application id and sequence.
-    """
-    if not fragments and not overwrite:
-        return None
-    files = [FragmentMetadata.from_json(text) for text in fragments]
-    deadline = time.monotonic() + options.timeout_seconds
-    while True:
-        if overwrite:
-            schema = log.table(options.table).schema
-            operation: Any = lance.LanceOperation.Overwrite(schema, files)
-        else:
-            operation = lance.LanceOperation.Append(files)
-        left = max(1.0, deadline - time.monotonic())
-        try:
-            ticket = log.submit(options.table, operation, application=application)
-            outcome: Outcome = ticket.result(timeout=left, wait=wait)
-        except Unavailable:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(RETRY_SECONDS)
-            continue
-        # The files stand by themselves: what was retryable is the same request over a newer head.
-        if outcome.status is not Status.RETRYABLE or time.monotonic() > deadline:
-            return outcome.raise_for_conflict()
+    def __init__(self, files: Files, query_id: str = "", batch_id: str = "") -> None:
+        """Keep them."""
+        self.files = files
+        self.query_id = query_id
+        self.batch_id = batch_id
 
 
 class StreamSink(DataSourceStreamArrowWriter):
@@ -167,14 +63,13 @@ class StreamSink(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write one task's rows; runs on an executor."""
         query_id, batch_id = _streaming_identity()
-        fragments, rows = write_files(iterator, self.target)
-        return Written(fragments, rows, query_id, batch_id)
+        return Written(write_files(iterator, self.target), query_id, batch_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit one micro-batch; runs on the driver's host."""
         written = [message for message in messages if isinstance(message, Written)]
-        fragments = [text for message in written for text in message.fragments]
-        if not fragments and not self.overwrite:
+        files = joined(message.files for message in written)
+        if not files.fragments and not self.overwrite:
             return
         query_id = _agreed_query_id(written, batchId, self.checkpoint)
         application = Application(
@@ -183,7 +78,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         commit_files(
             self.connect(self.options.connection),
             self.options,
-            fragments,
+            self.target,
+            files,
             overwrite=self.overwrite,
             application=application,
             wait="committed",
@@ -207,21 +103,25 @@ class BatchSink(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write one task's rows; runs on an executor."""
-        fragments, rows = write_files(iterator, self.target)
-        return Written(fragments, rows)
+        return Written(write_files(iterator, self.target), *_streaming_identity())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the job; runs on the driver's host."""
         written = [message for message in messages if isinstance(message, Written)]
         application = None
         if self.options.application_sequence is not None:
+            # Within foreachBatch: two streams that share an id are told apart by their queries.
+            runs = {message.query_id for message in written if message.query_id}
             application = Application(
-                self.options.application_id, self.options.application_sequence
+                self.options.application_id,
+                self.options.application_sequence,
+                runs.pop() if len(runs) == 1 else "",
             )
         commit_files(
             self.connect(self.options.connection),
             self.options,
-            [text for message in written for text in message.fragments],
+            self.target,
+            joined(message.files for message in written),
             overwrite=self.overwrite,
             application=application,
             wait="readable",

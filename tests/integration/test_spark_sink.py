@@ -42,15 +42,11 @@ spark.dataSource.register(FakeDataSource)
 OPTIONS = {"table": "nyc$events", "kafka.bootstrap.servers": str(root)}
 COLUMNS = ["id", "timestamp_seconds(id) AS at",
            "array(cast(id AS double), cast(1 AS double)) AS vector"]
-def stream(mode="append", **options):
+def stream():
     source = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
-    frame = source.json(str(root / "input"))
-    if mode == "complete":
-        frame = frame.groupBy((frame.id % 3).alias("id")).count().selectExpr("id")
-    else:
-        frame = frame.selectExpr(*COLUMNS)
-    return (frame.writeStream.format("commitlog").options(**OPTIONS).options(**options)
-            .outputMode(mode).option("checkpointLocation", str(root / "checkpoint"))
+    frame = source.json(str(root / "input")).selectExpr(*COLUMNS)
+    return (frame.writeStream.format("commitlog").options(**OPTIONS)
+            .option("checkpointLocation", str(root / "checkpoint"))
             .trigger(availableNow=True).start())
 def failure(action):
     try:
@@ -163,22 +159,6 @@ tell(
     assert ids(log) == []
 
 
-def test_a_stream_commits_each_batch_under_its_query_and_number(log: FakeLog) -> None:
-    put_files(log, range(10), range(0), range(10, 30))
-    run(log, "query = stream(); query.awaitTermination(); tell(id=query.id)")
-    query_id = json.loads((log.root / "told.json").read_text())["id"]
-    assert ids(log) == list(range(30))
-    assert keys(log) == [[TABLE, query_id, 0], [TABLE, query_id, 2]], "an empty batch is no commit"
-    assert {entry["run"] for entry in log.journal()} == {query_id}
-
-
-def test_complete_mode_replaces_the_rows(log: FakeLog) -> None:
-    put_files(log, range(10), range(10, 20))
-    run(log, "stream('complete').awaitTermination()")
-    assert [entry["operation"] for entry in log.journal()] == ["Overwrite", "Overwrite"]
-    assert ids(log) == [0, 1, 2]
-
-
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_batch_lands_once_whenever_the_driver_is_killed(log: FakeLog, when: str) -> None:
     put_files(log, *(range(start, start + 10) for start in range(0, 50, 10)))
@@ -190,19 +170,3 @@ def test_a_batch_lands_once_whenever_the_driver_is_killed(log: FakeLog, when: st
     numbers = [key[2] for key in keys(log)]
     assert numbers == [0, 1, 2, 3, 4]
     assert len({key[1] for key in keys(log)}) == 1
-
-
-def test_foreach_batch_writes_under_the_jobs_own_numbers(log: FakeLog) -> None:
-    put_files(log, range(10), range(10, 20))
-    program = """
-def write(frame, batch_id):
-    (frame.selectExpr(*COLUMNS).write.format("commitlog").options(**OPTIONS)
-     .options(txnAppId="mine", txnVersion=batch_id).mode("append").save())
-source = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
-query = (source.json(str(root / "input")).writeStream.foreachBatch(write)
-         .option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True).start())
-query.awaitTermination()
-"""
-    run(log, program)
-    assert keys(log) == [[TABLE, "mine", 0], [TABLE, "mine", 1]]
-    assert ids(log) == list(range(20))

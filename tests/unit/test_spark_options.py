@@ -3,7 +3,8 @@
 import pytest
 
 from commitlog.errors import InvalidTransaction
-from commitlog.spark.options import Connection, parse_read, parse_write
+from commitlog.spark.options import Connection, parse_batches, parse_read, parse_write
+from commitlog.spark.versions import VersionWanted
 
 BASE = {"table": "nyc$flights", "kafka.bootstrap.servers": "localhost:9092"}
 
@@ -28,6 +29,34 @@ def test_names_are_read_in_any_case() -> None:
 
 def test_columns_are_a_list() -> None:
     assert parse_read({**BASE, "columns": " carrier, flight ,"}).columns == ("carrier", "flight")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, VersionWanted()),
+        ({"versionAsOf": "3"}, VersionWanted(version=3)),
+        ({"positionAsOf": "17"}, VersionWanted(position=17)),
+        ({"tag": "best"}, VersionWanted(tag="best")),
+        ({"timestampAsOf": "2013-07-01"}, VersionWanted(time_ms=1372636800000)),
+        ({"timestampAsOf": "2013-07-01T02:00+02:00"}, VersionWanted(time_ms=1372636800000)),
+    ],
+)
+def test_a_version_is_named_in_four_ways(given: dict[str, str], expected: VersionWanted) -> None:
+    assert parse_read({**BASE, **given}).version == expected
+
+
+def test_foreach_batch_takes_no_table() -> None:
+    reached = {key: value for key, value in BASE.items() if key != "table"}
+    assert parse_batches({**reached, "txnAppId": "cdc"}).application_id == "cdc"
+    with pytest.raises(InvalidTransaction, match="not an option of foreachBatch"):
+        parse_batches(BASE)
+
+
+def test_a_table_made_by_sql_brings_properties_of_sparks() -> None:
+    twice = BASE | {f"option.{name}": value for name, value in BASE.items()}
+    by_sql = {**twice, "owner": "me", "provider": "commitlog", "location": "file:/x"}
+    assert parse_read(by_sql) == parse_read(BASE)
 
 
 def test_what_spark_adds_is_no_error() -> None:
@@ -65,7 +94,9 @@ def test_a_wrong_write_says_what_to_change(
     [
         ({"rowsPerFile": "5"}, "rowsPerFile", "not an option of a read"),
         ({"versionAsOf": "0"}, "versionAsOf", "whole number from 1"),
-        ({"timestampAsOf": "2013-01-01"}, "timestampAsOf", "Use versionAsOf"),
+        ({"timestampAsOf": "yesterday"}, "timestampAsOf", "is not a time"),
+        ({"tag": "x", "versionAsOf": "1"}, "tag", "and so does versionAsOf"),
+        ({"pushFilters": "yes"}, "pushFilters", "neither true nor false"),
         ({"colums": "a"}, "colums", "Perhaps you mean 'columns'"),
     ],
 )

@@ -1,0 +1,138 @@
+"""Audit on Spark: is the chain whole, would everything be decided again as it was?
+
+    audit(spark, {"kafka.bootstrap.servers": "HOST:PORT"}, into="/data/audit")
+
+The chain and the rows of the index are read in stretches, by as many tasks as there are. Deciding
+again needs the state that all earlier records made, so that is one task per partition of the log.
+With `into`, the log and the versions are there as Parquet afterwards, rebuilt from nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from commitlog.spark.connection import connect as connect_to
+from commitlog.spark.datasource import CommitLogDataSource
+from commitlog.spark.log_positions import outcomes_end
+from commitlog.spark.mapping import map_arrow
+from commitlog.spark.options import Connection, parse_log
+from commitlog.spark.recompute import Audited, Difference, audit_partition
+
+Progress = Callable[[int, int, int], None]
+"""Called with a partition of the log, the outcomes done and the outcomes records to be read."""
+
+POLL_SECONDS = 1.0
+
+
+def audit(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    *,
+    into: str = "",
+    on_progress: Progress | None = None,
+    connect: Callable[[Connection], Any] = connect_to,
+) -> list[Audited]:
+    """Audit all partitions of a log up to their present ends.
+
+    `options` are those that reach the log. `into` is a folder for the Parquet files `log` and
+    `versions`; it must not hold any. Progress is told where executors share a file system with
+    the driver.
+
+    Raises CorruptLog (from a task) where a chain is broken.
+    """
+    parsed = parse_log({**options, "read": "log"})
+    log = connect(parsed.connection).runtime().log
+    ends = [(number, outcomes_end(log, number)) for number in range(log.partitions())]
+    if into:
+        spark.dataSource.register(CommitLogDataSource)
+        _write_index(spark, options, into)
+    with tempfile.TemporaryDirectory(prefix="commitlog-audit-") as folder:
+        task = partial(_audit, connection=parsed.connection, connect=connect, folder=folder)
+        frame = spark.createDataFrame(ends, "partition int, end long")
+        jobs = map_arrow(frame.repartition(len(ends), "partition"), task, "found string")
+        done = threading.Event()
+        watcher = threading.Thread(
+            target=_watch, args=(Path(folder), dict(ends), on_progress, done), daemon=True
+        )
+        watcher.start()
+        try:
+            rows = jobs.collect()
+        finally:
+            done.set()
+            watcher.join()
+    return sorted((_from_json(row.found) for row in rows), key=lambda one: one.partition)
+
+
+def versions_of(log: DataFrame) -> DataFrame:
+    """Return one row per version that a log's rows (`read` = `log`) made, as the index has them."""
+    each = log.filter("status = 'committed' AND answers IS NULL").select(
+        "*", f.explode("operations").alias("made")
+    )
+    names = ("table", "version", "operation", "incarnation", "rebased_over", "rows_added")
+    return each.filter("made.version IS NOT NULL").select(
+        *(f.col(f"made.{name}") for name in (*names, "rows_removed", "bytes_added")),
+        *("time", "partition", "sequence", "transaction_id", "principal"),
+    )
+
+
+def _write_index(spark: SparkSession, options: Mapping[str, str], into: str) -> None:
+    log = spark.read.format("commitlog").options(**options).option("read", "log").load()
+    log.write.parquet(f"{into}/log")
+    versions_of(spark.read.parquet(f"{into}/log")).write.parquet(f"{into}/versions")
+
+
+def _audit(
+    batches: Iterable[pa.RecordBatch],
+    connection: Connection,
+    connect: Callable[[Connection], Any],
+    folder: str,
+) -> Iterator[pa.RecordBatch]:
+    """Audit the partitions named in the rows; runs on an executor."""
+    log = connect(connection).runtime().log
+    for batch in batches:
+        for row in batch.to_pylist():
+            note = partial(_note, Path(folder), row["partition"])
+            found = audit_partition(log, row["partition"], row["end"], note)
+            yield pa.RecordBatch.from_pydict({"found": [json.dumps(found.to_json())]})
+
+
+def _note(folder: Path, partition: int, done: int, offset: int) -> None:
+    """Leave a task's progress where the driver may find it."""
+    if folder.is_dir():
+        path = folder / f"{partition}.json"
+        path.with_suffix(".tmp").write_text(json.dumps([done, offset]))
+        path.with_suffix(".tmp").replace(path)
+
+
+def _watch(
+    folder: Path, ends: dict[int, int], on_progress: Progress | None, done: threading.Event
+) -> None:
+    told: dict[int, int] = {}
+    is_over = False
+    while on_progress is not None and not is_over:
+        is_over = done.wait(POLL_SECONDS)
+        for number, end in ends.items():
+            path = folder / f"{number}.json"
+            if not path.exists():
+                continue
+            count, _ = json.loads(path.read_text())
+            if told.get(number) != count:
+                told[number] = count
+                on_progress(number, count, end)
+
+
+def _from_json(text: str) -> Audited:
+    body = json.loads(text)
+    del body["ok"]
+    body["differences"] = [Difference(**one) for one in body["differences"]]
+    return Audited(**body)

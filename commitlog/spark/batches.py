@@ -1,0 +1,196 @@
+"""`foreachBatch`: one micro-batch into one table or many, appended or merged, as one record.
+
+    def write(batch, frame):
+        batch.append("shop$events", frame)
+        batch.merge("shop$orders", frame.filter("kind = 'order'"), on="id")
+
+    frame.writeStream.foreachBatch(each_batch(write, OPTIONS)).start()
+
+All of it commits, or nothing, once per batch: under the query's id, or `txnAppId`, and the
+batch's number. A retryable conflict has the function called again with the same frame, so it must
+do nothing else that may not be done twice.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import lance
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+
+from commitlog.client.rows import Prepared, remove_files
+from commitlog.client.tables import TableInfo
+from commitlog.errors import InvalidTransaction, RetryableConflict, Unavailable
+from commitlog.model.records import Application, Outcome
+from commitlog.spark.arrow import arrow_schema, check
+from commitlog.spark.connection import connect as connect_to
+from commitlog.spark.files import Connect, Files, Target, joined, target_of, write_files
+from commitlog.spark.mapping import map_arrow
+from commitlog.spark.merge import Merge, NothingToDo, Source, prepare
+from commitlog.spark.options import WriteOptions, parse_batches
+from commitlog.spark.sink import QUERY_ID
+
+FILES_SCHEMA = "fragments array<string>, rows long, keys binary"
+BACKOFF_SECONDS = (0.05, 1.0)
+
+
+class Batch:
+    """One micro-batch's transaction: what it adds to tables, and what it merges into them."""
+
+    def __init__(self, log: Any, options: WriteOptions) -> None:
+        """Start empty."""
+        self._log = log
+        self._options = options
+        self._parts: list[tuple[TableInfo, Prepared]] = []
+
+    def append(self, table: str, frame: DataFrame) -> None:
+        """Write a frame's rows; they are in the table once the batch is committed."""
+        info = self._log.table(table)
+        check(arrow_schema(frame.schema, table), info.schema, table)
+        target = target_of(
+            info,
+            table,
+            rows_per_file=self._options.rows_per_file,
+            bytes_per_file=self._options.bytes_per_file,
+        )
+        files = write_frame(frame, target)
+        if files.fragments:
+            operation = lance.LanceOperation.Append(files.metadata())
+            self._parts.append((info, Prepared(operation, 0, keys=files.key_hashes(target))))
+
+    def merge(
+        self,
+        table: str,
+        frame: DataFrame,
+        on: str | Sequence[str],
+        *,
+        update: bool = True,
+        insert: bool = True,
+        delete_where: str = "",
+        **options: Any,
+    ) -> None:
+        """Update, insert and delete rows of a table by key; see `commitlog.spark.merge`."""
+        wanted = Merge.of(on, update=update, insert=insert, delete_where=delete_where, **options)
+        info = self._log.table(table)
+        with Source(frame, wanted, info) as rows:
+            try:
+                self._parts.append((info, prepare(self._log, info, rows, wanted, self._options)))
+            except NothingToDo:
+                return
+
+    def commit(self, application: Application, timeout: float) -> Outcome | None:
+        """Commit it all as one record; None if there was nothing to do.
+
+        Raises:
+            RetryableConflict: somebody else won on rows that were merged; the files are removed.
+        """
+        if not self._parts:
+            return None
+        transaction = self._log.transact(application=application, timeout=timeout)
+        try:
+            with transaction as record:
+                for info, part in self._parts:
+                    record.submit(
+                        info.table_id,
+                        part.operation,
+                        read_version=part.read_version or None,
+                        affected_rows=part.affected,
+                        inserted_keys=part.keys,
+                    )
+        except RetryableConflict:
+            for info, part in self._parts:
+                remove_files(info, part)
+            raise
+        outcome: Outcome = transaction.outcome
+        return outcome
+
+
+def each_batch(
+    write: Callable[[Batch, DataFrame], object],
+    options: Mapping[str, str],
+    *,
+    connect: Connect = connect_to,
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for `foreachBatch` that commits what `write` does as one record.
+
+    `options` are those of format `commitlog` but `table`; `txnAppId` names the stream where its
+    query's id won't do.
+    """
+    parsed = parse_batches(options)
+
+    def run(frame: DataFrame, batch_id: int) -> None:
+        application = _application(frame, batch_id, parsed)
+        log = connect(parsed.connection)
+        deadline = time.monotonic() + parsed.timeout_seconds
+        frame.persist(StorageLevel.MEMORY_AND_DISK)
+        try:
+            for failures in range(1000):
+                batch = Batch(log, parsed)
+                write(batch, frame)
+                try:
+                    batch.commit(application, max(1.0, deadline - time.monotonic()))
+                    return
+                except (RetryableConflict, Unavailable):
+                    if time.monotonic() > deadline:
+                        raise
+                low, high = BACKOFF_SECONDS
+                time.sleep(random.uniform(low, min(high, low * 2**failures)))
+        finally:
+            frame.unpersist()
+
+    return run
+
+
+def upsert(
+    table: str,
+    on: str | Sequence[str],
+    options: Mapping[str, str],
+    *,
+    connect: Connect = connect_to,
+    **merge_options: Any,
+) -> Callable[[DataFrame, int], None]:
+    """Return a function for `foreachBatch` that merges each batch into one table by key."""
+    return each_batch(
+        lambda batch, frame: batch.merge(table, frame, on, **merge_options),
+        options,
+        connect=connect,
+    )
+
+
+def write_frame(frame: DataFrame, target: Target) -> Files:
+    """Have the executors write a frame's rows; nothing is committed."""
+    rows = map_arrow(frame, partial(_write, target=target), FILES_SCHEMA).collect()
+    return joined(
+        Files(tuple(row.fragments), row.rows, None if row.keys is None else bytes(row.keys))
+        for row in rows
+    )
+
+
+def _write(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
+    """Write one task's rows; runs on an executor."""
+    files = write_files(batches, target)
+    yield pa.RecordBatch.from_arrays(
+        [
+            pa.array([list(files.fragments)], pa.list_(pa.string())),
+            pa.array([files.rows], pa.int64()),
+            pa.array([files.keys], pa.binary()),
+        ],
+        ["fragments", "rows", "keys"],
+    )
+
+
+def _application(frame: DataFrame, batch_id: int, options: WriteOptions) -> Application:
+    query_id = frame.sparkSession.sparkContext.getLocalProperty(QUERY_ID) or ""
+    if not (options.application_id or query_id):
+        raise InvalidTransaction(
+            "cannot tell which streaming query this is",
+            field="txnAppId",
+            advice="Set option 'txnAppId' to a name that no other stream has",
+        )
+    return Application(options.application_id or query_id, int(batch_id), query_id)

@@ -1,0 +1,231 @@
+"""Changes of one table as a stream: `spark.readStream.format("commitlog").option("table", …)`.
+
+An offset names the next thing to read: a version, and a part of it. It is all that a restart
+needs, so a batch that is run again reads the same rows. Without a start the stream begins with
+the rows that the table has now, as insertions, and goes on with the changes after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from commitlog.errors import InvalidTransaction
+from commitlog.spark.changes import (
+    CHANGE_COLUMNS,
+    Part,
+    parts_of,
+    read_part,
+    snapshot_parts,
+)
+from commitlog.spark.options import EARLIEST, LATEST, ChangeOptions, Connection
+from commitlog.spark.source import spark_schema, to_spark
+from commitlog.spark.versions import TableVersions
+
+Offset = dict[str, Any]
+"""`version`, `part` and `snapshot` of what comes next, and the table's `incarnation`."""
+PLANS_KEPT = 64
+NOTHING = Part("", 0, 0, 0, False)
+"""A batch has one part at least."""
+
+
+class ChangePartition(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: Part) -> None:
+        """Keep the part."""
+        super().__init__(part)
+        self.part = part
+
+
+def change_schema(options: ChangeOptions, connect: Callable[[Connection], Any]) -> StructType:
+    """Return the table's present columns and those of a change."""
+    info = connect(options.connection).table(options.table)
+    clash = [name for name in CHANGE_COLUMNS.names if name in info.schema.names]
+    if clash:
+        raise InvalidTransaction(
+            f"{options.table} has a column {clash[0]!r} of its own", field="columns",
+            value=clash[0], advice="Name the columns to be read in option 'columns'",
+        )  # fmt: skip
+    return StructType(
+        spark_schema(info.schema, options.table, options.columns).fields
+        + from_arrow_schema(CHANGE_COLUMNS).fields
+    )
+
+
+class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One query's source; lives in a process of the driver's, and `read` on executors."""
+
+    def __init__(
+        self, options: ChangeOptions, schema: StructType, connect: Callable[[Connection], Any]
+    ) -> None:
+        """Take the options; nothing is asked yet."""
+        self.options = options
+        self.schema = schema
+        self.connect = connect
+        self.last_version: int | None = None
+        """Where a query that ends by itself stops; None: at the head."""
+        self._plans: dict[tuple[str, int, bool], list[Part]] = {}
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Return where a new query starts."""
+        versions = self._versions()
+        head, start = versions.info.version, self.options.starting_version
+        if self.options.starting_time_ms is not None:
+            return _offset(versions, versions.first_after(self.options.starting_time_ms - 1))
+        if start == LATEST:
+            return _offset(versions, head + 1)
+        if start == EARLIEST:
+            return _offset(versions, versions.first())
+        if start is None:
+            return _offset(versions, head, snapshot=True)
+        if int(start) > head + 1:
+            raise InvalidTransaction(
+                f"version {start} of {self.options.table} is in the future: the head is {head}",
+                field="startingVersion", value=start,
+                advice=f"Start at {head + 1} for what comes next",
+            )  # fmt: skip
+        return _offset(versions, int(start))
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how much a batch takes at most."""
+        if self.options.rows_per_trigger is not None:
+            return ReadMaxRows(self.options.rows_per_trigger)
+        if self.options.files_per_trigger is not None:
+            return ReadMaxFiles(self.options.files_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix where the query ends."""
+        self.last_version = self._versions().info.version
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Return where the next batch ends: at the head, or where the limit is reached."""
+        versions = self._versions(start)
+        head = versions.info.version
+        if self.last_version is not None:
+            head = min(head, self.last_version)
+        version, number, snapshot = _place(start)
+        if isinstance(limit, ReadAllAvailable):
+            return start if version > head else _offset(versions, head + 1)
+        left = limit.max_rows if isinstance(limit, ReadMaxRows) else limit.max_files  # type: ignore[attr-defined]
+        took_any = False
+        while version <= head:
+            parts = self._plan(versions, version, snapshot)
+            for part in parts[number:]:
+                left -= part.rows if isinstance(limit, ReadMaxRows) else 1
+                if left < 0 and took_any:
+                    return _offset(versions, version, number, snapshot=snapshot)
+                # One part at least, or a large one would never be read.
+                took_any, number = True, number + 1
+            version, number, snapshot = version + 1, 0, False
+        return _offset(versions, version)
+
+    def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Return where the table is now, for the query's progress."""
+        versions = self._versions()
+        return _offset(versions, versions.info.version + 1)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return the parts from one offset up to another."""
+        versions = self._versions(start)
+        version, number, snapshot = _place(start)
+        last_version, last_number, _ = _place(end)
+        chosen: list[Part] = []
+        while (version, number) < (last_version, last_number):
+            parts = self._plan(versions, version, snapshot)
+            stop = last_number if version == last_version else len(parts)
+            chosen.extend(parts[number:stop])
+            if version == last_version:
+                break
+            version, number, snapshot = version + 1, 0, False
+        return [ChangePartition(part) for part in chosen]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield one part's changes; runs on an executor."""
+        assert isinstance(partition, ChangePartition)
+        if partition.part == NOTHING:
+            return
+        schema = to_arrow_schema(self.schema, timezone="UTC")
+        own = set(CHANGE_COLUMNS.names)
+        columns = [name for name in schema.names if name not in own]
+        for batch in read_part(partition.part, columns):
+            if batch.num_rows:
+                yield to_spark(batch, schema)
+
+    def _plan(self, versions: TableVersions, version: int, snapshot: bool) -> list[Part]:
+        key = (versions.info.incarnation, version, snapshot)
+        found = self._plans.get(key)
+        if found is None:
+            make = snapshot_parts if snapshot else parts_of
+            found = make(versions, version)
+            while len(self._plans) >= PLANS_KEPT:
+                self._plans.pop(next(iter(self._plans)))
+            self._plans[key] = found
+        return found
+
+    def _versions(self, start: Offset | None = None) -> TableVersions:
+        log = self.connect(self.options.connection)
+        info = log.table(self.options.table)
+        if start is not None and start["incarnation"] != info.incarnation:
+            raise InvalidTransaction(
+                f"{self.options.table} was dropped and made again since this query began",
+                field="table", value=self.options.table,
+                advice="Start the query with a new checkpoint",
+            )  # fmt: skip
+        return TableVersions(log.runtime(), info)
+
+
+class ChangeReader(DataSourceReader):
+    """The changes of a range of versions, as a batch; from the first version on, if none is named.
+
+    A batch has no rows before its start: it tells changes only.
+    """
+
+    def __init__(
+        self, options: ChangeOptions, schema: StructType, connect: Callable[[Connection], Any]
+    ) -> None:
+        """Fix the range."""
+        given = options.starting_version is not None or options.starting_time_ms is not None
+        start = options if given else replace(options, starting_version=EARLIEST)
+        self._stream = ChangeStream(start, schema, connect)
+        self._stream.last_version = options.ending_version
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return the parts of all versions in the range."""
+        start = self._stream.initialOffset()
+        return self._stream.partitions(
+            start, self._stream.latestOffset(start, ReadAllAvailable())
+        ) or [ChangePartition(NOTHING)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield one part's changes; runs on an executor."""
+        return self._stream.read(partition)
+
+
+def _offset(
+    versions: TableVersions, version: int, part: int = 0, *, snapshot: bool = False
+) -> Offset:
+    return {
+        "incarnation": versions.info.incarnation,
+        "version": version,
+        "part": part,
+        "snapshot": snapshot,
+    }
+
+
+def _place(offset: Offset) -> tuple[int, int, bool]:
+    return int(offset["version"]), int(offset["part"]), bool(offset["snapshot"])

@@ -1,0 +1,266 @@
+"""What a version changed, row by row: the difference of two manifests, then of their rows.
+
+A version adds fragments, removes fragments, deletes rows of fragments, or replaces some of their
+columns. Rows that only moved (compaction) did not change. An update is a row that went and a row
+that came under one stable row id; where row ids aren't stable it is a deletion and an insertion,
+since nothing in the table says that they are one row. Adding and dropping columns changes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from commitlog.core.manifest import diff
+from commitlog.errors import NoSuchVersion
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.spark.versions import TableVersions, Version
+
+INSERT, DELETE = "insert", "delete"
+BEFORE, AFTER = "update_preimage", "update_postimage"
+CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = (
+    "_change_type",
+    "_commit_version",
+    "_commit_timestamp",
+)
+CHANGE_COLUMNS = pa.schema(
+    [
+        pa.field(CHANGE_TYPE, pa.string(), nullable=False),
+        pa.field(COMMIT_VERSION, pa.int64(), nullable=False),
+        pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", "UTC"), nullable=False),
+    ]
+)
+"""Spark's names of a change's own columns."""
+
+ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
+ROWS_STAY = frozenset(
+    {"Rewrite", "CreateIndex", "ReserveFragments", "UpdateConfig", "UpdateBases"}
+    | {"Merge", "Project", "UpdateMemWalState"}
+)
+"""Operations that change no row's values."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one task reads: changes of one version, in terms of fragments."""
+
+    location: str
+    version: int
+    time_us: int
+    before: int
+    """The version to compare with; 0 is an empty table."""
+    stable_row_ids: bool
+    added: tuple[int, ...] = ()
+    removed: tuple[int, ...] = ()
+    thinned: tuple[int, ...] = ()
+    """Fragments that lost rows (or, restored, got some back)."""
+    patched: tuple[int, ...] = ()
+    """Fragments with other values in some columns."""
+    rows: int = 0
+    """About how many rows it holds."""
+
+
+def parts_of(versions: TableVersions, version: int) -> list[Part]:
+    """Return what a version changed, in parts that can be read apart from each other."""
+    after = versions.read(version)
+    if after.operation in ROWS_STAY:
+        return []
+    if version == 1:
+        return _whole(versions, after, 1)
+    if versions.is_deleted(version - 1):
+        raise NoSuchVersion(
+            f"the changes of version {version} of {versions.info.name} cannot be told: version"
+            f" {version - 1} was deleted. Start at a later version"
+        )
+    return _parts(versions, versions.read(version - 1), after)
+
+
+def snapshot_parts(versions: TableVersions, version: int) -> list[Part]:
+    """Return a version's rows as if they were inserted by it, one part per fragment."""
+    return _whole(versions, versions.read(version), version)
+
+
+def _whole(versions: TableVersions, after: Version, version: int) -> list[Part]:
+    return [
+        _part(versions, after, 0, added=(number,), rows=_live(encoded))
+        for number, encoded in after.state.fragments.items()
+    ]
+
+
+def _parts(versions: TableVersions, before: Version, after: Version) -> list[Part]:
+    old, version = before.state.fragments, before.state.version
+    delta = diff(before.state, after.state)
+    removed, changed = delta.removed, dict(delta.fragments)
+    added = [number for number in changed if number not in old]
+    both = [number for number in changed if number in old]
+    patched = [n for n in both if _files(old[n]) != _files(changed[n])]
+    whole = [number for number in both if number not in patched]
+    thinned = [n for n in whole if _deleted(old[n]) != _deleted(changed[n])]
+    if not (removed or thinned or patched):
+        # Only insertions: as many tasks as there are fragments.
+        return [_part(versions, after, version, added=(n,), rows=_live(changed[n])) for n in added]
+    rows = sum(_live(changed[n]) for n in added) + sum(_live(old[n]) for n in removed)
+    rows += sum(abs(_live(old[n]) - _live(changed[n])) for n in thinned)
+    rows += sum(2 * _live(changed[n]) for n in patched)
+    return [
+        _part(
+            versions, after, version,
+            added=tuple(added), removed=removed, thinned=tuple(thinned), patched=tuple(patched),
+            rows=rows,
+        )
+    ]  # fmt: skip
+
+
+def _part(
+    versions: TableVersions,
+    after: Version,
+    before: int,
+    *,
+    rows: int,
+    added: tuple[int, ...] = (),
+    removed: tuple[int, ...] = (),
+    thinned: tuple[int, ...] = (),
+    patched: tuple[int, ...] = (),
+) -> Part:
+    info = versions.info
+    return Part(
+        info.location, after.state.version, after.time_us, before, info.stable_row_ids,
+        added, removed, thinned, patched, rows,
+    )  # fmt: skip
+
+
+def _live(encoded: bytes) -> int:
+    fragment = DataFragment.FromString(encoded)
+    return int(fragment.physical_rows - fragment.deletion_file.num_deleted_rows)
+
+
+def _deleted(encoded: bytes) -> bytes:
+    file = DataFragment.FromString(encoded).deletion_file
+    return file.SerializeToString(deterministic=True)
+
+
+def _files(encoded: bytes) -> list[bytes]:
+    fragment = DataFragment.FromString(encoded)
+    parts = [*fragment.files, *fragment.overlays]
+    return [part.SerializeToString(deterministic=True) for part in parts]
+
+
+def read_part(part: Part, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+    """Yield a part's changed rows with `CHANGE_COLUMNS`; columns that a version lacks are left out.
+
+    What went comes before what came.
+    """
+    wanted = list(columns)
+    new = lance.dataset(part.location, version=part.version)
+    if not (part.removed or part.thinned or part.patched):
+        for batch in _scan(new, part.added, wanted):
+            yield _labelled(batch, INSERT, part)
+        return
+    old = lance.dataset(part.location, version=part.before)
+    went, came = _moves(old, new, part)
+    kept = pa.array([], pa.uint64())
+    if part.stable_row_ids:
+        kept = _values(went.filter(pc.is_in(went[ROW_ID], value_set=_values(came, ROW_ID))), ROW_ID)
+    for dataset, fragments, rows, kinds in (
+        (old, (*part.removed, *part.thinned), went, (DELETE, BEFORE)),
+        (new, (*part.added, *part.thinned), came, (INSERT, AFTER)),
+    ):
+        addresses = _values(rows, ROW_ADDRESS)
+        for batch in _scan(dataset, fragments if len(addresses) else (), wanted):
+            found = batch.filter(pc.is_in(batch.column(ROW_ADDRESS), value_set=addresses))
+            yield from _by_kind(found, kept, kinds, part)
+    for number in part.patched:
+        yield from _patched(old, new, number, wanted, part)
+
+
+def _moves(
+    old: lance.LanceDataset, new: lance.LanceDataset, part: Part
+) -> tuple[pa.Table, pa.Table]:
+    """Return the addresses and row ids of what went, and of what came."""
+    before = _rows(old, (*part.removed, *part.thinned))
+    after = _rows(new, (*part.added, *part.thinned))
+    went = before.filter(pc.invert(_same_place(before, after)))
+    return went, after.filter(pc.invert(_same_place(after, before)))
+
+
+def _rows(dataset: lance.LanceDataset, fragments: tuple[int, ...]) -> pa.Table:
+    schema = pa.schema([(ROW_ADDRESS, pa.uint64()), (ROW_ID, pa.uint64())])
+    batches = [batch.select(schema.names) for batch in _scan(dataset, fragments, [])]
+    return pa.Table.from_batches(batches, schema)
+
+
+def _values(rows: pa.Table, name: str) -> pa.Array:
+    return rows[name].combine_chunks()
+
+
+def _scan(
+    dataset: lance.LanceDataset, fragments: tuple[int, ...], columns: list[str]
+) -> Iterator[pa.RecordBatch]:
+    chosen = [found for found in map(dataset.get_fragment, fragments) if found is not None]
+    if not chosen:
+        return
+    present = [name for name in columns if name in dataset.schema.names]
+    scanner = dataset.scanner(
+        columns=present, fragments=chosen, with_row_address=True, with_row_id=True
+    )
+    yield from scanner.to_batches()
+
+
+def _by_kind(
+    batch: pa.RecordBatch, kept: pa.Array, kinds: tuple[str, str], part: Part
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows as updates, if their row ids are kept, and the others."""
+    if len(kept):
+        is_update = pc.is_in(batch.column(ROW_ID), value_set=kept)
+        yield _labelled(batch.filter(is_update), kinds[1], part)
+        batch = batch.filter(pc.invert(is_update))
+    yield _labelled(batch, kinds[0], part)
+
+
+def _patched(
+    old: lance.LanceDataset,
+    new: lance.LanceDataset,
+    number: int,
+    columns: list[str],
+    part: Part,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a fragment whose values differ, before and after."""
+    sides = []
+    for dataset in (old, new):
+        batches = list(_scan(dataset, (number,), columns))
+        sides.append(pa.Table.from_batches(batches) if batches else _rows(dataset, ()))
+    before, after = sides
+    for one, other, kind in ((before, after, DELETE), (after, before, INSERT)):
+        for batch in one.filter(pc.invert(_same_place(one, other))).to_batches():
+            yield _labelled(batch, kind, part)
+    before, after = (
+        one.filter(_same_place(one, other)).sort_by(ROW_ADDRESS)
+        for one, other in ((before, after), (after, before))
+    )
+    shared = [name for name in columns if name in before.schema.names]
+    shared = [name for name in shared if name in after.schema.names]
+    pairs = zip(before.select(shared).to_pylist(), after.select(shared).to_pylist(), strict=True)
+    differs = pa.array([one != other for one, other in pairs], pa.bool_())
+    for table, kind in ((before, BEFORE), (after, AFTER)):
+        for batch in table.filter(differs).to_batches():
+            yield _labelled(batch, kind, part)
+
+
+def _same_place(rows: pa.Table, others: pa.Table) -> pa.ChunkedArray:
+    return pc.is_in(rows[ROW_ADDRESS], value_set=_values(others, ROW_ADDRESS))
+
+
+def _labelled(batch: pa.RecordBatch, kind: str, part: Part) -> pa.RecordBatch:
+    count = batch.num_rows
+    own = [
+        pa.repeat(pa.scalar(kind), count),
+        pa.repeat(pa.scalar(part.version, pa.int64()), count),
+        pa.repeat(pa.scalar(part.time_us, CHANGE_COLUMNS.field(2).type), count),
+    ]
+    kept = [name for name in batch.schema.names if name not in (ROW_ADDRESS, ROW_ID)]
+    columns = [batch.column(name) for name in kept] + own
+    return pa.RecordBatch.from_arrays(columns, [*kept, *CHANGE_COLUMNS.names])

@@ -1,0 +1,208 @@
+"""Files that executors write and a driver commits.
+
+An executor is told where a table lies and how its rows look, and never asks the log. What it
+wrote goes to the driver as text: fragments as Lance has them in JSON, and, where the table
+declares a key, the hashes of the keys, so that an upsert by somebody else conflicts with these
+rows only if it is about the same keys.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.fragment import FragmentMetadata, write_fragments
+from pyspark.sql.types import StructType
+
+from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
+from commitlog.errors import Unavailable
+from commitlog.model.operations import KeyHashes
+from commitlog.model.records import Application, Outcome, Status
+from commitlog.spark.arrow import arrow_schema, check, conform
+from commitlog.spark.options import Connection, WriteOptions
+
+Connect = Callable[[Connection], Any]
+"""What makes a `commitlog.CommitLog` of a connection; another one stands in for it in tests."""
+
+KEYS_MAX = 200_000
+"""An append of more rows than this names no keys: 16 bytes each would fill the record."""
+RETRY_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Target:
+    """What an executor must know to write files that fit a table."""
+
+    table: str
+    location: str
+    schema: bytes
+    data_storage_version: str
+    rows_per_file: int
+    bytes_per_file: int
+    key: tuple[str, ...] = ()
+    """The columns of the table's declared key, in the order of their field ids."""
+    key_field_ids: tuple[int, ...] = ()
+
+    def arrow_schema(self) -> pa.Schema:
+        """Return the table's schema, field metadata included."""
+        return pa.ipc.read_schema(pa.BufferReader(self.schema))
+
+
+@dataclass(frozen=True)
+class Files:
+    """What was written: fragments in JSON, rows, and the hashes of the rows' keys."""
+
+    fragments: tuple[str, ...] = ()
+    rows: int = 0
+    keys: bytes | None = b""
+    """None: too many to name."""
+
+    def metadata(self) -> list[FragmentMetadata]:
+        """Return the fragments as Lance takes them."""
+        return [FragmentMetadata.from_json(text) for text in self.fragments]
+
+    def key_hashes(self, target: Target) -> KeyHashes | None:
+        """Return the keys as a transaction names them; None if it should name none."""
+        if not target.key or self.keys is None:
+            return None
+        step = HASH_BYTES
+        hashes = (self.keys[at : at + step] for at in range(0, len(self.keys), step))
+        return KeyHashes(target.key_field_ids, packed(hashes))
+
+
+def joined(parts: Iterable[Files]) -> Files:
+    """Return what several tasks wrote as one."""
+    found = list(parts)
+    rows = sum(part.rows for part in found)
+    known = [part.keys for part in found if part.keys is not None]
+    all_known = len(known) == len(found) and rows <= KEYS_MAX
+    fragments = tuple(text for part in found for text in part.fragments)
+    return Files(fragments, rows, b"".join(known) if all_known else None)
+
+
+def target_of(info: Any, table: str, *, rows_per_file: int, bytes_per_file: int) -> Target:
+    """Return what executors need of a table's description (`client.tables.TableInfo`)."""
+    key = sorted(info.primary_key, key=lambda name: info.top_level_ids([name]))
+    return Target(
+        table=table,
+        location=info.location,
+        schema=info.schema.serialize().to_pybytes(),
+        data_storage_version=info.data_storage_version,
+        rows_per_file=rows_per_file,
+        bytes_per_file=bytes_per_file,
+        key=tuple(key),
+        key_field_ids=tuple(info.top_level_ids(key)),
+    )
+
+
+def plan(options: WriteOptions, schema: StructType, connect: Connect) -> Target:
+    """Look the table up and check that the query's columns fit it, before any executor starts."""
+    info = connect(options.connection).table(options.table)
+    check(arrow_schema(schema, options.table), info.schema, options.table)
+    return target_of(
+        info,
+        options.table,
+        rows_per_file=options.rows_per_file,
+        bytes_per_file=options.bytes_per_file,
+    )
+
+
+def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
+    """Stream batches into new fragments of a table."""
+    schema = target.arrow_schema()
+    fitted = conform(batches, schema)
+    first = next(fitted, None)
+    if first is None:
+        return Files()
+    keys: set[bytes] = set()
+    failed: list[Exception] = []
+    count = 0
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        nonlocal count
+        batch: pa.RecordBatch | None = first
+        try:
+            while batch is not None:
+                count += batch.num_rows
+                if target.key and count <= KEYS_MAX:
+                    keys.update(hashes_of(batch, target.key))
+                yield batch
+                batch = next(fitted, None)
+        except Exception as error:
+            failed.append(error)
+            raise
+
+    try:
+        fragments = write_fragments(
+            pa.RecordBatchReader.from_batches(schema, rows()),
+            target.location,
+            schema=schema,
+            max_rows_per_file=target.rows_per_file,
+            max_bytes_per_file=target.bytes_per_file,
+            data_storage_version=target.data_storage_version or None,
+        )
+    except Exception:
+        # pylance wraps what went wrong in the rows beyond recognition.
+        if failed:
+            raise failed[0] from None
+        raise
+    written = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
+    return Files(written, count, packed(keys) if count <= KEYS_MAX else None)
+
+
+def hashes_of(rows: pa.Table | pa.RecordBatch, key: tuple[str, ...]) -> list[bytes]:
+    """Return the hashes of the rows' keys; a key with a null in it equals no other."""
+    columns = [rows.column(name) for name in key]
+    valid = pc.is_valid(columns[0])
+    for column in columns[1:]:
+        valid = pc.and_(valid, pc.is_valid(column))
+    return key_hashes([column.filter(valid) for column in columns])
+
+
+def commit_files(
+    log: Any,
+    options: WriteOptions,
+    target: Target,
+    files: Files,
+    *,
+    overwrite: bool,
+    application: Application | None,
+    wait: str,
+) -> Outcome | None:
+    """Commit what the executors wrote as one transaction; no files and no overwrite: nothing.
+
+    Raises:
+        CommitConflict: the log refused it; the message says what to do.
+        OutcomeUnknown: run the batch again, under the same application id and sequence.
+    """
+    if not files.fragments and not overwrite:
+        return None
+    fragments = files.metadata()
+    keys = None if overwrite else files.key_hashes(target)
+    deadline = time.monotonic() + options.timeout_seconds
+    while True:
+        if overwrite:
+            schema = log.table(options.table).schema
+            operation: Any = lance.LanceOperation.Overwrite(schema, fragments)
+        else:
+            operation = lance.LanceOperation.Append(fragments)
+        left = max(1.0, deadline - time.monotonic())
+        try:
+            ticket = log.submit(
+                options.table, operation, application=application, inserted_keys=keys
+            )
+            outcome: Outcome = ticket.result(timeout=left, wait=wait)
+        except Unavailable:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(RETRY_SECONDS)
+            continue
+        # The files stand by themselves: what was retryable is the same request over a newer head.
+        if outcome.status is not Status.RETRYABLE or time.monotonic() > deadline:
+            return outcome.raise_for_conflict()

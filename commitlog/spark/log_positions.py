@@ -1,0 +1,155 @@
+"""Where a reader of the log stands, so that another process can go on there and trust it.
+
+A record of the outcomes topic is valid by what came before it, so a position holds the head of
+the chain beside the offset. The driver walks the chain once and hands out stretches of it; a task
+checks its own stretch again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from commitlog.core.chain import Chain
+from commitlog.core.replica import Decided
+from commitlog.errors import CorruptLog, Unavailable
+from commitlog.model.records import Genesis, LeaderStarted, Outcome, Unreadable
+from commitlog.ports import Log, Reader
+
+SILENCE_SECONDS = 60.0
+POLL_RECORDS = 2000
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in one partition's outcomes topic, and the chain as it is there."""
+
+    offset: int = 0
+    """Of the next record."""
+    epoch: int = 0
+    sequence: int = 0
+    hash: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return asdict(self)
+
+    def chain(self, genesis: Genesis) -> Chain:
+        """Return the chain as it stands here."""
+        chain = Chain()
+        if self.offset:
+            chain.genesis, chain.epoch = genesis, self.epoch
+            chain.sequence, chain.hash = self.sequence, bytes.fromhex(self.hash)
+            if self.epoch:
+                chain.leader = LeaderStarted(self.epoch, "", "", self.sequence, b"", b"")
+        return chain
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """A part of one partition that one task reads."""
+
+    partition: int
+    start: Position
+    end_offset: int
+    transactions: tuple[int, int]
+    """The offsets of the first transaction that is answered in it, and after the last one."""
+
+
+def beginning(log: Log) -> dict[int, Position]:
+    """Return the first position of each partition."""
+    return {partition: Position() for partition in range(log.partitions())}
+
+
+def outcomes_end(log: Log, partition: int) -> int:
+    """Return where a partition's outcomes end now."""
+    reader = log.read_outcomes(partition, 0)
+    try:
+        return reader.end_offset()
+    finally:
+        reader.close()
+
+
+def walk(
+    log: Log, partition: int, start: Position, end_offset: int
+) -> Iterator[tuple[Outcome | None, Position]]:
+    """Yield each record's valid outcome (None: another record) and the position behind it.
+
+    Raises CorruptLog where the chain is broken: by an unreadable record, or by one of the current
+    epoch that does not follow.
+    """
+    chain = start.chain(log.genesis(partition))
+    for answered in read_to(log.read_outcomes(partition, start.offset), end_offset):
+        record = answered.record
+        expected, epoch = chain.sequence + 1, chain.epoch
+        void = chain.admit(record)
+        if void and _is_break(record, epoch, expected):
+            raise CorruptLog(
+                f"partition {partition} is broken at sequence {expected} (offset"
+                f" {answered.offset}): {void}. Run `commitlog verify`"
+            )
+        valid = record if isinstance(record, Outcome) and not void else None
+        position = Position(answered.offset + 1, chain.epoch, chain.sequence, chain.hash.hex())
+        yield valid, position
+
+
+def stretches(
+    log: Log, partition: int, start: Position, end_offset: int, *, outcomes_max: int
+) -> Iterator[tuple[Stretch, Position]]:
+    """Cut a range into stretches of at most so many outcomes, each with the position behind it."""
+    first, last, begin, behind, count = -1, -1, start, start, 0
+    for outcome, behind in walk(log, partition, start, end_offset):
+        if outcome is not None:
+            offset = outcome.transaction_offset
+            first = offset if first < 0 else min(first, offset)
+            last, count = max(last, offset), count + 1
+        if count >= outcomes_max:
+            yield Stretch(partition, begin, behind.offset, (first, last + 1)), behind
+            first, last, begin, count = -1, -1, behind, 0
+    if behind.offset > begin.offset:
+        yield Stretch(partition, begin, behind.offset, (max(first, 0), last + 1)), behind
+
+
+def decided_in(log: Log, stretch: Stretch) -> Iterator[Decided]:
+    """Yield a stretch's outcomes with their transactions, in the order of the chain."""
+    records = {}
+    low, high = stretch.transactions
+    if high > low:
+        for submitted in read_to(log.read_transactions(stretch.partition, low), high):
+            records[submitted.offset] = submitted
+    for outcome, position in walk(log, stretch.partition, stretch.start, stretch.end_offset):
+        if outcome is None:
+            continue
+        submitted = records.get(outcome.transaction_offset)
+        if submitted is None:
+            raise CorruptLog(
+                f"outcome {outcome.sequence} answers the transaction at offset"
+                f" {outcome.transaction_offset}, which is not in the log; run `commitlog verify`"
+            )
+        yield Decided(submitted, outcome, position.offset - 1)
+
+
+def read_to(reader: Reader[Any], end_offset: int) -> Iterator[Any]:
+    """Yield a reader's records up to an offset, then close it; Unavailable if Kafka is silent."""
+    heard = time.monotonic()
+    try:
+        while reader.position() < end_offset:
+            found = reader.poll(records_max=POLL_RECORDS, timeout_seconds=0.5)
+            for record in found:
+                if record.offset >= end_offset:
+                    return
+                yield record
+            if found:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENCE_SECONDS:
+                raise Unavailable(f"Kafka sent nothing for {SILENCE_SECONDS:.0f} s; try later")
+    finally:
+        reader.close()
+
+
+def _is_break(record: Any, epoch: int, expected: int) -> bool:
+    if isinstance(record, Unreadable):
+        return True
+    return isinstance(record, Outcome) and record.epoch == epoch and record.sequence >= expected

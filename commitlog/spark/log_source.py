@@ -1,0 +1,232 @@
+"""The log as a Spark source, batch and stream, without jars: option `read` = `log`.
+
+One row per valid outcome, in typed columns (`log_rows.LOG_SCHEMA`). With `read` = `changes` and no
+table, the committed changes of all tables: the same stretches of the log, read on as the rows that
+each version changed. A stream's offset is a position per partition of the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from commitlog.errors import NoSuchVersion
+from commitlog.model.records import Status
+from commitlog.model.table import format_table_id
+from commitlog.ports import Log
+from commitlog.spark.changes import CHANGE_COLUMNS, Part, parts_of, read_part
+from commitlog.spark.log_positions import (
+    Position,
+    Stretch,
+    beginning,
+    decided_in,
+    outcomes_end,
+    stretches,
+    walk,
+)
+from commitlog.spark.log_rows import LOG_SCHEMA, log_batches
+from commitlog.spark.options import LATEST, Connection, LogOptions
+from commitlog.spark.versions import TableVersions
+
+Connect = Callable[[Connection], Any]
+Offset = dict[str, dict[str, Any]]
+"""Per partition, as text, a `Position`."""
+
+OUTCOMES_PER_TASK = 20_000
+ALL_CHANGES = pa.schema(
+    [pa.field("table", pa.string(), nullable=False), *CHANGE_COLUMNS, pa.field("row", pa.string())]
+)
+"""Tables differ in their columns, so a row is a JSON object here."""
+
+
+def log_schema(options: LogOptions) -> StructType:
+    """Return the columns of the log, or of all tables' changes."""
+    return from_arrow_schema(ALL_CHANGES if options.changes else LOG_SCHEMA)
+
+
+class StretchPartition(InputPartition):
+    """What one task reads of the log."""
+
+    def __init__(self, stretch: Stretch) -> None:
+        """Keep the stretch."""
+        super().__init__(stretch)
+        self.stretch = stretch
+
+
+class TablePart(InputPartition):
+    """What one task reads of a table."""
+
+    def __init__(self, table: str, part: Part) -> None:
+        """Keep the part."""
+        super().__init__(part)
+        self.table = table
+        self.part = part
+
+
+class _Reading:
+    """What batch and stream share: how to plan a range, and how to read a part of it."""
+
+    def __init__(self, options: LogOptions, connect: Connect) -> None:
+        self.options = options
+        self.connect = connect
+
+    def log(self) -> Log:
+        log: Log = self.connect(self.options.connection).runtime().log
+        return log
+
+    def plan(self, partition: int, start: Position, end_offset: int) -> Iterator[InputPartition]:
+        if self.options.changes:
+            yield from self._table_parts(partition, start, end_offset)
+            return
+        log = self.log()
+        for stretch, _ in stretches(
+            log, partition, start, end_offset, outcomes_max=OUTCOMES_PER_TASK
+        ):
+            yield StretchPartition(stretch)
+
+    def _table_parts(
+        self, partition: int, start: Position, end_offset: int
+    ) -> Iterator[InputPartition]:
+        client = self.connect(self.options.connection)
+        infos = {info.incarnation: info for info in client.tables()}
+        for outcome, _ in walk(self.log(), partition, start, end_offset):
+            if outcome is None or outcome.status is not Status.COMMITTED or outcome.answers:
+                continue
+            for result in outcome.results:
+                info = infos.get(result.incarnation)
+                # The rows of a table that was dropped are gone with its files.
+                if info is None or not result.version:
+                    continue
+                try:
+                    parts = parts_of(TableVersions(client.runtime(), info), result.version)
+                except NoSuchVersion:
+                    if info.deleted:
+                        continue
+                    raise
+                name = format_table_id(info.table_id)
+                yield from (TablePart(name, part) for part in parts)
+
+    def read_partition(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TablePart):
+            yield from _json_rows(partition.table, partition.part)
+            return
+        assert isinstance(partition, StretchPartition)
+        yield from log_batches(decided_in(self.log(), partition.stretch))
+
+
+class LogReader(DataSourceReader):
+    """All of the log as it is when the query is planned."""
+
+    def __init__(self, options: LogOptions, connect: Connect) -> None:
+        """Take the options."""
+        self._reading = _Reading(options, connect)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return stretches of every partition."""
+        log = self._reading.log()
+        return [
+            part
+            for number, start in beginning(log).items()
+            for part in self._reading.plan(number, start, outcomes_end(log, number))
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a stretch's rows; runs on an executor."""
+        return self._reading.read_partition(partition)
+
+
+class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The log as it grows."""
+
+    def __init__(self, options: LogOptions, connect: Connect) -> None:
+        """Take the options."""
+        self._reading = _Reading(options, connect)
+        self._rows_max = options.rows_per_trigger
+        self._starts_late = options.starting == LATEST
+        self._last: dict[int, int] | None = None
+        """Where a query that ends by itself stops, per partition."""
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        """Return the beginning of the log, or its present end."""
+        log = self._reading.log()
+        start = _to_json(beginning(log))
+        return self.latestOffset(start, ReadAllAvailable()) if self._starts_late else start
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return how many outcomes a batch takes at most."""
+        return ReadMaxRows(self._rows_max) if self._rows_max else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix where the query ends."""
+        log = self._reading.log()
+        self._last = {number: outcomes_end(log, number) for number in beginning(log)}
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """Walk the chain on, in turn over the partitions, up to the limit or the end."""
+        log = self._reading.log()
+        positions = _from_json(start)
+        left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        for number, position in positions.items():
+            end = self._last[number] if self._last is not None else outcomes_end(log, number)
+            for outcome, behind in walk(log, number, position, end):
+                if outcome is not None and left is not None:
+                    left -= 1
+                positions[number] = behind
+                if left is not None and left <= 0:
+                    return _to_json(positions)
+        return _to_json(positions)
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Return stretches between two offsets."""
+        ends = _from_json(end)
+        return [
+            part
+            for number, position in _from_json(start).items()
+            for part in self._reading.plan(number, position, ends[number].offset)
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a stretch's rows; runs on an executor."""
+        return self._reading.read_partition(partition)
+
+
+def _json_rows(table: str, part: Part) -> Iterator[pa.RecordBatch]:
+    versions = [part.version, part.before] if part.before else [part.version]
+    names = {
+        name: None
+        for version in versions
+        for name in lance.dataset(part.location, version=version).schema.names
+    }
+    own = CHANGE_COLUMNS.names
+    for batch in read_part(part, [name for name in names if name not in own]):
+        count = batch.num_rows
+        values = batch.select([name for name in batch.schema.names if name not in own])
+        rows = [json.dumps(row, default=_plain) for row in values.to_pylist()]
+        columns = [pa.repeat(pa.scalar(table), count), *(batch.column(name) for name in own)]
+        columns.append(pa.array(rows, pa.string()))
+        yield pa.RecordBatch.from_arrays(columns, schema=ALL_CHANGES)
+
+
+def _plain(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _to_json(positions: dict[int, Position]) -> Offset:
+    return {str(number): position.to_json() for number, position in positions.items()}
+
+
+def _from_json(offset: Offset) -> dict[int, Position]:
+    return {int(number): Position(**position) for number, position in sorted(offset.items())}

@@ -1,0 +1,302 @@
+"""MERGE: the rows of a frame update, insert and delete rows of a table, joined by key.
+
+    merge(frame, "shop$orders", on="id", options={"kafka.bootstrap.servers": "HOST:PORT"})
+
+A large source is joined on the executors, which write the new fragments and the deletion vectors;
+the driver submits one Update with the rows it touches and the hashes of the keys it inserts. A
+small source is joined in the driver, which spares Spark's shuffle and its start of tasks. Either
+way a retryable conflict has the join done again over the newer version.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.fragment import FragmentMetadata
+from pyroaring import BitMap
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from commitlog.client.execution import Execution
+from commitlog.client.rows import Prepared
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.keys import HASH_BYTES, packed
+from commitlog.errors import InvalidTransaction
+from commitlog.model.operations import KeyHashes
+from commitlog.model.records import Outcome
+from commitlog.model.table import parse_table_id
+from commitlog.spark.arrow import arrow_schema, check
+from commitlog.spark.connection import connect as connect_to
+from commitlog.spark.files import Connect, target_of
+from commitlog.spark.mapping import map_arrow
+from commitlog.spark.merge_files import (
+    ADDRESS,
+    DELETE,
+    ROW_ID,
+    MergePart,
+    MergeTask,
+    match,
+    merge_rows,
+    scan_keys,
+    with_table_keys,
+)
+from commitlog.spark.options import WriteOptions, parse_batches
+from commitlog.spark.source import readable_type, spark_types
+
+ROWS_IN_DRIVER = 100_000
+"""Sources up to this many rows are joined in the driver."""
+KEYS_MAX = 500_000
+"""A merge that inserts more keys names none, and conflicts with whatever else inserts."""
+PART_SCHEMA = "part binary"
+
+
+@dataclass(frozen=True)
+class Merge:
+    """What to do with rows whose key the table has, or hasn't."""
+
+    on: tuple[str, ...]
+    update: bool = True
+    insert: bool = True
+    delete_where: str = ""
+    """SQL over the source's columns: rows for which it holds are deleted from the table."""
+    rows_in_driver: int = ROWS_IN_DRIVER
+
+    @classmethod
+    def of(cls, on: str | Sequence[str], **options: Any) -> Merge:
+        """Take one key column or several."""
+        return cls((on,) if isinstance(on, str) else tuple(on), **options)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What came of a merge."""
+
+    outcome: Outcome | None
+    """None: there was nothing to do, and nothing was committed."""
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+
+
+class NothingToDo(Exception):
+    """A merge that changes no row."""
+
+
+def merge(
+    source: DataFrame,
+    table: str,
+    on: str | Sequence[str],
+    *,
+    options: Mapping[str, str],
+    update: bool = True,
+    insert: bool = True,
+    delete_where: str = "",
+    rows_in_driver: int = ROWS_IN_DRIVER,
+    connect: Connect = connect_to,
+) -> Merged:
+    """Merge a frame into a table by key, and return what it did; conflicts are redone.
+
+    `options` are those of format `commitlog`: `kafka.bootstrap.servers`, `log`, `timeoutSeconds`,
+    `rowsPerFile`, `bytesPerFile`. Rows with a null in their key match nothing. Columns that the
+    source lacks become null.
+
+    Raises:
+        InvalidTransaction: columns that don't fit, or a key that the source has twice.
+        CommitConflict: refused for good, or conflicts until the time was up.
+    """
+    parsed = parse_batches(options)
+    wanted = Merge.of(
+        on, update=update, insert=insert, delete_where=delete_where, rows_in_driver=rows_in_driver
+    )
+    log = connect(parsed.connection)
+    execution = _Execution(log, parse_table_id(table), timeout=parsed.timeout_seconds)
+    with Source(source, wanted, log.table(table)) as rows:
+        return execution.merge(lambda info: prepare(log, info, rows, wanted, parsed))
+
+
+class _Execution(Execution):
+    """Executes a merge until no other transaction wins in between."""
+
+    def merge(self, prepare: Callable[[TableInfo], Prepared]) -> Merged:
+        """Return what the attempt did that was committed."""
+        try:
+            outcome = self._run(prepare).raise_for_conflict()
+        except NothingToDo:
+            return Merged(None)
+        return Merged(outcome, *(self.counts[n] for n in ("inserted", "updated", "deleted")))
+
+
+class Source:
+    """A frame's rows in the table's columns, computed once however often the merge is redone."""
+
+    def __init__(self, frame: DataFrame, wanted: Merge, info: TableInfo) -> None:
+        """Check the columns, before anything is computed."""
+        _check(frame, wanted, info)
+        self._spark = frame.sparkSession
+        deletes = f.expr(wanted.delete_where) if wanted.delete_where else f.lit(False)
+        names = [name for name in frame.columns if name in info.schema.names]
+        types = spark_types(info.schema)
+        columns = [f.col(f"`{name}`").cast(types[name]).alias(name) for name in names]
+        flag = f.coalesce(deletes.cast("boolean"), f.lit(False)).alias(DELETE)
+        self.frame = frame.select(*columns, flag)
+        self._limit = wanted.rows_in_driver
+        self.local: pa.Table | None = None
+
+    def __enter__(self) -> Source:
+        """Compute the rows; fetch them if they are few."""
+        self.frame = self.frame.persist(StorageLevel.MEMORY_AND_DISK)
+        if self._limit > 0:
+            found = self.frame.limit(self._limit + 1).toArrow()
+            self.local = found if found.num_rows <= self._limit else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of them."""
+        self.frame.unpersist()
+
+
+def prepare(
+    log: Any, info: TableInfo, source: Source, wanted: Merge, options: WriteOptions
+) -> Prepared:
+    """Join with a table's head and write what the merge adds and takes away.
+
+    Raises NothingToDo if it changes no row.
+    """
+    target = target_of(
+        info,
+        info.name,
+        rows_per_file=options.rows_per_file,
+        bytes_per_file=options.bytes_per_file,
+    )
+    # Opened here so that the version has its file when executors ask for it.
+    dataset = log.opened.plain(info, info.version)
+    task = MergeTask(
+        target,
+        dataset.version,
+        tuple(sorted(wanted.on, key=lambda name: info.top_level_ids([name]))),
+        info.stable_row_ids,
+        wanted.update,
+        wanted.insert,
+    )
+    fragments = [int(fragment.fragment_id) for fragment in dataset.get_fragments()]
+    if source.local is not None:
+        parts = [_merge_here(source.local, task, fragments)]
+    else:
+        parts = _merge_on_executors(source.frame, task, fragments, info.schema)
+    return update_of(info, task, parts)
+
+
+def _merge_here(rows: pa.Table, task: MergeTask, fragments: Sequence[int]) -> MergePart:
+    fitted = [with_table_keys(batch, task) for batch in rows.to_batches()]
+    if not fitted:
+        return MergePart()
+    matched = match(pa.Table.from_batches(fitted), task, fragments)
+    return merge_rows(matched.combine_chunks().to_batches(), task)
+
+
+def _merge_on_executors(
+    source: DataFrame, task: MergeTask, fragments: Sequence[int], schema: pa.Schema
+) -> list[MergePart]:
+    spark = source.sparkSession
+    types = spark_types(schema)
+    key_columns = ", ".join(f"`{name}` {types[name].simpleString()}" for name in task.on)
+    tasks = max(spark.sparkContext.defaultParallelism, 1)
+    numbers = spark.createDataFrame([(number,) for number in fragments], "fragment long")
+    placed_numbers = numbers.repartition(min(tasks, max(len(fragments), 1)), "fragment")
+    keys = map_arrow(
+        placed_numbers,
+        partial(_scan, task=task, schema=schema),
+        f"{key_columns}, {ADDRESS} long, {ROW_ID} long",
+    )
+    joined = source.join(keys, list(task.on), "left")
+    # All rows of a fragment, and all of a key that the table lacks, go to one task.
+    home = f.coalesce(
+        f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*(f.col(f"`{name}`") for name in task.on))
+    )
+    placed = joined.repartition(home).sortWithinPartitions(f.col(ADDRESS).asc_nulls_last())
+    found = map_arrow(placed, partial(_merge, task=task), PART_SCHEMA).collect()
+    return [pickle.loads(bytes(row.part)) for row in found]
+
+
+def _scan(
+    batches: Iterable[pa.RecordBatch], task: MergeTask, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Read the keys of the fragments named in the rows; runs on an executor."""
+    for batch in batches:
+        for found in scan_keys(task, batch.column("fragment").to_pylist()):
+            kinds = [readable_type(schema.field(name).type) for name in task.on]
+            kinds += [pa.int64(), pa.int64()]
+            columns = [c.cast(kind) for c, kind in zip(found.columns, kinds, strict=True)]
+            yield pa.RecordBatch.from_arrays(columns, found.schema.names)
+
+
+def _merge(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
+    """Do one task's part; runs on an executor."""
+    part = merge_rows(batches, task)
+    yield pa.RecordBatch.from_pydict({"part": [pickle.dumps(part)]})
+
+
+def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> Prepared:
+    """Return what all tasks did as one Update.
+
+    Raises InvalidTransaction for keys that come twice, NothingToDo if no row changes.
+    """
+    doubled = [key for part in parts for key in part.duplicates]
+    new = [fragment for part in parts for fragment in part.files.metadata()]
+    updated = [FragmentMetadata.from_json(text) for part in parts for text in part.images]
+    if doubled:
+        raise InvalidTransaction(
+            f"the source has keys more than once, such as {', '.join(doubled[:3])}",
+            field="on",
+            value=doubled,
+            advice="Leave one row for each key, such as the newest",
+        )
+    if not any(part.affected or part.files.fragments for part in parts):
+        raise NothingToDo
+    operation = lance.LanceOperation.Update(
+        removed_fragment_ids=sorted(number for part in parts for number in part.removed),
+        updated_fragments=sorted(updated, key=lambda image: image.id),
+        new_fragments=new,
+        fields_modified=[],
+        fields_for_preserving_frag_bitmap=sorted(info.field_ids),
+        update_mode="rewrite_rows",
+    )
+    inserted = b"".join(part.keys for part in parts)
+    keys = None
+    if len(inserted) <= KEYS_MAX * HASH_BYTES:
+        hashes = (inserted[at : at + HASH_BYTES] for at in range(0, len(inserted), HASH_BYTES))
+        keys = KeyHashes(tuple(info.top_level_ids(task.on)), packed(hashes))
+    return Prepared(
+        operation,
+        task.version,
+        {n: BitMap.deserialize(rows) for part in parts for n, rows in part.affected},
+        keys,
+        {n: sum(getattr(part, n) for part in parts) for n in ("inserted", "updated", "deleted")},
+    )
+
+
+def _check(frame: DataFrame, wanted: Merge, info: TableInfo) -> None:
+    unknown = [name for name in wanted.on if name not in info.schema.names]
+    absent = [name for name in wanted.on if name not in frame.columns]
+    if unknown or absent or not wanted.on:
+        whose = info.name if unknown else "the source"
+        raise InvalidTransaction(
+            f"{whose} has no key column {(unknown or absent)[0]!r}"
+            if wanted.on
+            else "no key column is given",
+            field="on",
+            value=wanted.on,
+            advice=f"The table's columns are {', '.join(info.schema.names)}",
+        )
+    # A column that only says what to delete isn't the table's.
+    asked = set(re.findall(r"\w+", wanted.delete_where))
+    extra = {name for name in frame.columns if name in asked and name not in info.schema.names}
+    check(arrow_schema(frame.drop(*extra).schema, info.name), info.schema, info.name)

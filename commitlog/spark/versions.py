@@ -1,0 +1,196 @@
+"""Which version of a table is meant: by number, time, log position or tag.
+
+A version's time is its outcome's, which never runs backwards in a table, and stands in its
+manifest; so a time is found by bisection. A position is an outcome's sequence: the version is the
+newest that the table had once that outcome was decided.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+
+from commitlog.adapters.storage import store_for
+from commitlog.client.opening import materialize
+from commitlog.client.runtime import Runtime
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.core.manifest import ManifestState
+from commitlog.core.tables import is_in
+from commitlog.errors import InvalidTransaction, NoSuchVersion, Unavailable
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
+from commitlog.model.records import Outcome, Status
+from commitlog.ports import Log
+
+SEARCH_SECONDS = 60.0
+CHUNK_RECORDS = 1000
+
+
+@dataclass(frozen=True)
+class VersionWanted:
+    """A version as the options name it; all None is the head."""
+
+    version: int | None = None
+    time_ms: int | None = None
+    position: int | None = None
+    tag: str | None = None
+
+
+@dataclass(frozen=True)
+class Version:
+    """One version's manifest, and what made it."""
+
+    state: ManifestState
+    operation: str
+    """Lance's name of the operation, in CamelCase; empty if the manifest doesn't say."""
+
+    @property
+    def time_us(self) -> int:
+        """When it was committed, in microseconds since 1970."""
+        return self.state.timestamp_nanos // 1000
+
+
+class TableVersions:
+    """One table's versions, read from its manifests. For one thread."""
+
+    def __init__(self, runtime: Runtime, info: TableInfo) -> None:
+        """Take a table's description, as of which the head is meant."""
+        self.info = info
+        self._runtime = runtime
+        self._store = store_for(info.location)
+
+    def read(self, version: int) -> Version:
+        """Return a version; NoSuchVersion if there is none, or it was deleted."""
+        if self.is_deleted(version):
+            raise NoSuchVersion(
+                f"version {version} of {self.info.name} was deleted; its head is"
+                f" {self.info.version}"
+            )
+        path = materialize(self._runtime, self.info, version)
+        state, transaction = decode_manifest(self._store.read(path))
+        which = LanceMessage.FromString(transaction).WhichOneof("operation") if transaction else ""
+        return Version(state, "".join(p.capitalize() for p in (which or "").split("_")))
+
+    def is_deleted(self, version: int) -> bool:
+        """Return whether a version was deleted."""
+        return is_in(version, self.info.deleted)
+
+    def first(self) -> int:
+        """Return the oldest version that is left."""
+        return next(v for v in range(1, self.info.version + 1) if not self.is_deleted(v))
+
+    def resolve(self, wanted: VersionWanted) -> int:
+        """Return the number of the version that is wanted.
+
+        Raises:
+            NoSuchVersion: the table had no version then, or has none of that number or tag.
+        """
+        if wanted.version is not None:
+            if not 1 <= wanted.version <= self.info.version or self.is_deleted(wanted.version):
+                raise NoSuchVersion(
+                    f"{self.info.name} has no version {wanted.version}; its head is"
+                    f" {self.info.version}. Ask for a version that exists"
+                )
+            return wanted.version
+        if wanted.tag is not None:
+            return self._tagged(wanted.tag)
+        if wanted.time_ms is not None:
+            return self.at_time(wanted.time_ms)
+        if wanted.position is not None:
+            return self._at_position(wanted.position)
+        return self.info.version
+
+    def at_time(self, time_ms: int) -> int:
+        """Return the newest version committed at or before a time."""
+        after = self.first_after(time_ms)
+        found = next((v for v in range(after - 1, 0, -1) if not self.is_deleted(v)), 0)
+        if not found:
+            raise NoSuchVersion(
+                f"{self.info.name} had no version at that time; its oldest is"
+                f" {self.first()}. Ask for a later time"
+            )
+        return found
+
+    def first_after(self, time_ms: int) -> int:
+        """Return the first version committed after a time, the head plus 1 if there is none."""
+        low, high = self.first(), self.info.version + 1
+        while low < high:
+            middle = (low + high) // 2
+            probe = next(v for v in range(middle, high + 1) if not self.is_deleted(v))
+            if probe < high and self.read(probe).time_us // 1000 <= time_ms:
+                low = probe + 1
+            else:
+                high = middle
+        return low
+
+    def _tagged(self, tag: str) -> int:
+        self.read(self.info.version)
+        tags = lance.dataset(self.info.location, version=self.info.version).tags.list()
+        if tag not in tags:
+            raise NoSuchVersion(
+                f"{self.info.name} has no tag {tag!r}; it has {', '.join(sorted(tags)) or 'none'}"
+            )
+        return int(tags[tag]["version"])
+
+    def _at_position(self, position: int) -> int:
+        partition = self._runtime.domains.partition(self.info.table_id)
+        for outcome in outcomes_before(self._runtime.log, partition, position):
+            for result in reversed(outcome.results):
+                if result.incarnation == self.info.incarnation and result.version:
+                    return result.version
+        raise NoSuchVersion(
+            f"{self.info.name} had no version at position {position}. Ask for a later one"
+        )
+
+
+def outcomes_before(log: Log, partition: int, position: int) -> Iterator[Outcome]:
+    """Yield what was committed up to a position, the newest first.
+
+    An outcome's offset is its sequence plus the number of other records before it, of which there
+    are few, so the search starts there and goes back chunk by chunk.
+    """
+    reader = log.read_outcomes(partition, 0)
+    try:
+        end = reader.end_offset()
+    finally:
+        reader.close()
+    high, newest = end, position + 1
+    # The offset is at least the sequence, so the first chunk holds all from there to the end.
+    low = min(position, end)
+    while high > 0:
+        found: dict[int, Outcome] = {}
+        for outcome in _outcomes(log, partition, low, high):
+            known = found.get(outcome.sequence)
+            # A deposed leader may have written the same sequence, in an earlier epoch.
+            if known is None or outcome.epoch > known.epoch:
+                found[outcome.sequence] = outcome
+        if high == end and position > max(found, default=0):
+            raise InvalidTransaction(
+                f"position {position} is in the future: the log's is {max(found, default=0)}",
+                field="positionAsOf",
+                value=position,
+                advice="Give the sequence of an outcome",
+            )
+        for sequence in sorted((s for s in found if s < newest), reverse=True):
+            newest = sequence
+            if found[sequence].status is Status.COMMITTED:
+                yield found[sequence]
+        high, low = low, max(0, low - CHUNK_RECORDS)
+
+
+def _outcomes(log: Log, partition: int, low: int, high: int) -> Iterator[Outcome]:
+    reader: Any = log.read_outcomes(partition, low)
+    deadline = time.monotonic() + SEARCH_SECONDS
+    try:
+        while reader.position() < high:
+            for answered in reader.poll(records_max=CHUNK_RECORDS, timeout_seconds=0.5):
+                if answered.offset < high and isinstance(answered.record, Outcome):
+                    yield answered.record
+            if time.monotonic() > deadline:
+                raise Unavailable("Kafka didn't send the outcomes in time; try again later")
+    finally:
+        reader.close()

@@ -1,0 +1,181 @@
+"""The Spark format on a real Spark, over a real log: sink, `foreachBatch`, MERGE, source."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+
+from commitlog.errors import InvalidTransaction
+from commitlog.spark import Batch, each_batch, merge, upsert
+from tests.spark_world import SparkWorld, finish, spark_world
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.slow,
+    # Starting the JVM forks; nothing of Lance runs between that and its start.
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
+]
+
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+
+
+@pytest.fixture(scope="module")
+def world(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkWorld]:
+    root = tmp_path_factory.mktemp("spark")
+    with spark_world(root, broker.bootstrap_servers) as made:
+        yield made
+
+
+def rows(*ids: int, name: str = "a", op: str = "u") -> list[dict[str, Any]]:
+    return [{"id": number, "name": name, "op": op} for number in ids]
+
+
+def test_a_batch_that_spark_forgot_is_in_the_table_once(world: SparkWorld) -> None:
+    world.create("s$events", SCHEMA, primary_key="id")
+
+    def run() -> None:
+        frame = world.files("events", rows(1, 2), rows(3), rows(4, 5)).select("id", "name")
+        sink = frame.writeStream.format("commitlog").options(**world.options, table="s$events")
+        checkpoint = world.checkpoint("events")
+        query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        finish(query.start())
+
+    run()
+    version = world.client.table("s$events").version
+    # As if the driver had died after the log's commit and before Spark noted the batch.
+    for name in ("2", ".2.crc"):
+        (world.checkpoint("events") / "commits" / name).unlink()
+    run()
+    assert [row["id"] for row in world.rows("s$events")] == [1, 2, 3, 4, 5]
+    assert world.client.table("s$events").version == version == 4
+    made = [row for row in world.log_rows("s$events") if row["application_id"]]
+    assert [(row["application_sequence"], row["answers"] is None) for row in made] == [
+        (0, True), (1, True), (2, True), (2, False),
+    ]  # fmt: skip
+    noted = json.loads((world.checkpoint("events") / "metadata").read_text())["id"]
+    assert {(row["application_id"], row["application_run"]) for row in made} == {(noted, noted)}
+
+
+def test_complete_mode_replaces_the_rows(world: SparkWorld) -> None:
+    world.create("s$counts", pa.schema([("id", pa.int64()), ("count", pa.int64())]))
+    frame = world.files("counts", rows(1, 2), rows(2, 3)).groupBy("id").count()
+    sink = frame.writeStream.format("commitlog").options(**world.options, table="s$counts")
+    sink = sink.outputMode("complete").option("checkpointLocation", str(world.checkpoint("counts")))
+    finish(sink.trigger(availableNow=True).start())
+    assert world.rows("s$counts") == [{"id": i, "count": n} for i, n in ((1, 1), (2, 2), (3, 1))]
+    operations = [row["operations"][0]["operation"] for row in world.log_rows("s$counts")]
+    assert operations == ["CreateTable", "Overwrite", "Overwrite"]
+
+
+def test_a_fixed_id_with_a_fresh_checkpoint_fails_loudly(world: SparkWorld) -> None:
+    world.create("s$fixed", SCHEMA)
+
+    def run(checkpoint: str) -> None:
+        frame = world.files("fixed", rows(1), rows(2)).select("id", "name")
+        sink = frame.writeStream.format("commitlog").options(**world.options, table="s$fixed")
+        sink = sink.option("txnAppId", "mine")
+        sink = sink.option("checkpointLocation", str(world.checkpoint(checkpoint)))
+        finish(sink.trigger(availableNow=True).start())
+
+    run("fixed-1")
+    with pytest.raises(StreamingQueryException, match="its checkpoint is new"):
+        run("fixed-2")
+    assert [row["id"] for row in world.rows("s$fixed")] == [1, 2]
+
+
+def test_many_tables_in_one_batch_are_one_record(world: SparkWorld) -> None:
+    world.create("s$log", SCHEMA)
+    world.create("s$heads", SCHEMA, primary_key="id")
+
+    def write(batch: Batch, frame: DataFrame) -> None:
+        batch.append("s$log", frame.select("id", "name"))
+        batch.merge("s$heads", frame, on="id", delete_where="op = 'd'")
+
+    def run() -> None:
+        contents = (rows(1, 2, 3), rows(2, name="b") + rows(3, op="d"))
+        sink = world.files("many", *contents).writeStream
+        sink = sink.foreachBatch(each_batch(write, world.options))
+        sink = sink.option("checkpointLocation", str(world.checkpoint("many")))
+        finish(sink.trigger(availableNow=True).start())
+
+    run()
+    (world.checkpoint("many") / "commits" / "1").unlink()
+    (world.checkpoint("many") / "commits" / ".1.crc").unlink()
+    run()
+    assert [row["id"] for row in world.rows("s$log")] == [1, 2, 2, 3, 3]
+    assert world.rows("s$heads") == [{"id": 1, "name": "a"}, {"id": 2, "name": "b"}]
+    history = world.client.open("s$heads").get_transactions(10)
+    assert [world.client.outcome(made.uuid).versions() for made in history if made][:2] == [
+        {"s$log": 3, "s$heads": 3},
+        {"s$log": 2, "s$heads": 2},
+    ]
+
+
+def test_a_large_source_is_merged_by_the_executors(
+    world: SparkWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_here(*_: object) -> None:
+        raise AssertionError("the driver wrote files")
+
+    # Executors have modules of their own.
+    monkeypatch.setattr("commitlog.spark.merge_files.write_files", not_here)
+    monkeypatch.setattr("commitlog.spark.merge_files.delete_rows", not_here)
+    world.create("s$large", SCHEMA, primary_key="id", stable_row_ids=True)
+    for start in (0, 10, 20):
+        data = {"id": list(range(start, start + 10)), "name": ["a"] * 10}
+        world.client.append("s$large", pa.table(data, schema=SCHEMA))
+    source = world.spark.range(5, 35, 2).selectExpr("id", "'b' AS name", "id >= 25 AS gone")
+    merged = merge(
+        source, "s$large", "id", options=world.options, delete_where="gone", rows_in_driver=0
+    )
+    assert (merged.updated, merged.inserted, merged.deleted) == (10, 0, 3)
+    expected = [(i, "b" if 5 <= i < 25 and i % 2 else "a") for i in range(30)]
+    found = [(row["id"], row["name"]) for row in world.rows("s$large")]
+    assert found == [(i, name) for i, name in expected if i < 25 or i % 2 == 0]
+    doubled = world.spark.createDataFrame([(1, "x"), (1, "y")], "id long, name string")
+    with pytest.raises(InvalidTransaction, match="more than once"):
+        merge(doubled, "s$large", "id", options=world.options, rows_in_driver=0)
+
+
+def test_upsert_is_one_line(world: SparkWorld) -> None:
+    world.create("s$upserted", SCHEMA, primary_key="id")
+    sink = world.files("upsert", rows(1, 2), rows(2, name="z")).select("id", "name").writeStream
+    sink = sink.foreachBatch(upsert("s$upserted", "id", world.options))
+    sink = sink.option("checkpointLocation", str(world.checkpoint("upsert")))
+    finish(sink.trigger(availableNow=True).start())
+    assert world.rows("s$upserted") == [{"id": 1, "name": "a"}, {"id": 2, "name": "z"}]
+
+
+def test_reading_another_version_with_a_filter(world: SparkWorld) -> None:
+    vector = pa.list_(pa.float32(), 2)
+    nested = pa.struct([("x", pa.int32()), ("tags", pa.list_(pa.string()))])
+    schema = pa.schema([("id", pa.int64()), ("v", vector), ("n", nested)])
+    world.create("s$read", schema)
+    for start in (0, 3):
+        data = [
+            {"id": i, "v": [i, 0.5], "n": {"x": i, "tags": ["t"]}} for i in range(start, start + 3)
+        ]
+        world.client.append("s$read", pa.Table.from_pylist(data, schema))
+    deleted = world.client.delete("s$read", "id = 1")
+    world.client.open("s$read").tags.create("before", 2)
+    assert world.read("s$read").count() == 5
+    assert world.read("s$read", tag="before").count() == 3
+    assert world.read("s$read", positionAsOf=deleted.sequence - 1).count() == 6
+    row = world.read("s$read", versionAsOf=3).filter("id = 1").collect()[0]
+    assert row.asDict(recursive=True) == {
+        "id": 1, "v": [1.0, 0.5], "n": {"x": 1, "tags": ["t"]},
+    }  # fmt: skip
+    world.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        pushed = world.read("s$read", pushFilters="true", columns="id")
+        assert sorted(r.id for r in pushed.filter("id >= 2 AND id < 5").collect()) == [2, 3, 4]
+        assert pushed.filter("id = 1").count() == 0
+    finally:
+        world.spark.conf.unset("spark.sql.python.filterPushdown.enabled")

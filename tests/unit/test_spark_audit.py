@@ -1,0 +1,95 @@
+"""Deciding a whole partition again: equal where the log is right, named where it isn't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import lance
+import pytest
+
+from commitlog.core.machine import Machine
+from commitlog.model.records import Status, TableVersionIs
+from commitlog.spark.log_positions import outcomes_end
+from commitlog.spark.recompute import Audited, audit_partition
+from tests.service import SCHEMA, Service, rows, service
+
+TABLE = "shop$orders"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path) as made:
+        yield made
+
+
+def audit(world: Service) -> Audited:
+    return audit_partition(world.log, 0, outcomes_end(world.log, 0))
+
+
+def make_history(world: Service) -> None:
+    client = world.client
+    client.create_table(TABLE, SCHEMA, primary_key="id", stable_row_ids=True)
+    client.append(TABLE, rows(1, 2, 3))
+    client.append(TABLE, rows(4, 5))
+    stale = client.table(TABLE)
+    client.delete(TABLE, "id = 1")
+    client.merge_insert(TABLE, rows(2, 9, name="m"), "id")
+    # Over rows that somebody deleted meanwhile, and in a fragment that somebody changed.
+    dataset = lance.dataset(stale.location, version=stale.version)
+    for predicate in ("id = 3", "id = 1"):
+        image = dataset.get_fragments()[0].delete(predicate)
+        assert image is not None
+        operation = lance.LanceOperation.Delete([image], [], predicate)
+        ticket = client.submit(TABLE, operation, read_version=stale.version)
+        assert ticket.result().status in (Status.COMMITTED, Status.RETRYABLE)
+    client.open(TABLE).add_columns({"twice": "id * 2"})
+    client.submit(TABLE, lance.LanceOperation.Restore(3)).result().raise_for_conflict()
+    expects = [TableVersionIs(stale.table_id, 1)]
+    refused = client.submit(TABLE, lance.LanceOperation.Restore(3), expects=expects).result()
+    assert refused.status is not Status.COMMITTED
+    with client.transact() as both:
+        both.append(TABLE, rows(30))
+        both.delete(TABLE, "id = 4")
+
+
+def test_everything_is_decided_again_as_it_was(world: Service) -> None:
+    make_history(world)
+    found = audit(world)
+    assert found.differences == []
+    assert found.outcomes == found.recomputed + found.as_recorded
+    assert found.as_recorded == 0
+    assert found.states >= 1
+    assert found.head == world.log.last_outcome_records(0)[0].record.hash.hex()  # type: ignore[union-attr]
+
+
+def test_a_decision_that_would_be_another_is_named(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_history(world)
+    honest = Machine.decide
+
+    def lenient(self: Machine, submitted, observed):  # type: ignore[no-untyped-def]
+        decision = honest(self, submitted, observed)
+        outcome = getattr(decision, "outcome", None)
+        if outcome is not None and outcome.status is Status.RETRYABLE:
+            return replace(decision, outcome=replace(outcome, message="no matter"))
+        return decision
+
+    monkeypatch.setattr(Machine, "decide", lenient)
+    found = audit(world)
+    assert not found.is_whole
+    assert {d.problem.partition(":")[0] for d in found.differences} == {
+        "decided again it differs in message"
+    }
+    assert "no matter" in found.differences[0].problem
+
+
+def test_an_outcome_whose_files_are_gone_is_taken_as_recorded(world: Service) -> None:
+    make_history(world)
+    for path in (world.location(TABLE) / "_deletions").iterdir():
+        path.unlink()
+    found = audit(world)
+    assert found.as_recorded > 0
+    assert found.differences == []

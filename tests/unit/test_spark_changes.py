@@ -1,0 +1,315 @@
+"""Changes of tables and the log as streams, driven as Spark drives them, over a whole service."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from commitlog.core.chain import Chain
+from commitlog.errors import CorruptLog, InvalidTransaction, NoSuchVersion
+from commitlog.model.operations import DeleteTableVersions
+from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema
+from commitlog.spark.changes import parts_of
+from commitlog.spark.datasource import CommitLogDataSource
+from commitlog.spark.log_positions import Position, beginning, decided_in, outcomes_end, stretches
+from commitlog.spark.log_rows import LOG_SCHEMA
+from commitlog.spark.log_source import LogReader, LogStream
+from commitlog.spark.options import parse_changes, parse_log
+from commitlog.spark.versions import TableVersions
+from tests.service import SCHEMA, Service, rows, service
+
+TABLE = "shop$orders"
+BASE = {"kafka.bootstrap.servers": "h:1"}
+Row = tuple[str, int, int, str]
+"""Kind, version, id, name."""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path) as made:
+        yield made
+
+
+def stream(world: Service, **given: str) -> ChangeStream:
+    options = parse_changes({**BASE, "table": TABLE, "read": "changes", **given})
+    schema = change_schema(options, lambda _: world.client)
+    return ChangeStream(options, schema, lambda _: world.client)
+
+
+def batch(source: Any, start: Any, end: Any) -> list[Row]:
+    return [
+        (row["_change_type"], row["_commit_version"], row["id"], row["name"])
+        for part in source.partitions(start, end)
+        for found in source.read(part)
+        for row in found.to_pylist()
+    ]
+
+
+def drain(source: Any, start: Any = None, limit: Any = None) -> list[list[Row]]:
+    """Run micro-batches until there is nothing more."""
+    at = source.initialOffset() if start is None else start
+    batches = []
+    while (end := source.latestOffset(at, limit or source.getDefaultReadLimit())) != at:
+        # Spark keeps an offset as JSON.
+        end = json.loads(json.dumps(end))
+        batches.append(batch(source, at, end))
+        at = end
+    return batches
+
+
+def make_history(world: Service, *, stable: bool, policy: str = "every") -> None:
+    world.client.create_table(TABLE, SCHEMA, stable_row_ids=stable, policy=policy)
+    world.client.append(TABLE, rows(1, 2, 3))
+    world.client.append(TABLE, rows(4, 5))
+    world.client.update(TABLE, {"name": "'z'"}, "id = 2 OR id = 4")
+    world.client.delete(TABLE, "id = 5")
+    world.client.merge_insert(TABLE, rows(1, 9, name="m"), "id")
+
+
+@pytest.mark.parametrize("policy", ["every", "latest"])
+def test_every_change_is_told_with_images_where_row_ids_are_stable(
+    world: Service, policy: str
+) -> None:
+    make_history(world, stable=True, policy=policy)
+    [found] = drain(stream(world, startingVersion="1"))
+    assert Counter(found) == Counter(
+        [
+            *(("insert", 2, i, "a") for i in (1, 2, 3)),
+            *(("insert", 3, i, "a") for i in (4, 5)),
+            *(("update_preimage", 4, i, "a") for i in (2, 4)),
+            *(("update_postimage", 4, i, "z") for i in (2, 4)),
+            ("delete", 5, 5, "a"),
+            ("update_preimage", 6, 1, "a"),
+            ("update_postimage", 6, 1, "m"),
+            ("insert", 6, 9, "m"),
+        ]
+    )
+
+
+def test_without_stable_row_ids_an_update_is_a_deletion_and_an_insertion(world: Service) -> None:
+    make_history(world, stable=False)
+    [found] = drain(stream(world, startingVersion="4"))
+    assert Counter(found) == Counter(
+        [
+            *(("delete", 4, i, "a") for i in (2, 4)),
+            *(("insert", 4, i, "z") for i in (2, 4)),
+            ("delete", 5, 5, "a"),
+            ("delete", 6, 1, "a"),
+            ("insert", 6, 1, "m"),
+            ("insert", 6, 9, "m"),
+        ]
+    )
+
+
+@pytest.mark.parametrize("stable", [False, True])
+def test_changes_put_together_are_the_table(world: Service, stable: bool) -> None:
+    make_history(world, stable=stable)
+    for number in range(20, 30):
+        world.client.append(TABLE, rows(number))
+    world.client.open(TABLE).optimize.compact_files()
+    compacted = world.client.table(TABLE).version
+    assert versions_of(world, compacted) == ["Rewrite", []]
+    overwrite = lance.LanceOperation.Overwrite(SCHEMA, _written(world, 3, 4, 5, 6, 77))
+    overwritten = world.client.submit(TABLE, overwrite).result().raise_for_conflict().version
+    world.client.submit(TABLE, lance.LanceOperation.Restore(6)).result().raise_for_conflict()
+    state: Counter[tuple[int, str]] = Counter()
+    for found in drain(stream(world, startingVersion="earliest"), limit=ReadMaxFiles(1)):
+        for kind, version, number, name in found:
+            assert version != overwritten or kind in ("delete", "insert")
+            gone = kind in ("delete", "update_preimage")
+            state[number, name] += -1 if gone else 1
+    table = lance.dataset(world.client.table(TABLE).location).to_table().to_pylist()
+    assert +state == Counter((row["id"], row["name"]) for row in table)
+    assert min(state.values()) >= 0
+
+
+def versions_of(world: Service, version: int) -> list[Any]:
+    """Return what made a version, and what it changed."""
+    versions = TableVersions(world.client.runtime(), world.client.table(TABLE))
+    return [versions.read(version).operation, parts_of(versions, version)]
+
+
+def _written(world: Service, *ids: int) -> list[Any]:
+    return list(lance.fragment.write_fragments(rows(*ids), str(world.location(TABLE))))
+
+
+def test_rows_whose_columns_are_replaced_in_place_are_updates(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1, 2, 3))
+    world.client.delete(TABLE, "id = 3")
+    dataset = lance.dataset(world.client.table(TABLE).location)
+    given = pa.table({"id": [1, 2], "name": ["a", "new"]})
+    image, fields = dataset.get_fragments()[0].update_columns(given.to_reader(), "id", "id")
+    update = lance.LanceOperation.Update(
+        updated_fragments=[image], fields_modified=fields, update_mode="rewrite_columns"
+    )
+    ticket = world.client.submit(TABLE, update, read_version=dataset.version)
+    version = ticket.result().raise_for_conflict().version
+    assert drain(stream(world, startingVersion=str(version))) == [
+        [("update_preimage", version, 2, "a"), ("update_postimage", version, 2, "new")]
+    ]
+
+
+def test_columns_that_come_and_go_change_no_row(world: Service) -> None:
+    make_history(world, stable=False)
+    before = world.client.table(TABLE).version
+    world.client.open(TABLE).add_columns({"twice": "id * 2"})
+    world.client.open(TABLE).drop_columns(["twice"])
+    assert world.client.table(TABLE).version == before + 2
+    assert drain(stream(world, startingVersion=str(before + 1))) == [[]]
+
+
+def test_the_stream_begins_with_what_is_there(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1, 2))
+    world.client.append(TABLE, rows(3))
+    source = stream(world, maxFilesPerTrigger="1")
+    start = source.initialOffset()
+    first = source.latestOffset(start, source.getDefaultReadLimit())
+    assert batch(source, start, first) == [("insert", 3, 1, "a"), ("insert", 3, 2, "a")]
+    world.client.delete(TABLE, "id = 1")
+    # A query that starts again has nothing but the offset.
+    assert drain(stream(world, maxFilesPerTrigger="1"), first) == [
+        [("insert", 3, 3, "a")],
+        [("delete", 4, 1, "a")],
+    ]
+
+
+@pytest.mark.parametrize("limit", [ReadMaxRows(1), ReadMaxRows(4), ReadMaxFiles(2)])
+def test_limits_cut_batches_and_lose_nothing(world: Service, limit: Any) -> None:
+    make_history(world, stable=True)
+    whole = drain(stream(world, startingVersion="1"), limit=ReadAllAvailable())
+    cut = drain(stream(world, startingVersion="1"), limit=limit)
+    assert len(cut) > len(whole) == 1
+    assert [row for found in cut for row in found] == whole[0]
+
+
+def test_available_now_ends_where_the_table_was(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1))
+    source = stream(world, startingVersion="1")
+    source.prepareForTriggerAvailableNow()
+    world.client.append(TABLE, rows(2))
+    assert drain(source) == [[("insert", 2, 1, "a")]]
+
+
+def test_a_stream_starts_at_a_time_or_at_the_end(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    outcomes = [world.client.append(TABLE, rows(number)) for number in range(3)]
+    at = outcomes[1].time_ms
+    options = replace(
+        parse_changes({**BASE, "table": TABLE, "read": "changes"}), starting_time_ms=at
+    )
+    source = ChangeStream(options, StructType(), lambda _: world.client)
+    expected = min(o.version for o in outcomes if o.time_ms >= at)
+    assert source.initialOffset()["version"] == expected
+    assert drain(stream(world, startingVersion="latest")) == []
+
+
+def test_a_batch_reads_a_range_of_changes(world: Service) -> None:
+    make_history(world, stable=True)
+    options = parse_changes(
+        {**BASE, "table": TABLE, "read": "changes", "startingVersion": "4", "endingVersion": "5"}
+    )
+    schema = change_schema(options, lambda _: world.client)
+    reader = ChangeReader(options, schema, lambda _: world.client)
+    found = [row for p in reader.partitions() for b in reader.read(p) for row in b.to_pylist()]
+    assert {row["_commit_version"] for row in found} == {4, 5}
+
+
+def test_what_cannot_be_told_is_an_error(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    start = stream(world).initialOffset()
+    with pytest.raises(InvalidTransaction, match="version 9 of .* is in the future"):
+        stream(world, startingVersion="9").initialOffset()
+    world.client.drop_table(TABLE)
+    world.client.create_table(TABLE, SCHEMA)
+    with pytest.raises(InvalidTransaction, match="Start the query with a new checkpoint"):
+        stream(world).latestOffset(start, ReadAllAvailable())
+    source = CommitLogDataSource({**BASE, "table": TABLE})
+    with pytest.raises(InvalidTransaction, match="Set .option.'read', 'changes'"):
+        source.streamReader(StructType())
+    with pytest.raises(InvalidTransaction, match="Perhaps you mean 'changes'"):
+        CommitLogDataSource({**BASE, "read": "change"}).schema()
+
+
+def test_versions_that_were_deleted_cannot_be_told(world: Service) -> None:
+    make_history(world, stable=False)
+    table = world.client.table(TABLE)
+    deletion = DeleteTableVersions(table.table_id, ((2, 3),))
+    world.client.submit(None, deletion).result().raise_for_conflict()
+    with pytest.raises(NoSuchVersion, match="was deleted"):
+        drain(stream(world, startingVersion="2"))
+
+
+def log_rows(source: Any, start: Any, end: Any) -> list[dict[str, Any]]:
+    found = [b for part in source.partitions(start, end) for b in source.read(part)]
+    return pa.Table.from_batches(found, LOG_SCHEMA).to_pylist() if found else []
+
+
+def test_the_log_is_rows_in_batches_that_lose_nothing(world: Service) -> None:
+    make_history(world, stable=False)
+    options = parse_log({**BASE, "read": "log", "maxRowsPerTrigger": "3"})
+    source = LogStream(options, lambda _: world.client)
+    at = source.initialOffset()
+    found: list[dict[str, Any]] = []
+    while (end := source.latestOffset(at, source.getDefaultReadLimit())) != at:
+        end = json.loads(json.dumps(end))
+        rows_now = log_rows(source, at, end)
+        assert len(rows_now) <= 3
+        # What is run again is the same.
+        assert log_rows(LogStream(options, lambda _: world.client), at, end) == rows_now
+        found, at = found + rows_now, end
+    assert [row["sequence"] for row in found] == list(range(1, len(found) + 1))
+    last = found[-1]["operations"][0]
+    assert (last["table"], last["operation"], last["version"]) == (TABLE, "Update", 6)
+    assert [row["previous_hash"] for row in found[1:]] == [row["hash"] for row in found[:-1]]
+    reader = LogReader(parse_log({**BASE, "read": "log"}), lambda _: world.client)
+    whole = [row for p in reader.partitions() for b in reader.read(p) for row in b.to_pylist()]
+    assert whole == found
+
+
+def test_stretches_cut_the_log_and_each_is_checked_again(world: Service) -> None:
+    make_history(world, stable=False)
+    cut = list(stretches(world.log, 0, Position(), outcomes_end(world.log, 0), outcomes_max=2))
+    sequences = [[d.outcome.sequence for d in decided_in(world.log, s)] for s, _ in cut]
+    assert [n for found in sequences for n in found] == list(range(1, 1 + sum(map(len, sequences))))
+    assert max(map(len, sequences)) == 2
+    forged = replace(cut[1][0], start=replace(cut[1][0].start, hash="00" * 32))
+    with pytest.raises(CorruptLog, match="is broken at sequence 3"):
+        list(decided_in(world.log, forged))
+    assert list(beginning(world.log)) == [0]
+    assert isinstance(Position().chain(world.log.genesis()), Chain)
+
+
+def test_changes_of_all_tables_are_one_stream(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    other = pa.schema([("note", pa.string())])
+    world.client.create_table("shop$audit", other)
+    with world.client.transact() as both:
+        both.append(TABLE, rows(1))
+        both.append("shop$audit", pa.table({"note": ["x"]}))
+    options = parse_log({**BASE, "read": "changes"})
+    source = LogStream(options, lambda _: world.client)
+    start = source.initialOffset()
+    end = source.latestOffset(start, ReadAllAvailable())
+    found = [
+        (row["table"], row["_change_type"], json.loads(row["row"]))
+        for part in source.partitions(start, end)
+        for b in source.read(part)
+        for row in b.to_pylist()
+    ]
+    assert found == [
+        (TABLE, "insert", {"id": 1, "name": "a"}),
+        ("shop$audit", "insert", {"note": "x"}),
+    ]

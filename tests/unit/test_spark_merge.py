@@ -1,0 +1,177 @@
+"""What one task of a MERGE does, without Spark, over a whole service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from commitlog.client.tables import TableInfo
+from commitlog.errors import InvalidTransaction
+from commitlog.model.records import Outcome
+from commitlog.spark.files import target_of
+from commitlog.spark.merge import NothingToDo, update_of
+from commitlog.spark.merge_files import (
+    DELETE,
+    MergePart,
+    MergeTask,
+    match,
+    merge_rows,
+    with_table_keys,
+)
+from tests.service import SCHEMA, Service, rows, service
+
+TABLE = "shop$orders"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path) as made:
+        yield made
+
+
+def source(*rows: tuple[int | None, str | None], deletes: tuple[int, ...] = ()) -> pa.Table:
+    given = {
+        "id": pa.array([row[0] for row in rows], pa.int64()),
+        "name": pa.array([row[1] for row in rows], pa.string()),
+        DELETE: pa.array([row[0] in deletes for row in rows], pa.bool_()),
+    }
+    return pa.table(given)
+
+
+def task_for(info: TableInfo, *, update: bool = True, insert: bool = True) -> MergeTask:
+    target = target_of(info, TABLE, rows_per_file=1000, bytes_per_file=1 << 30)
+    return MergeTask(target, info.version, ("id",), info.stable_row_ids, update, insert)
+
+
+def parts_of(world: Service, given: pa.Table, *, tasks: int = 1, **how: bool) -> list[MergePart]:
+    """Do the merge in so many tasks: rows of a fragment, and of a new key, go to one of them."""
+    info = world.client.table(TABLE)
+    task = task_for(info, **how)
+    dataset = world.client.opened.plain(info, info.version)
+    matched = match(given, task, [f.fragment_id for f in dataset.get_fragments()])
+    homes = [
+        (address >> 32 if address is not None else hash(key)) % tasks
+        for address, key in zip(
+            matched["__address"].to_pylist(), matched["id"].to_pylist(), strict=True
+        )
+    ]
+    parts = []
+    for number in range(tasks):
+        mine = matched.filter(pa.array([home == number for home in homes], pa.bool_()))
+        parts.append(merge_rows(mine.combine_chunks().to_batches(), task))
+    return parts
+
+
+def commit(world: Service, parts: list[MergePart], **how: bool) -> Outcome:
+    info = world.client.table(TABLE)
+    prepared = update_of(info, task_for(info, **how), parts)
+    ticket = world.client.submit(
+        TABLE,
+        prepared.operation,
+        read_version=prepared.read_version,
+        affected_rows=prepared.affected,
+        inserted_keys=prepared.keys,
+    )
+    return ticket.result().raise_for_conflict()
+
+
+def contents(world: Service) -> dict[int, str]:
+    found = world.client.open(TABLE).to_table().to_pylist()
+    assert len({row["id"] for row in found}) == len(found)
+    return {row["id"]: row["name"] for row in found}
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_rows_are_updated_inserted_and_deleted(world: Service, stable: bool, tasks: int) -> None:
+    world.client.create_table(TABLE, SCHEMA, primary_key="id", stable_row_ids=stable)
+    world.client.append(TABLE, rows(1, 2, 3))
+    world.client.append(TABLE, rows(4, 5, 6))
+    world.client.append(TABLE, rows(7))
+    before = _row_ids(world)
+    given = source((6, "x"), (2, "x"), (9, "new"), (7, "-"), (1, "-"), deletes=(7, 1))
+    parts = parts_of(world, given, tasks=tasks)
+    commit(world, parts)
+    assert contents(world) == {2: "x", 3: "a", 4: "a", 5: "a", 6: "x", 9: "new"}
+    assert sum(part.updated for part in parts) == 2
+    assert sum(part.inserted for part in parts) == 1
+    assert sum(part.deleted for part in parts) == 2
+    assert [number for part in parts for number in part.removed] == [2]
+    if stable:
+        after = _row_ids(world)
+        assert {key: after[key] for key in (2, 6)} == {key: before[key] for key in (2, 6)}
+        assert after[9] not in before.values()
+
+
+def _row_ids(world: Service) -> dict[int, int]:
+    scanner = world.client.open(TABLE).scanner(columns=["id"], with_row_id=True)
+    found = scanner.to_table()
+    return dict(zip(found["id"].to_pylist(), found["_rowid"].to_pylist(), strict=True))
+
+
+def test_matched_and_unmatched_rows_can_be_left_alone(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1, 2))
+    given = source((1, "x"), (3, "x"))
+    commit(world, parts_of(world, given, update=False), update=False)
+    assert contents(world) == {1: "a", 2: "a", 3: "x"}
+    commit(world, parts_of(world, source((2, "y"), (8, "y")), insert=False), insert=False)
+    assert contents(world) == {1: "a", 2: "y", 3: "x"}
+
+
+def test_a_null_key_matches_nothing(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, pa.table({"id": [None, 1], "name": ["a", "a"]}, schema=SCHEMA))
+    commit(world, parts_of(world, source((None, "x"), (None, "y"))))
+    found = world.client.open(TABLE).to_table()["name"].to_pylist()
+    assert sorted(found) == ["a", "a", "x", "y"]
+
+
+@pytest.mark.parametrize("key", [1, 5], ids=["matched", "new"])
+def test_a_key_that_comes_twice_is_named_and_nothing_is_committed(world: Service, key: int) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1, 2))
+    parts = parts_of(world, source((key, "x"), (2, "x"), (key, "y")))
+    with pytest.raises(InvalidTransaction, match=f'"id": {key}'):
+        commit(world, parts)
+
+
+def test_nothing_to_do_is_no_commit(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    info = world.client.table(TABLE)
+    parts = parts_of(world, source((1, "x")), insert=False)
+    with pytest.raises(NothingToDo):
+        update_of(info, task_for(info), parts)
+
+
+def test_an_upsert_of_the_same_new_key_conflicts(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA, primary_key="id")
+    world.client.append(TABLE, rows(1))
+    first = parts_of(world, source((5, "x")))
+    info = world.client.table(TABLE)
+    prepared = update_of(info, task_for(info), first)
+    world.client.merge_insert(TABLE, rows(5, name="other"), "id")
+    ticket = world.client.submit(
+        TABLE,
+        prepared.operation,
+        read_version=prepared.read_version,
+        affected_rows=prepared.affected,
+        inserted_keys=prepared.keys,
+    )
+    assert ticket.result().status == "retryable"
+
+
+def test_keys_of_another_type_are_the_tables_keys(world: Service) -> None:
+    world.client.create_table(TABLE, pa.schema([("id", pa.int16()), ("name", pa.string())]))
+    world.client.append(TABLE, pa.table({"id": pa.array([1], pa.int16()), "name": ["a"]}))
+    info = world.client.table(TABLE)
+    task = task_for(info)
+    given = source((1, "x"))
+    fitted = pa.Table.from_batches([with_table_keys(b, task) for b in given.to_batches()])
+    dataset = world.client.opened.plain(info, info.version)
+    numbers = [f.fragment_id for f in dataset.get_fragments()]
+    commit(world, [merge_rows(match(fitted, task, numbers).to_batches(), task)])
+    assert contents(world) == {1: "x"}

@@ -1,0 +1,101 @@
+"""The sinks, driven as Spark drives them, over a whole service: what tasks tell is pickled."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from commitlog.errors import TransactionRejected
+from commitlog.spark.options import parse_write
+from commitlog.spark.sink import BatchSink, StreamSink
+from tests.service import SCHEMA, Service, ids_of, rows, service
+
+TABLE = "shop$orders"
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path) as made:
+        made.client.create_table(TABLE, SCHEMA, primary_key="id")
+        yield made
+
+
+def told(sink: Any, *tasks: list[int]) -> list[Any]:
+    """Have tasks write these ids; return their messages as they reach the driver."""
+    written = [sink.write(iter(rows(*ids).to_batches())) for ids in tasks]
+    return [pickle.loads(pickle.dumps(message)) for message in written]
+
+
+def batch_sink(world: Service, *, overwrite: bool = False, **given: str) -> BatchSink:
+    options = parse_write(
+        {"table": TABLE, "kafka.bootstrap.servers": "h:1", **given}, streaming=False
+    )
+    return BatchSink(options, from_arrow_schema(SCHEMA), overwrite, lambda _: world.client)
+
+
+def stream_sink(world: Service, query: str, **given: str) -> StreamSink:
+    checkpoint = world.root / query
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "metadata").write_text(json.dumps({"id": query}))
+    options = parse_write(
+        {"table": TABLE, "kafka.bootstrap.servers": "h:1", **given}, streaming=True
+    )
+    schema = from_arrow_schema(SCHEMA)
+    return StreamSink(options, schema, False, lambda _: world.client, str(checkpoint))
+
+
+def ids(world: Service) -> list[int]:
+    return ids_of(world.client.open(TABLE))
+
+
+def test_a_batch_job_appends_once_and_overwrites(world: Service) -> None:
+    for _ in range(2):
+        sink = batch_sink(world, txnAppId="job", txnVersion="7")
+        sink.commit(told(sink, [1, 2], [], [3]))
+    assert ids(world) == [1, 2, 3]
+    sink = batch_sink(world, overwrite=True)
+    sink.commit(told(sink, [9]))
+    assert ids(world) == [9]
+
+
+def test_a_replayed_micro_batch_lands_once(world: Service) -> None:
+    for batch, numbers in ((0, [1]), (1, [2, 3]), (1, [2, 3]), (2, [])):
+        sink = stream_sink(world, "query")
+        sink.commit(told(sink, numbers), batch)
+    assert ids(world) == [1, 2, 3]
+
+
+def test_another_query_under_the_same_id_is_refused(world: Service) -> None:
+    first = stream_sink(world, "one", txnAppId="mine")
+    first.commit(told(first, [1]), 0)
+    second = stream_sink(world, "two", txnAppId="mine")
+    with pytest.raises(TransactionRejected, match="its checkpoint is new"):
+        second.commit(told(second, [2]), 0)
+    assert ids(world) == [1]
+
+
+def test_an_upsert_of_other_keys_does_not_conflict_with_appended_rows(world: Service) -> None:
+    info = world.client.table(TABLE)
+    sink = stream_sink(world, "query")
+    sink.commit(told(sink, [1, 2]), 0)
+    for number, status in ((5, "committed"), (2, "retryable")):
+        keys = sink.target
+        written = told(batch_sink(world), [number])[0].files
+        ticket = world.client.submit(
+            TABLE,
+            _insert(written),
+            read_version=info.version,
+            inserted_keys=written.key_hashes(keys),
+        )
+        assert ticket.result().status == status
+
+
+def _insert(files: Any) -> Any:
+    return lance.LanceOperation.Update(new_fragments=files.metadata(), update_mode="rewrite_rows")

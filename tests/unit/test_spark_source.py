@@ -1,0 +1,189 @@
+"""Which version is read, and which filters Lance judges; without Spark, over a whole service."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    In,
+    IsNotNull,
+    LessThanOrEqual,
+    Not,
+    StringEndsWith,
+    StringStartsWith,
+)
+from pyspark.sql.types import CalendarIntervalType, LongType, StructField, StructType
+
+from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.spark.datasource import CommitLogDataSource
+from commitlog.spark.options import Connection, ReadOptions, parse_read
+from commitlog.spark.pushdown import to_sql
+from commitlog.spark.source import FilteringReader, TableReader, table_schema
+from commitlog.spark.versions import TableVersions, VersionWanted
+from tests.service import SCHEMA, Service, rows, service
+
+TABLE = "shop$orders"
+NAMES = ["id", "name", "at"]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Service]:
+    with service(tmp_path) as made:
+        yield made
+
+
+def versions(world: Service) -> TableVersions:
+    return TableVersions(world.client.runtime(), world.client.table(TABLE))
+
+
+def options(**given: str) -> ReadOptions:
+    return parse_read({"table": TABLE, "kafka.bootstrap.servers": "h:1", **given})
+
+
+def read(world: Service, kind: type[TableReader] = TableReader, **given: str) -> list[Any]:
+    def connect(_: Connection) -> Any:
+        return world.client
+
+    wanted = options(**given)
+    reader = kind(wanted, table_schema(wanted, connect), connect)
+    if isinstance(reader, FilteringReader):
+        assert list(reader.pushFilters([EqualTo(("id",), 2), StringEndsWith(("name",), "a")])) == [
+            StringEndsWith(("name",), "a")
+        ]
+    return [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+@pytest.mark.parametrize("policy", ["every", "latest"])
+def test_a_version_is_found_by_time_position_and_tag(world: Service, policy: str) -> None:
+    world.client.create_table(TABLE, SCHEMA, policy=policy)
+    outcomes = [world.client.append(TABLE, rows(number)) for number in range(5)]
+    other = world.client.create_table("shop$other", SCHEMA)
+    world.client.open(TABLE).tags.create("third", 3)
+    found = versions(world)
+    for outcome in outcomes:
+        position = VersionWanted(position=outcome.sequence)
+        assert found.resolve(position) == outcome.version
+        newest = [o.version for o in outcomes if o.time_ms <= outcome.time_ms][-1]
+        assert found.resolve(VersionWanted(time_ms=outcome.time_ms)) == newest
+    assert found.resolve(VersionWanted(position=other.sequence)) == 6
+    assert found.resolve(VersionWanted(tag="third")) == 3
+    assert found.resolve(VersionWanted()) == 6
+    assert found.read(1).operation == "Overwrite"
+    assert found.read(4).operation == "Append"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        (VersionWanted(version=9), "has no version 9; its head is 2"),
+        (VersionWanted(tag="x"), "has no tag 'x'"),
+        (VersionWanted(time_ms=1), "no version at that time"),
+        (VersionWanted(position=1), "no version at position 1"),
+    ],
+)
+def test_a_version_that_is_not_there_is_named(
+    world: Service, wanted: VersionWanted, says: str
+) -> None:
+    world.client.create_table("shop$before", SCHEMA)
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1))
+    with pytest.raises(NoSuchVersion, match=says):
+        versions(world).resolve(wanted)
+
+
+def test_a_position_in_the_future_is_an_error(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    with pytest.raises(InvalidTransaction, match="is in the future"):
+        versions(world).resolve(VersionWanted(position=1000))
+
+
+def test_one_partition_per_fragment_without_deleted_rows(world: Service) -> None:
+    world.client.create_table(TABLE, SCHEMA)
+    world.client.append(TABLE, rows(1, 2))
+    world.client.append(TABLE, rows(3))
+    world.client.delete(TABLE, "id = 1")
+    assert read(world, columns="id") == [{"id": 2}, {"id": 3}]
+    assert read(world, versionAsOf="2") == [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]
+    assert read(world, FilteringReader) == [{"id": 2, "name": "a"}]
+    with pytest.raises(InvalidTransaction, match="no column 'nmae'"):
+        read(world, columns="nmae")
+
+
+def test_what_is_not_there_is_said_before_a_task_starts(world: Service) -> None:
+    class Here(CommitLogDataSource):
+        connect = staticmethod(lambda _: world.client)
+
+    world.client.create_table(TABLE, SCHEMA)
+    given = {"kafka.bootstrap.servers": "h:1", "table": "shop$ordres"}
+    columns = StructType([StructField("id", LongType())])
+    for ask in (
+        lambda: Here(given).schema(),
+        lambda: Here(given).writer(columns, False),
+        lambda: Here(given).streamWriter(columns, False),
+        lambda: Here({**given, "read": "changes"}).schema(),
+    ):
+        with pytest.raises(NoSuchTable, match=r"Did you mean shop\$orders"):
+            ask()
+    interval = StructType([StructField("id", CalendarIntervalType())])
+    with pytest.raises(InvalidTransaction, match="'id' is interval, which tables cannot hold"):
+        Here({**given, "table": TABLE}).writer(interval, False)
+    nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "table": TABLE, "timeoutSeconds": "1"}
+    with pytest.raises(Unavailable, match="127.0.0.1:1"):
+        CommitLogDataSource(nowhere).writer(columns, False)
+
+
+@pytest.mark.parametrize(
+    ("given", "sql"),
+    [
+        (EqualTo(("id",), 5), "(`id` = 5)"),
+        (GreaterThan(("name",), "it's"), "(`name` > 'it''s')"),
+        (LessThanOrEqual(("at",), dt.date(2013, 7, 1)), "(`at` <= date '2013-07-01')"),
+        (In(("id",), (1, 2)), "(`id` IN (1, 2))"),
+        (Not(IsNotNull(("id",))), "(NOT (`id` IS NOT NULL))"),
+        (StringStartsWith(("name",), "a"), "(starts_with(`name`, 'a'))"),
+        (
+            EqualTo(("at",), dt.datetime(2013, 7, 1, tzinfo=dt.UTC)),
+            "(`at` = timestamp '2013-07-01T00:00:00.000000Z')",
+        ),
+        (EqualTo(("id",), True), "(`id` = true)"),
+        (EqualTo(("id",), 0.0), ""),
+        (EqualTo(("id", "inner"), 5), ""),
+        (EqualTo(("other",), 5), ""),
+        (StringEndsWith(("name",), "a"), ""),
+        (In(("id",), (1, None)), ""),
+    ],
+)
+def test_filters_are_translated_if_they_mean_the_same(given: Filter, sql: str) -> None:
+    assert to_sql(given, NAMES) == sql
+
+
+def test_lance_judges_times_as_spark_does(world: Service) -> None:
+
+    schema = pa.schema(
+        [("id", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("day", pa.date32())]
+    )
+    world.client.create_table(TABLE, schema)
+    noon = dt.datetime(2013, 7, 1, 12, tzinfo=dt.UTC)
+    data = [{"id": n, "at": noon + dt.timedelta(hours=n), "day": noon.date()} for n in range(3)]
+    world.client.append(TABLE, pa.Table.from_pylist(data, schema))
+    dataset = world.client.open(TABLE)
+    local = noon.astimezone(dt.timezone(dt.timedelta(hours=2)))
+    for wanted, count in [
+        (GreaterThan(("at",), local), 2),
+        (EqualTo(("at",), local), 1),
+        (EqualTo(("day",), noon.date()), 3),
+    ]:
+        assert dataset.count_rows(to_sql(wanted, ["id", "at", "day"])) == count
