@@ -1,0 +1,104 @@
+"""Does the demo end with the same rows when leader, writers, broker and demo die in the middle?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(1_200),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are found in /proc"),
+]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+DEADLINE_SECONDS = 600.0
+DONE = "All as it must be"
+
+
+def start(root: Path, output: Path) -> subprocess.Popen[bytes]:
+    with output.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-m", "consumers.demo", "--root", str(root)],
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def descendants(pid: int) -> Iterator[tuple[int, str]]:
+    """Yield a process's children and theirs, each with its command line."""
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (OSError, IndexError):
+            continue
+        if parent == pid:
+            yield int(path.name), command
+            yield from descendants(int(path.name))
+
+
+def kill(demo: int, part: str) -> int:
+    """Kill the first process of the demo whose command line has `part` in it, once there is one."""
+    found = 0
+
+    def killed() -> bool:
+        nonlocal found
+        found = next((pid for pid, command in descendants(demo) if part in command), 0)
+        if found:
+            os.kill(found, signal.SIGKILL)
+        return bool(found)
+
+    wait_until(killed, f"a process with {part!r}")
+    return found
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"no {what}"
+        time.sleep(0.1)
+
+
+def test_the_demo_ends_with_the_same_rows_whoever_is_killed(tmp_path: Path) -> None:
+    root, output = tmp_path / "demo", tmp_path / "first.txt"
+    committed = root / "demo" / "run-1" / "checkpoint" / "commits"
+    demo = start(root, output)
+
+    def await_batch(number: int) -> None:
+        def is_there() -> bool:
+            return (committed / str(number)).exists() or demo.poll() is not None
+
+        wait_until(is_there, f"batch {number}")
+        assert demo.poll() is None, output.read_text()[-3000:]
+
+    try:
+        for batch, part in enumerate(("cli committer", "consumers.demo.desk", "kafka.Kafka")):
+            await_batch(batch)
+            kill(demo.pid, part)
+        await_batch(3)
+        children = [pid for pid, _ in descendants(demo.pid)]
+    finally:
+        demo.kill()
+        demo.wait()
+    # Nobody outlives the demo; what they left is what the next one finds.
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "end of all")
+    output = tmp_path / "second.txt"
+    again = start(root, output)
+    try:
+        assert again.wait(DEADLINE_SECONDS) == 0, output.read_text()[-3000:]
+    finally:
+        again.kill()
+    text = output.read_text()
+    assert "going on with run 1, which was interrupted" in text
+    assert DONE in text
