@@ -141,3 +141,13 @@ class FrameBuffer:
         if start:
             del self._buffer[:start]
         return frames
+
+
+def overloaded_frame(message: str, retry_after_seconds: float) -> bytes:
+    """Return a reply that nobody asked for (number 0): the writer is to pause."""
+    error = {
+        "type": "Overloaded",
+        "message": message,
+        "retry_after_seconds": retry_after_seconds,
+    }
+    return json_frame(Kind.REPLY, {"request": 0, "error": error})

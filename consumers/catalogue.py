@@ -9,14 +9,15 @@ import base64
 import difflib
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commitlog.core.catalogue import altered, parents
-from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.decisions import Change, ChangeKind, Noted
 from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.manifest_header import ManifestHeader
-from commitlog.core.tables import Table
+from commitlog.core.tables import Table, VersionRanges
+from commitlog.core.version_deletion import merged
 from commitlog.errors import NoSuchTable
 from commitlog.model.operations import (
     AlterProperties,
@@ -47,6 +48,15 @@ class Head:
     primary_key: tuple[str, ...]
     properties: tuple[tuple[str, str], ...]
     stable_row_ids: bool
+    deleted: VersionRanges = ()
+    """Versions that were deleted."""
+    noted: dict[int, Noted] = field(default_factory=dict)
+    """What clients said about the versions that they offered."""
+
+    def said(self, version: int) -> list[Any]:
+        """Return the e_tag and the metadata that a client gave with a version."""
+        found = self.noted.get(version)
+        return [found.e_tag, dict(found.metadata)] if found is not None else ["", {}]
 
     def to_json(self, readable_version: int) -> dict[str, Any]:
         """Describe the table without its schema."""
@@ -60,6 +70,7 @@ class Head:
             "primary_key": list(self.primary_key),
             "properties": dict(self.properties),
             "stable_row_ids": self.stable_row_ids,
+            "deleted": [list(one) for one in self.deleted],
         }
 
     def schema_json(self) -> dict[str, Any]:
@@ -166,7 +177,13 @@ class Catalogue:
         if head is not None and change.kind is ChangeKind.VERSION and change.delta is not None:
             encoded = change.delta.header
             header = head.header if encoded is None else ManifestHeader(encoded)
+            if change.noted is not None:
+                head.noted[change.version] = change.noted
             self._heads[change.table] = replace(head, version=change.version, header=header)
+            return
+        if head is not None and change.kind is ChangeKind.VERSIONS_DELETED:
+            deleted = merged(head.deleted, change.deleted)
+            self._heads[change.table] = replace(head, deleted=deleted)
             return
         table = self._tables.get(change.table)
         if table is None or table.incarnation != change.incarnation:
@@ -204,6 +221,8 @@ def _head(table: Table) -> Head:
         primary_key=table.primary_key,
         properties=table.properties,
         stable_row_ids=table.stable_row_ids,
+        deleted=table.deleted,
+        noted=dict(table.noted),
     )
 
 

@@ -30,7 +30,10 @@ ENDPOINTS = "endpoints.json"
 
 NOT_SETTINGS = frozenset(
     PREFIX + name
-    for name in ("CACHE", "CONFIG", "DEBUG", "HTTP_FD", "IVY_SETTINGS", "JAVA", "SUPERVISOR_FD")
+    for name in (
+        *("CACHE", "CONFIG", "DEBUG", "HTTP_FD", "IVY_SETTINGS", "JAVA", "LOG_FORMAT"),
+        "SUPERVISOR_FD",
+    )
 )
 """Variables that others read."""
 
@@ -71,6 +74,19 @@ SETTINGS = (
     Setting("socket_host", "127.0.0.1", "address of the leader's socket"),
     Setting("socket_port", 0, "port of the leader's socket; 0 picks one"),
     Setting("token", "", "what writers must show at the leader's socket", is_secret=True),
+    Setting("iceberg_tables_max", 100, "how many tables one Iceberg transaction may change"),
+    Setting("iceberg_updates_max", 1000, "how many updates it may have for one table"),
+    Setting("iceberg_timeout", 30, "seconds that an Iceberg commit may take"),
+    Setting("access_file", "", "who may do what over HTTP (TOML); without it, anybody everything"),
+    Setting("base_path", "", "path below which the APIs are served"),
+    Setting("allowed_locations", "", "prefixes besides the tables root, separated by commas"),
+    Setting("storage_file", "", "storage options returned with locations (TOML)"),
+    Setting("tls_certificate", "", "certificate chain of the HTTP server (PEM)"),
+    Setting("tls_key", "", "its private key (PEM)"),
+    Setting("tls_client_ca", "", "authorities whose certificates clients must show (PEM)"),
+    Setting("http_requests_max", 256, "requests carried out at the same time"),
+    Setting("batch_operations_max", 1000, "operations of one batch"),
+    Setting("sql", False, "answer SQL over the index at /v1/sql"),
     Setting("kafka_file", "", "properties file with Kafka client settings"),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -91,8 +107,26 @@ class Config:
     socket_host: str
     socket_port: int
     token: str = field(repr=False)
+    iceberg_tables_max: int
+    iceberg_updates_max: int
+    iceberg_timeout: int
+    access_file: str
+    base_path: str
+    allowed_locations: str
+    storage_file: str
+    tls_certificate: str
+    tls_key: str
+    tls_client_ca: str
+    http_requests_max: int
+    batch_operations_max: int
+    sql: bool
     kafka: Mapping[str, str] = field(repr=False)
     sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def http_scheme(self) -> str:
+        """What the HTTP server speaks."""
+        return "https" if self.tls_certificate else "http"
 
     def need_root(self) -> Path:
         """Return the root, made absolute; ConfigurationError if none is set."""

@@ -23,7 +23,7 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
 from commitlog.core.manifest import apply_delta
-from commitlog.core.tables import Table
+from commitlog.core.tables import Table, is_in
 from commitlog.core.versions import realize
 from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
 from commitlog.model.operations import CreateTableVersion, LanceCommit
@@ -77,6 +77,11 @@ class OldVersions:
         `since_offset` is an offset of the outcomes topic before which the version surely wasn't
         made. Raises NoSuchVersion.
         """
+        if is_in(version, head.deleted):
+            raise NoSuchVersion(
+                f"version {version} of table {format_table_id(head.table)} was deleted; "
+                f"{head.version} is the newest"
+            )
         store = store_for(head.location)
         with self._lock:
             states = dict(_manifests(store))

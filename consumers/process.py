@@ -42,9 +42,21 @@ logger = logging.getLogger(__name__)
 OnReady = Callable[[str], None]
 
 
-def run_part(name: str, root: Path, work: Callable[[threading.Event, OnReady], None]) -> None:
-    """Run a part's work until it returns; it gets an event to end by and whom to tell "ready"."""
+def run_part(
+    name: str,
+    root: Path,
+    work: Callable[[threading.Event, OnReady], None],
+    *,
+    niceness: int = 0,
+) -> None:
+    """Run a part's work until it returns; it gets an event to end by and whom to tell "ready".
+
+    With a `niceness` it gets less of a processor that others want too.
+    """
     configure_logging(name, root)
+    if niceness:
+        with contextlib.suppress(OSError):
+            os.nice(niceness)
     # What a part keeps grows with the log and is hardly ever garbage: looking through it every 700
     # allocations took a fifth of the leader's time.
     gc.set_threshold(*GARBAGE_THRESHOLDS)

@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,11 @@ from consumers.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.parts import Part, Restarts
 from consumers.process import configure_logging, stop_on_signals
 
+HTTP_SETTINGS = (
+    *("access_file", "base_path", "allowed_locations", "storage_file", "tls_certificate"),
+    *("tls_key", "tls_client_ca", "http_requests_max", "batch_operations_max", "sql"),
+)
+"""What only the server part needs to be told."""
 HTTP_FD = "COMMITLOG_HTTP_FD"
 READY_SECONDS = 120.0
 POLL_SECONDS = 0.1
@@ -97,12 +103,13 @@ class Supervisor:
             {
                 "bootstrap_servers": servers,
                 "log": config.log,
-                "http": f"http://{config.host}:{port}",
+                "http": f"{config.http_scheme}://{config.host}:{port}",
             },
         )
         self._start_parts(servers, partitions)
         self._await_readiness(port)
-        return f"ready http://{_host_in_url(config.host)}:{port} kafka {servers} root {self._root}"
+        address = f"{config.http_scheme}://{_host_in_url(config.host)}:{port}"
+        return f"ready {address} kafka {servers} root {self._root}"
 
     def _start_broker(self) -> str:
         config = self._config
@@ -177,9 +184,14 @@ class Supervisor:
             PREFIX + "LOG": config.log,
             PREFIX + "HOST": config.host,
             PREFIX + "SOCKET_HOST": config.socket_host,
+            PREFIX + "ICEBERG_TABLES_MAX": str(config.iceberg_tables_max),
+            PREFIX + "ICEBERG_UPDATES_MAX": str(config.iceberg_updates_max),
+            PREFIX + "ICEBERG_TIMEOUT": str(config.iceberg_timeout),
             PREFIX + "SOCKET_PORT": str(config.socket_port),
             PREFIX + "TOKEN": config.token,
         }
+        for name in HTTP_SETTINGS:
+            environment[PREFIX + name.upper()] = str(getattr(config, name))
         for name, value in config.kafka.items():
             environment[KAFKA_PREFIX + name.upper().replace(".", "_")] = value
         return environment
@@ -190,7 +202,7 @@ class Supervisor:
         missing = "no answer yet"
         while time.monotonic() < deadline:
             self._watch()
-            missing = _not_ready(self._config.host, port)
+            missing = self._not_ready(port)
             if not missing:
                 return
             self._stop.wait(POLL_SECONDS)
@@ -200,6 +212,13 @@ class Supervisor:
             f"the service was not ready within {READY_SECONDS:.0f} s: {missing}. The logs in"
             f" {self._root} say why"
         )
+
+    def _not_ready(self, port: int) -> str:
+        config = self._config
+        if not config.tls_client_ca:
+            return _not_ready(config, port)
+        # Only who has a client's certificate could ask it.
+        return "" if self._parts[-1].address else "the HTTP server starts"
 
     def _watch(self) -> None:
         now = time.monotonic()
@@ -270,10 +289,16 @@ def _host_in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _not_ready(host: str, port: int) -> str:
+def _not_ready(config: Config, port: int) -> str:
     """Return "" if `/readyz` says that all is well, else what it says."""
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    with _closing(http.client.HTTPConnection(reachable, port, timeout=3)) as connection:
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.host, config.host)
+    opened = http.client.HTTPConnection(reachable, port, timeout=3)
+    if config.http_scheme == "https":
+        # It is our own child on our own socket; its certificate is for others.
+        opened = http.client.HTTPSConnection(
+            reachable, port, timeout=3, context=ssl._create_unverified_context()
+        )
+    with _closing(opened) as connection:
         try:
             connection.request("GET", "/readyz")
             response = connection.getresponse()

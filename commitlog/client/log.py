@@ -18,13 +18,16 @@ import lance
 import pyarrow as pa
 
 from commitlog.client import catalogue
+from commitlog.client.caller import caller
+from commitlog.client.clones import as_operations
 from commitlog.client.execution import Execution
 from commitlog.client.forks import keep_for_ever, on_fork
 from commitlog.client.opening import Opened, is_readable
 from commitlog.client.rows import MergeOptions
 from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.client.session import TransactionBuilder
-from commitlog.client.submission import AffectedRowsLike, as_operation, new_transaction_id
+from commitlog.client.snapshot import Reads
+from commitlog.client.submission import AffectedRowsLike, new_transaction_id
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
 from commitlog.codecs.lance_objects import SchemaMetadata
@@ -40,7 +43,7 @@ TableName = str | Sequence[str]
 Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
-class CommitLog:
+class CommitLog(Reads):
     """A log, and the tables whose commits it orders."""
 
     def __init__(
@@ -203,7 +206,7 @@ class CommitLog:
         the transaction's id), a serialized `lance.table.Transaction`, or one of this package's
         own. What is surely wrong with it raises here, and nothing is appended.
         """
-        built, chosen = as_operation(
+        built, chosen = as_operations(
             self,
             table_id,
             operation,
@@ -214,7 +217,7 @@ class CommitLog:
             schema_metadata=schema_metadata,
         )
         transaction = self.transaction(
-            (built,),
+            built,
             transaction_id=chosen,
             attempt=attempt,
             application=application,
@@ -350,14 +353,15 @@ class CommitLog:
         expects: Sequence[Expect] = (),
     ) -> Transaction:
         """Make a transaction of operations, under a new id if none is given."""
+        who = caller()
         return Transaction(
             transaction_id or new_transaction_id(),
             operations,
             attempt=attempt,
-            principal=self._principal,
+            principal=who.principal or self._principal,
             submitted_at_ms=catalogue.now_ms(),
             application=application,
-            properties=_pairs(properties),
+            properties=(*who.properties, *_pairs(properties)),
             expects=tuple(expects),
         )
 

@@ -17,6 +17,7 @@ from lance.schema import LanceSchema
 
 from commitlog.client.runtime import Runtime
 from commitlog.codecs.lance_objects import SchemaMetadata
+from commitlog.core.tables import VersionRanges
 from commitlog.errors import NoSuchTable
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.table import Policy, TableId, format_table_id
@@ -44,6 +45,8 @@ class TableInfo:
     """One serialized `lance.file.Field` per field, parents before children."""
     schema_metadata: SchemaMetadata = ()
     data_storage_version: str = ""
+    deleted: VersionRanges = ()
+    """Versions that were deleted."""
 
     @property
     def name(self) -> str:
@@ -92,6 +95,7 @@ def table_info(body: Mapping[str, Any]) -> TableInfo:
             )
         ),
         data_storage_version=body.get("data_storage_version", ""),
+        deleted=tuple((first, last) for first, last in body.get("deleted", ())),
     )
 
 

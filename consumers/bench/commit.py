@@ -27,7 +27,7 @@ from consumers.bench.floor import two_hop_ms
 from consumers.bench.measure import Commit, Round, run_round
 
 ROWS = 100
-WARM_UP_COMMITS = 5_000
+WARM_UP_COMMITS = 20_000
 """Before the first round: the broker's virtual machine compiles what it runs often."""
 NAMESPACE = "bench"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App, Group
 
-from consumers.commands import ask, care, jobs, run
+from consumers.commands import ask, care, explain, jobs, look, measure, prove, run
 from consumers.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
@@ -32,13 +32,20 @@ app["--version"].group = _SHELL
 
 for _command in (run.up, run.broker, run.init, run.committer, run.index, run.server):
     app.command(_command, group=_RUN, help_epilogue="")
-for _question in (ask.history, ask.tables, ask.conflicts, ask.show, ask.log):
+for _question in (ask.history, ask.tables, ask.conflicts, ask.show, explain.explain, ask.log):
     app.command(_question, group=_ASK, help_epilogue="")
-for _task in (care.doctor, care.verify, care.version):
+for _look in (look.diff, look.blame, look.sql, look.plot, look.top):
+    app.command(_look, group=_ASK, help_epilogue="")
+for _task in (care.doctor, prove.verify, prove.replay, prove.archive, care.orphans, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")
 bench = App(name="bench", help="Measure speed.", group=_JOBS, help_epilogue="", version_flags=())
 bench.command(jobs.bench_commit, name="commit", help_epilogue="")
+bench.command(jobs.bench_conflicts, name="conflicts", help_epilogue="")
+bench.command(jobs.bench_spark, name="spark", help_epilogue="")
+bench.command(jobs.bench_iceberg, name="iceberg", help_epilogue="")
+bench.command(measure.bench_index, name="index", help_epilogue="")
+bench.command(jobs.bench_server, name="server", help_epilogue="")
 app.command(bench)
 app.register_install_completion_command(add_to_startup=False, group=_SHELL)
 

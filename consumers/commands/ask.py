@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Unreadable
 from commitlog.model.table import format_table_id
 from consumers import output
-from consumers.commands.options import HERE, AsJson, Limit, Where, connect
+from consumers.commands.options import HERE, AsCsv, AsJson, Limit, Where, connect
 from consumers.exit_codes import ExitCode
 from consumers.output import Column, Row, clock, day_and_time
 
@@ -20,7 +20,8 @@ TIME = Column(
 )
 TABLES = """
 SELECT table_name, version, changed_at, changed_by, policy, primary_key, commits, rows_added,
-       rows_removed, location, partition, sequence, incarnation
+       rows_removed, location, partition, sequence, incarnation, format, snapshot_id,
+       metadata_location
 FROM tables WHERE ended_by IS NULL ORDER BY table_name
 """
 AT = "SELECT transaction_id FROM transaction_at(?, of_partition := ?)"
@@ -34,6 +35,7 @@ def history(
     limit: Limit = 50,
     refused: Annotated[bool, Parameter(help="Show refused attempts too.")] = True,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Show a table's versions and refused attempts, newest first.
 
@@ -46,7 +48,7 @@ def history(
 
     rows = index.history(where.load().need_root(), table, limit=limit, refused=refused)
     columns = (
-        Column("version", lambda row: row["version"], is_number=True),
+        Column("version", _version, is_number=True),
         TIME,
         Column("status", lambda row: row["status"]),
         Column("operation", lambda row: row["operation"]),
@@ -57,24 +59,28 @@ def history(
         Column("transaction", lambda row: row["transaction_id"], leaves=6),
         Column("why", lambda row: row["message"], gives_way=True),
     )
-    output.print_listing(columns, rows, as_json=as_json, nothing=f"{table} has no version yet")
+    output.print_listing(
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing=f"{table} has no version yet"
+    )
 
 
-def tables(*, where: Where = HERE, as_json: AsJson = False) -> None:
+def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     """Show all tables and their newest versions."""
     from consumers import history as index
 
     rows = index.query(where.load().need_root(), TABLES)
     columns = (
         Column("table", lambda row: row["table_name"]),
-        Column("version", lambda row: row["version"], is_number=True),
+        Column("version", _version, is_number=True),
         Column("changed", lambda row: clock(row["changed_at"]), leaves=3),
         Column("by", lambda row: row["changed_by"], leaves=4),
         Column("commits", lambda row: row["commits"], is_number=True, leaves=5),
         Column("policy", lambda row: row["policy"], leaves=6),
         Column("location", lambda row: row["location"], gives_way=True),
     )
-    output.print_listing(columns, rows, as_json=as_json, nothing="the log has no table yet")
+    output.print_listing(
+        columns, rows, as_json=as_json, as_csv=as_csv, nothing="the log has no table yet"
+    )
 
 
 def conflicts(
@@ -84,6 +90,7 @@ def conflicts(
     where: Where = HERE,
     limit: Limit = 50,
     as_json: AsJson = False,
+    as_csv: AsCsv = False,
 ) -> None:
     """Show who lost to whom, on what, and what to do next.
 
@@ -106,7 +113,7 @@ def conflicts(
         Column("rule", lambda row: row["rule"]),
         Column("what to do", lambda row: row["advice"], gives_way=True),
     )
-    output.print_listing(columns, rows, as_json=as_json, nothing="no conflicts")
+    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts")
 
 
 def show(
@@ -279,10 +286,19 @@ def _show_attempt(row: Row) -> None:
     )
     for one in row["details"]:
         made = f"version {one['version']}" if one["version"] else one["status"]
+        if one["snapshot_id"]:
+            made = f"snapshot {one['snapshot_id']}"
         print(f"  {one['operation']} {one['table_name']}: {made}, {_row_change(one) or 'no'} rows")
+    for failed in row["failed_requirements"]:
+        print(f"  {failed['table_name']} required {failed['requirement']}, has {failed['actual']}")
     conflict = row["conflict"]
     if conflict:
         print(f"  lost to {_winner(conflict)} ({conflict['rule']}). {conflict['advice'] or ''}")
+
+
+def _version(row: Row) -> object:
+    """Return Lance's version, or Iceberg's snapshot."""
+    return row["version"] or row.get("snapshot_id")
 
 
 def _row_change(row: Row) -> str:

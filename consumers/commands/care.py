@@ -32,37 +32,46 @@ def doctor(*, where: Where = HERE, as_json: AsJson = False) -> ExitCode:
     return ExitCode.OK if is_whole(found) else ExitCode.REFUSED
 
 
-def verify(*, where: Where = HERE, as_json: AsJson = False) -> ExitCode:
-    """Read the whole log and check it: hashes, order, and that every answer has its transaction.
+def orphans(
+    table: str | None = None,
+    /,
+    *,
+    age: float = 3600.0,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """List files that nothing leads to. Removes nothing.
 
-    Names the first bad sequence, if there is one.
+    Of a Lance table: data and deletion files that no committed transaction names, as lost attempts
+    leave them. Without a table, of all Iceberg tables: metadata files that no outcome names, as a
+    leader that died leaves them until the next one decides again, and what is left of tables that
+    were dropped with their files.
+
+    Parameters
+    ----------
+    table
+        A Lance table's name, for example nyc$flights (quote the $).
+    age
+        Leave out files of a Lance table that are younger than this many seconds.
     """
-    from consumers import verify as check
+    from consumers.iceberg.orphans import find_orphans
+    from consumers.orphans import find_table_orphans
 
     log = connect(where.load())
     try:
-        verdicts = []
-        for partition in range(log.partitions()):
-            with output.progress(f"partition {partition}") as bar:
-                verdicts.append(check.verify(log, partition, on_progress=bar))
+        found = (
+            find_orphans(log, log.genesis().tables_root)
+            if table is None
+            else find_table_orphans(log, table, age_seconds=age)
+        )
     finally:
         log.close()
-    if as_json:
-        output.print_json([verdict.to_json() for verdict in verdicts])
-    for verdict in verdicts if not as_json else ():
-        name = f"partition {verdict.partition}"
-        found = (
-            f"{verdict.outcomes} outcomes in {verdict.terms} terms, {verdict.committed} committed,"
-            f" {verdict.undecided} undecided, {verdict.voids} void; head {verdict.head[:16]}"
-        )
-        if verdict.is_whole:
-            output.print_check(name, "ok", found)
-        else:
-            bad = f"sequence {verdict.first_bad_sequence} is bad: {verdict.problem}; {found}"
-            output.print_check(
-                name, "fail", bad, "stop the committers; keep the topics as they are"
-            )
-    return ExitCode.OK if all(v.is_whole for v in verdicts) else ExitCode.STOP
+    columns = (
+        output.Column("file", lambda orphan: orphan["location"]),
+        output.Column("why", lambda orphan: orphan["reason"]),
+    )
+    rows = [orphan.to_json() for orphan in found]
+    output.print_listing(columns, rows, as_json=as_json, nothing="no orphans")
 
 
 def version(

@@ -49,6 +49,43 @@ def demo(*, root: Path = Path("demo-data")) -> int:
         raise JobFailed(str(error)) from error
 
 
+CHECKS = (
+    Column("operation", lambda row: row["operation"]),
+    Column("missed versions", lambda row: f"{row['missed_versions']:,}", is_number=True),
+    Column("fragments", lambda row: f"{row['fragments']:,}", is_number=True),
+    Column("look-ups", lambda row: row["steps"], is_number=True),
+    Column("CPU µs", lambda row: f"{row['microseconds']:.1f}", is_number=True),
+)
+RATIOS = (
+    Column("largest to smallest", lambda row: row["curve"]),
+    Column("look-ups", lambda row: f"{row['steps']:.2f}", is_number=True),
+    Column("CPU time", lambda row: f"{row['time']:.2f}", is_number=True),
+)
+
+
+def bench_conflicts(
+    *, as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False
+) -> None:
+    """Measure what a conflict check costs, however far behind and however large the table.
+
+    Needs no log: the checks run in this process, and CPU time is taken.
+
+    Parameters
+    ----------
+    as_json
+        Print the whole report as JSON.
+    """
+    from consumers.bench import conflicts
+
+    report = conflicts.run(report=output.note)
+    if as_json:
+        output.print_json(report)
+        return
+    output.print_listing(CHECKS, report["points"], as_json=False, nothing="nothing was measured")
+    print()
+    output.print_listing(RATIOS, report["ratios"], as_json=False, nothing="nothing was measured")
+
+
 def bench_commit(
     *,
     where: Where = HERE,
@@ -103,6 +140,171 @@ SUMMARY = (
 )
 
 
+def bench_spark(
+    *,
+    where: Where = HERE,
+    batches: int = 20,
+    batch_rows: int = 10_000,
+    read_rows: int = 2_000_000,
+    rounds: int = 3,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> None:
+    """Measure Spark's micro-batches beside plain Lance, and its reads beside Parquet, in turns.
+
+    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+
+    Parameters
+    ----------
+    batches
+        Micro-batches of each query, after those that warm up.
+    batch_rows
+        Rows of each micro-batch.
+    read_rows
+        Rows of the table that is read.
+    rounds
+        How often each is measured.
+    as_json
+        Print the whole report as JSON.
+    """
+    spark = _module("consumers.bench.spark", extra="bench")
+    with _service(where.load()) as (servers, log):
+        report = spark.run(
+            servers,
+            log,
+            batches=batches,
+            batch_rows=batch_rows,
+            read_rows=read_rows,
+            rounds=rounds,
+            report=output.note,
+        )
+    if as_json:
+        output.print_json(report)
+        return
+    output.print_listing(SPARK, report["summary"], as_json=False, nothing="nothing was measured")
+
+
+SPARK = (
+    Column("what", lambda row: row["what"]),
+    Column("commitlog", lambda row: row["commitlog"], is_number=True),
+    Column("other", lambda row: row["other"]),
+    Column("times", lambda row: _ratio(row["ratio"]), is_number=True),
+    Column("failed", lambda row: row["failed"]),
+)
+
+
+def bench_iceberg(
+    *,
+    uri: str = "",
+    writers: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 8, 32),
+    rounds: int = 3,
+    seconds: float = 5.0,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> None:
+    """Measure Iceberg commits beside pyiceberg's SqlCatalog on SQLite, in turns.
+
+    Then one transaction over 100 tables, and what deciding costs as a table's history grows. Runs
+    a service of its own in a temporary folder, unless an address is given.
+
+    Parameters
+    ----------
+    uri
+        The HTTP address of a service that runs, http://HOST:PORT.
+    writers
+        Numbers of writer processes to measure with; may be repeated.
+    rounds
+        How often each is measured.
+    seconds
+        How long one measurement takes.
+    as_json
+        Print the whole report as JSON.
+    """
+    iceberg = _module("consumers.bench.iceberg", extra="bench")
+    with contextlib.nullcontext(uri) if uri else _http() as address:
+        report = iceberg.run(
+            address, writers=tuple(writers), rounds=rounds, seconds=seconds, report=output.note
+        )
+    if as_json:
+        output.print_json(report)
+        return
+    output.print_listing(ICEBERG, report["summary"], as_json=False, nothing="nothing was measured")
+    many = report["tables"]
+    print(
+        f"\n{many['tables']} tables in one transaction: p50 {many['p50_ms']:.1f} ms,"
+        f" p99 {many['p99_ms']:.1f} ms\n"
+    )
+    output.print_listing(HISTORY, report["snapshots"], as_json=False, nothing="")
+
+
+ICEBERG = (
+    Column("work: system", lambda row: row["system"]),
+    Column("writers", lambda row: row["writers"], is_number=True),
+    Column("commits/s", lambda row: f"{row['commits_per_second']:.1f}", is_number=True),
+    Column("times SqlCatalog", lambda row: _ratio(row["times_sqlcatalog"]), is_number=True),
+    Column("p50 ms", lambda row: f"{row['p50_ms']:.1f}", is_number=True),
+    Column("p99 ms", lambda row: f"{row['p99_ms']:.0f}", is_number=True),
+    Column("failed", lambda row: f"{row['failures']} of {row['tried']}", is_number=True),
+    Column("writers' CPU ms", lambda row: f"{row['writer_cpu_ms']:.1f}", is_number=True),
+)
+HISTORY = (
+    Column("snapshots", lambda row: row["snapshots"], is_number=True),
+    Column("evaluate CPU ms", lambda row: f"{row['evaluate_ms']:.2f}", is_number=True),
+    Column("whole commit CPU ms", lambda row: f"{row['commit_ms']:.2f}", is_number=True),
+    Column("metadata bytes", lambda row: f"{row['metadata_bytes']:,}", is_number=True),
+)
+
+
+def bench_server(
+    *,
+    uri: str = "",
+    writers: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 32),
+    rounds: int = 3,
+    seconds: float = 5.0,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> None:
+    """Measure commits over HTTP beside pylance's reference server, in turns.
+
+    Without an address it runs a service of its own in a temporary folder.
+
+    Parameters
+    ----------
+    uri
+        The HTTP address of a running service, on this machine.
+    writers
+        Numbers of writer processes to measure with; may be repeated.
+    rounds
+        How often each is measured.
+    seconds
+        How long one measurement takes.
+    as_json
+        Print the whole report as JSON.
+    """
+    server = _module("consumers.bench.server", extra="bench")
+    with contextlib.nullcontext(uri) if uri else _http() as address:
+        report = server.run(
+            address, writers=tuple(writers), rounds=rounds, seconds=seconds, report=output.note
+        )
+    if as_json:
+        output.print_json(report)
+        return
+    output.print_listing(SERVER, report["summary"], as_json=False, nothing="nothing was measured")
+    many = report["tables"]
+    print(
+        f"\na version of each of {many['tables']} tables: {many['single_ms']:.0f} ms by single"
+        f" requests, {many['batch_ms']:.0f} ms by one batch-commit"
+    )
+
+
+SERVER = (
+    Column("system", lambda row: row["system"]),
+    Column("writers", lambda row: row["writers"], is_number=True),
+    Column("commits/s", lambda row: f"{row['commits_per_second']:.1f}", is_number=True),
+    Column("times reference", lambda row: _ratio(row["times_reference"]), is_number=True),
+    Column("p50 ms", lambda row: f"{row['p50_ms']:.1f}", is_number=True),
+    Column("p99 ms", lambda row: f"{row['p99_ms']:.0f}", is_number=True),
+    Column("failed", lambda row: row["failures"], is_number=True),
+)
+
+
 def _ratio(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
@@ -113,6 +315,20 @@ def _service(config: Config) -> Iterator[tuple[str, str]]:
     if config.bootstrap_servers:
         yield config.bootstrap_servers, config.log
         return
+    with _ready() as said:
+        yield said[3], config.log
+
+
+@contextlib.contextmanager
+def _http() -> Iterator[str]:
+    """Run a service for as long as it is needed; yield its HTTP address."""
+    with _ready() as said:
+        yield said[1]
+
+
+@contextlib.contextmanager
+def _ready() -> Iterator[list[str]]:
+    """Run `commitlog up` in a temporary folder; yield the words of its ready line."""
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         command = [sys.executable, "-P", "-m", "consumers.cli", "up", "--root", folder]
         with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as up:
@@ -121,7 +337,7 @@ def _service(config: Config) -> Iterator[tuple[str, str]]:
                 ready = up.stdout.readline().split()
                 if len(ready) < 4:
                     raise Unavailable("the service did not start; what it said stands above")
-                yield ready[3], config.log
+                yield ready
             finally:
                 up.terminate()
                 try:

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from consumers.config import Config, load, parse_kafka_flags
 
 if TYPE_CHECKING:
-    from commitlog.adapters.kafka import KafkaLog
+    from commitlog.ports import ArchivableLog
 
 WHERE = Group("Where the log is", sort_key=10)
 
@@ -22,6 +22,7 @@ KAFKA = (
 AsJson = Annotated[
     bool, Parameter(name="--json", negative="", show_default=False, help="Print a JSON array.")
 ]
+AsCsv = Annotated[bool, Parameter(name="--csv", negative="", show_default=False, help="Print CSV.")]
 Limit = Annotated[int, Parameter(name=["--limit", "-n"], help="How many rows at most.")]
 
 
@@ -73,10 +74,15 @@ HERE = Where()
 """No flag was given."""
 
 
-def connect(config: Config, timeout_seconds: float = 30.0) -> KafkaLog:
-    """Reach the log that the settings name."""
+def connect(config: Config, timeout_seconds: float = 30.0) -> ArchivableLog:
+    """Reach the log that the settings name, together with the archive in its root."""
     from commitlog.adapters.kafka import KafkaLog
 
-    return KafkaLog.connect(
+    log = KafkaLog.connect(
         config.need_bootstrap_servers(), config.log, config.kafka, timeout_seconds
     )
+    if config.root is None or not (config.root / "archive").is_dir():
+        return log
+    from consumers.archive.log import with_archive
+
+    return with_archive(log, config.root)

@@ -10,6 +10,12 @@ from cyclopts import Parameter
 
 from commitlog.errors import InvalidTransaction
 from consumers import output
+from consumers.commands.http_options import (
+    HTTP_DEFAULTS,
+    Http,
+    namespace_settings,
+    server_settings,
+)
 from consumers.commands.options import HERE, Where, connect
 from consumers.config import ConfigurationError, write_endpoints
 from consumers.process import OnReady, run_part
@@ -17,9 +23,13 @@ from consumers.process import OnReady, run_part
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
 
 
+INDEX_NICENESS = 5
+
+
 def up(
     *,
     where: Where = HERE,
+    http: Http = HTTP_DEFAULTS,
     host: str | None = None,
     port: int | None = None,
     kafka_port: int | None = None,
@@ -47,7 +57,12 @@ def up(
     from consumers.up import up as run
 
     config = where.load(
-        host=host, port=port, kafka_port=kafka_port, fsync=fsync, tables_root=tables_root
+        host=host,
+        port=port,
+        kafka_port=kafka_port,
+        fsync=fsync,
+        tables_root=tables_root,
+        **http.flags(),
     )
     config.need_root()
     run(config, say=output.note)
@@ -204,10 +219,17 @@ def index(*, where: Where = HERE) -> None:
         finally:
             log.close()
 
-    run_part("index", root, work)
+    # It catches up when the leader, who makes the commits, leaves it time.
+    run_part("index", root, work, niceness=INDEX_NICENESS)
 
 
-def server(*, where: Where = HERE, host: str | None = None, port: int | None = None) -> None:
+def server(
+    *,
+    where: Where = HERE,
+    http: Http = HTTP_DEFAULTS,
+    host: str | None = None,
+    port: int | None = None,
+) -> None:
     """Serve the Lance Namespace, the Iceberg catalogue, /healthz and /readyz over HTTP.
 
     Parameters
@@ -220,14 +242,17 @@ def server(*, where: Where = HERE, host: str | None = None, port: int | None = N
     from commitlog import CommitLog
     from consumers import roots
     from consumers.health import Health
-    from consumers.iceberg_catalog import IcebergSettings
-    from consumers.iceberg_log import LogIcebergService
-    from consumers.iceberg_rest import iceberg_routes
+    from consumers.iceberg.rest import routes as iceberg_routes
     from consumers.namespace.routes import routes
+    from consumers.page.reading import reading_services
     from consumers.server import serve
     from consumers.up import take_http_listener
 
-    config = where.load(host=host, port=port)
+    config = where.load(
+        host=host,
+        port=port,
+        **http.flags(),
+    )
     root = config.root or Path.cwd()
     inherited = take_http_listener()
 
@@ -238,11 +263,21 @@ def server(*, where: Where = HERE, host: str | None = None, port: int | None = N
         servers = config.need_bootstrap_servers()
         client = CommitLog.connect(servers, config.log, token=config.token, **kafka)
         health = Health(log, config.root, config.token)
-        iceberg = LogIcebergService(client)
-        ours = iceberg_routes(iceberg, IcebergSettings(iceberg.tables_root))
+        settings = server_settings(config, health)
+        lance = routes(client, namespace_settings(config), settings.security, settings.metrics)
+        ours = iceberg_routes(client, config)
+        reading = reading_services(client, root, with_sql=config.sql)
         try:
-            serve(health, listener, routes=[*routes(client), *ours], stop=stop, on_ready=on_ready)
+            serve(
+                health,
+                listener,
+                routes=[*lance, *ours, *reading.routes],
+                settings=settings,
+                stop=stop,
+                on_ready=on_ready,
+            )
         finally:
+            reading.close()
             client.close()
             log.close()
 

@@ -44,7 +44,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_code_schemas_pins_and_licence(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"commitlog", "consumers"}
+    packages = {top for top in tops if not top.endswith(".dist-info")}
+    assert packages == {"commitlog", "consumers", "pyspark_commitlog"}
     schemas = {path.name for path in (ROOT / "schemas").glob("*.avsc")}
     assert {f"commitlog/schemas/{name}" for name in schemas} <= set(names)
     wanted = ("commitlog/py.typed", "consumers/py.typed", "consumers/broker/kafka-jars.txt")

@@ -12,7 +12,10 @@ from consumers.commands.app import app
 from consumers.exit_codes import ExitCode, exit_code
 
 HELP = Path(__file__).parents[1] / "golden" / "help"
-COMMANDS = sorted([name for name in app if not name.startswith("-")] + ["bench commit"])
+COMMANDS = sorted(
+    [name for name in app if not name.startswith("-")]
+    + ["bench commit", "bench conflicts", "bench iceberg", "bench index", "bench spark"]
+)
 
 
 @pytest.fixture(autouse=True)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from consumers.iceberg_catalog import IcebergSettings
-from consumers.iceberg_log import LogIcebergService
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from consumers.config import ConfigurationError, load
+from consumers.iceberg.catalog import IcebergSettings
+from consumers.iceberg.log import LogIcebergService
+from consumers.iceberg.rest import routes
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World, numbers
+from tests.service import Running
 
 _COMMIT = "/v1/transactions/commit"
 
@@ -115,3 +121,77 @@ def test_a_missing_file_is_said_when_the_table_is_loaded(
     reply = server.ask("GET", address)
     assert (reply.status, reply.error["type"]) == (404, "NotFoundException")
     assert server.ask("HEAD", address).status == 204
+
+
+def test_a_place_behind_a_file_is_refused_and_holds_up_nobody(
+    world: World, server: IcebergServer, namespace: str
+) -> None:
+    tables = f"/v1/namespaces/{namespace}/tables"
+    root = world.log.runtime().genesis.tables_root
+    file = server.ask("GET", f"{tables}/ice").json["metadata-location"]
+    body = {"name": "behind", "schema": {"type": "struct", "fields": []}}
+    for place in (file, f"{file}/deeper/still"):
+        reply = server.ask("POST", tables, {**body, "location": place})
+        assert (reply.status, reply.error["type"]) == (400, "BadRequestException")
+        assert f"{file} is a file" in reply.error["message"]
+    metadata_path = {"write.metadata.path": f"{file}/x"}
+    change = {
+        "requirements": [],
+        "updates": [{"action": "set-properties", "updates": metadata_path}],
+    }
+    assert server.ask("POST", f"{tables}/ice", change).status == 400
+    taken = server.ask("POST", tables, {**body, "location": f"{root}/{namespace}-free"})
+    assert taken.status == 200, taken.data
+    assert server.ask("GET", f"{tables}/ice").json["metadata-location"] == file
+
+
+def test_a_location_as_java_writes_it_is_a_local_path(
+    world: World, server: IcebergServer, namespace: str
+) -> None:
+    tables = f"/v1/namespaces/{namespace}/tables"
+    place = f"file:{world.tables_root}/{namespace}-java"
+    body = {"name": "java", "location": place, "schema": {"type": "struct", "fields": []}}
+    made = server.ask("POST", tables, body)
+    assert made.status == 200, made.data
+    assert made.json["metadata-location"].startswith(f"{place}/metadata/")
+    assert server.ask("GET", f"{tables}/java").json == made.json
+    elsewhere = {**body, "name": "x", "location": "file:/elsewhere/x"}
+    assert server.ask("POST", tables, elsewhere).status == 400
+
+
+def test_an_outcome_that_is_not_known_in_time_is_said_so_and_known_later(tmp_path: Path) -> None:
+    cluster = MemoryCluster()
+    world = World(tmp_path, lambda: MemoryLog(cluster))
+    service = LogIcebergService(world.log)
+    settings = IcebergSettings(service.tables_root, timeout_seconds=1)
+    with serving(service, settings) as server:
+        server.ask("POST", "/v1/namespaces", {"namespace": ["late"]})
+        body = {"name": "ice", "schema": {"type": "struct", "fields": []}}
+        assert server.ask("POST", "/v1/namespaces/late/tables", body).status == 200
+        world.stop_leader()
+        key = {"Idempotency-Key": "0199a000-0000-4000-8000-00000000000e"}
+        asked = request("late", [])
+        del asked["lance-operations"]
+        unknown = server.ask("POST", _COMMIT, asked, key)
+        assert (unknown.status, unknown.error["code"]) == (500, 500)
+        assert unknown.error["type"] == "CommitStateUnknownException"
+        assert key["Idempotency-Key"] in unknown.error["message"]
+        running = Running(cluster, tmp_path).await_leading()
+        deadline = time.monotonic() + 60
+        while (known := server.ask("POST", _COMMIT, asked, key)).status == 500:
+            assert time.monotonic() < deadline
+        assert known.status == 200, known.data
+        (result,) = known.json["results"]
+        assert "/00001-" in result["metadata-location"]
+        loaded = server.ask("GET", "/v1/namespaces/late/tables/ice").json
+        assert loaded["metadata-location"] == result["metadata-location"]
+    world.close()
+    running.stop()
+
+
+def test_the_operators_limits_are_kept_and_must_make_sense(world: World) -> None:
+    found = routes(world.log, load({"iceberg_tables_max": 3}, environment={}))
+    assert {route.path for route in found} >= {_COMMIT, "/v1/config"}
+    for name in ("iceberg_tables_max", "iceberg_updates_max", "iceberg_timeout"):
+        with pytest.raises(ConfigurationError, match=f"{name} cannot be 0"):
+            routes(world.log, load({name: 0}, environment={}))

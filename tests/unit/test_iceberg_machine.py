@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.core.decisions import ChangeKind
+from commitlog.core.decisions import ChangeKind, FileWanted, Found, Wanted
 from commitlog.core.iceberg.creating import register_change
 from commitlog.core.machine import Machine
 from commitlog.errors import CorruptLog
@@ -20,7 +20,7 @@ from commitlog.model.operations import (
     IcebergChange,
     RenameTable,
 )
-from commitlog.model.records import Code, Outcome, Status, TableAbsent
+from commitlog.model.records import Code, Observation, Outcome, Status, TableAbsent
 from tests.core_world import ROOT, World, append, replayed_from_parts
 from tests.unit.iceberg_examples import change, create_updates, metadata
 
@@ -72,6 +72,12 @@ class IcebergWorld(World):
         self.log.append((submitted, decision.outcome))
         self.changes.extend(changes)
         return decision.outcome
+
+    def observe(self, wanted: Wanted) -> Found:
+        if isinstance(wanted, FileWanted) and wanted.location == ROOT:
+            data = self.files.get(f"{ROOT}/{wanted.path}")
+            return Found(Observation(wanted.path, -1 if data is None else len(data)))
+        return super().observe(wanted)
 
     def check_replay(self) -> None:
         """A follower and a checkpoint come to the same state, and go on from it alike."""
@@ -234,3 +240,16 @@ def test_a_follower_refuses_an_outcome_that_it_doesnt_come_to(world: IcebergWorl
     other.apply(*world.log[0])
     with pytest.raises(CorruptLog, match="commitlog verify"):
         other.apply(submitted, replace(outcome, results=(wrong,)))
+
+
+def test_a_file_in_the_way_is_a_refusal_that_replays(world: IcebergWorld) -> None:
+    world.files[f"{ROOT}/ice/plain"] = b"somebody's"
+    refused = world.ask("c", made(location=f"{ROOT}/ice/plain/events"))
+    assert (refused.status, refused.code) == (Status.REJECTED, Code.LOCATION_NOT_ALLOWED)
+    assert f"{ROOT}/ice/plain is a file" in refused.message
+    assert [o.path for o in refused.observed if o.size >= 0] == ["ice/plain"]
+    assert world.ask("d", made()).status is Status.COMMITTED
+    moved = world.ask("m", metadata_at(f"{ROOT}/ice/plain"))
+    assert moved.code is Code.LOCATION_NOT_ALLOWED
+    assert not world.ask("p", set_property(a="1")).observed, "a folder is looked at once"
+    world.check_replay()

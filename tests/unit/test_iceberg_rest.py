@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
-from consumers.iceberg_catalog import IcebergSettings
+from consumers.iceberg.catalog import IcebergSettings
 from tests.fakes.iceberg_memory import MemoryIcebergService
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.unit.iceberg_examples import create_updates, schema
@@ -264,3 +264,41 @@ def test_lance_operations_go_where_the_service_takes_them(
     body = {"table-changes": [_change(table)], "lance-operations": [{"any": 1}]}
     reply = server.ask("POST", _COMMIT, body)
     assert (reply.status, "no Lance tables" in reply.error["message"]) == (400, True)
+
+
+def test_a_table_that_did_not_change_is_not_sent_again(server: IcebergServer, table: str) -> None:
+    path = f"{_TABLES}/{table}"
+    first = server.ask("GET", path)
+    tag = first.headers["etag"]
+    for known in (tag, f'W/{tag}, "other"', "*"):
+        same = server.ask("GET", path, headers={"If-None-Match": known})
+        assert (same.status, same.data, same.headers["etag"]) == (304, b"", tag)
+    refs = server.ask("GET", f"{path}?snapshots=refs", headers={"If-None-Match": tag})
+    assert (refs.status, refs.headers["etag"] == tag) == (200, False)
+    updates = [{"action": "set-properties", "updates": {"tag": "new"}}]
+    changed = server.ask("POST", path, {"requirements": [], "updates": updates})
+    assert changed.headers["etag"] != tag
+    after = server.ask("GET", path, headers={"If-None-Match": tag})
+    assert (after.status, after.headers["etag"]) == (200, changed.headers["etag"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/namespaces/analytics/views"),
+        ("POST", "/v1/namespaces/analytics/views"),
+        ("HEAD", "/v1/namespaces/analytics/views/v"),
+        ("POST", "/v1/views/rename"),
+        ("POST", "/v1/oauth/tokens"),
+        ("POST", "/v1/namespaces/analytics/tables/t/plan"),
+        ("GET", "/v1/namespaces/analytics/tables/t/credentials"),
+    ],
+)
+def test_what_is_not_offered_is_said_so(server: IcebergServer, method: str, path: str) -> None:
+    reply = server.ask(method, path, {} if method == "POST" else None)
+    assert reply.status == 406
+    if method != "HEAD":
+        assert reply.error["type"] == "UnsupportedOperationException"
+        assert path in reply.error["message"]
+    endpoints = server.ask("GET", "/v1/config").json["endpoints"]
+    assert not [one for one in endpoints if "view" in one or "plan" in one]

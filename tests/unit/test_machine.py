@@ -234,9 +234,9 @@ def test_what_an_operation_names_has_to_be_there(world: World, name: str) -> Non
 
 
 def test_unsupported_catalogue_operations_are_named(world: World) -> None:
-    outcome = world.ask("d", DeleteTableVersions(("t",), ((1, 1),)))
+    outcome = world.ask("d", DeleteTableVersions(("t",), ((1, 1),), "dev"))
     assert outcome.code == "UNSUPPORTED_OPERATION"
-    assert "DeleteTableVersions" in outcome.message
+    assert "branch 'dev' of t" in outcome.message
 
 
 def bad_commits(world: World) -> dict[str, tuple[LanceCommit, str]]:

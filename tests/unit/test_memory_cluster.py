@@ -125,6 +125,15 @@ def test_compaction_keeps_the_last_of_a_key_and_removes_what_tombstones_name() -
     assert after_the_gap.offset == 3
 
 
+def test_a_reader_of_one_record_finds_the_one_behind_a_tombstone() -> None:
+    log = MemoryLog()
+    log.create()
+    log.cluster.append(transactions_topic("commitlog"), 0, b"x/1", None)
+    append_all(log, [transaction()])
+    reader = log.read_transactions(0, 1)
+    assert [r.offset for r in reader.poll(records_max=1, timeout_seconds=0)] == [2]
+
+
 def test_a_lost_tail_is_noticed_by_who_read_it(log: MemoryLog) -> None:
     append_all(log, [transaction()] * 3)
     reader = log.read_transactions(0)

@@ -206,7 +206,7 @@ def levels(checks: tuple[Check, ...]) -> dict[str, Level]:
 
 
 def test_a_log_with_a_leader_is_whole(whole: Health) -> None:
-    assert levels(whole.check()) == {"broker": Level.OK, "leader": Level.OK}
+    assert levels(whole.check()) == dict.fromkeys(("broker", "leader", "topics"), Level.OK)
     assert is_whole(whole.check())
 
 
@@ -215,6 +215,8 @@ def test_a_log_with_a_leader_is_whole(whole: Health) -> None:
     [
         ({"undecided": health.UNDECIDED_MAX + 1}, Level.FAIL),
         ({"ready": False}, Level.FAIL),
+        ({"decision_lag_seconds": health.LAG_SECONDS_MAX + 1}, Level.FAIL),
+        ({"deciding_silence_seconds": health.SILENCE_SECONDS_MAX + 1}, Level.FAIL),
         ({"failing_tables": ["ns$t"]}, Level.WARN),
     ],
 )
@@ -271,7 +273,7 @@ def test_the_server_tells_health_and_readiness(whole: Health) -> None:
         whole.status["ready"] = False  # type: ignore[attr-defined]
         assert wait_until(lambda: get(port, "/readyz")[0] == 503)
         body = get(port, "/readyz")[1]
-        assert [c["level"] for c in body["checks"]] == ["ok", "fail"]
+        assert [c["level"] for c in body["checks"]] == ["ok", "fail", "ok"]
     finally:
         stop.set()
         thread.join(10)

@@ -10,7 +10,7 @@ from commitlog.codecs.avro import encode_leader_started, payload_hash, seal_outc
 from commitlog.core.chain import first_hash
 from commitlog.model.operations import DropTable
 from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
-from consumers.verify import Verdict, verify
+from consumers.verify import Options, Verdict, verify
 
 
 class Hand:
@@ -70,7 +70,7 @@ def first(hand: Hand) -> int:
 
 
 def check(hand: Hand) -> Verdict:
-    return verify(hand.log, 0)
+    return verify(hand.log, 0, Options(chain_only=True))
 
 
 def test_a_whole_log_is_whole(hand: Hand) -> None:
@@ -115,7 +115,7 @@ def test_a_changed_byte_is_found(hand: Hand) -> None:
     hand.decide(hand.outcome(made[2], offset + 2))
     verdict = check(hand)
     assert (verdict.first_bad_sequence, verdict.outcomes) == (2, 1)
-    assert verdict.first_bad_offset is not None
+    assert verdict.problems[0].offset is not None
 
 
 def test_a_missing_outcome_is_found(hand: Hand) -> None:

@@ -1,0 +1,287 @@
+"""Commands that look closer: what differs, who did it, SQL, pictures, and what goes on now."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from consumers import output
+from consumers.commands.options import HERE, AsCsv, AsJson, Where
+from consumers.config import Config, ConfigurationError
+from consumers.output import Column, Row, clock, day_and_time
+
+WHO = Column("writer", lambda row: row["principal"], leaves=3)
+FRAGMENT = Column("fragment", lambda row: row["fragment_id"], is_number=True)
+TRANSACTION = Column("transaction", lambda row: row["transaction_id"], leaves=5)
+
+
+def diff(
+    table: str,
+    before: int,
+    after: int,
+    /,
+    *,
+    where: Where = HERE,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Show how a table's version differs from another one, and who did it.
+
+    Parameters
+    ----------
+    table
+        The table's name, for example nyc$flights (quote the $).
+    before
+        The version to compare from.
+    after
+        The version to compare with it.
+    """
+    from consumers import history as index
+
+    rows = index.diff(where.load().need_root(), table, before, after)
+    columns = (
+        FRAGMENT,
+        Column("change", lambda row: row["change"]),
+        Column("rows", lambda row: _from_to(row["rows_before"], row["rows_after"]), is_number=True),
+        Column("bytes", lambda row: _from_to(row["bytes_before"], row["bytes_after"]), leaves=4),
+        Column("in", lambda row: row["version"], is_number=True),
+        Column("by", lambda row: row["operation"], leaves=2),
+        WHO,
+        TRANSACTION,
+    )
+    nothing = f"versions {before} and {after} of {table} have the same fragments"
+    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing)
+
+
+def blame(
+    table: str,
+    what: str | None = None,
+    /,
+    *,
+    where: Where = HERE,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Show who made each fragment of a table, and who changed it last.
+
+    Parameters
+    ----------
+    table
+        The table's name.
+    what
+        A fragment's id or a data file's name: all that was done to it, oldest first.
+    """
+    from consumers import history as index
+
+    rows = index.blame(where.load().need_root(), table, what)
+    if what is None:
+        columns: tuple[Column, ...] = (
+            FRAGMENT,
+            Column("rows", lambda row: row["rows"], is_number=True),
+            Column("deleted", lambda row: row["deleted_rows"] or "", is_number=True, leaves=4),
+            Column("made in", lambda row: row["made_in"], is_number=True),
+            Column("made by", lambda row: _doing(row, "made")),
+            Column("changed in", lambda row: row["changed_in"], is_number=True),
+            Column("changed by", lambda row: _doing(row, "changed")),
+            Column("at", lambda row: clock(row["changed_at"]), leaves=5),
+        )
+    else:
+        columns = (
+            FRAGMENT,
+            Column("version", lambda row: row["version"], is_number=True),
+            Column("time", lambda row: clock(row["time"]), leaves=4, brief=_brief_time),
+            Column("change", lambda row: row["change"]),
+            Column("operation", lambda row: row["operation"]),
+            WHO,
+            Column("rows", lambda row: row["rows"], is_number=True),
+            Column("made from", lambda row: row["made_from"], gives_way=True),
+            TRANSACTION,
+        )
+    nothing = f"{table} has no fragment"
+    output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing=nothing)
+
+
+def sql(
+    query: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    /,
+    *,
+    where: Where = HERE,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+) -> None:
+    """Ask in SQL: the index's views and macros, and tables at any version.
+
+    FROM help says what the index can be asked. A table's rows are read through the log:
+    SELECT * FROM nyc$flights AT (VERSION => 7).
+
+    Parameters
+    ----------
+    query
+        One SELECT; - reads it from standard input.
+    """
+    from commitlog.client.sql import run_sql
+    from consumers import history as index
+
+    config = where.load()
+    root = config.need_root()
+    index.connect(root).close()  # an index that cannot be read is told as such
+    text = sys.stdin.read() if query == "-" else query
+    with _Tables(config) as tables:
+        found = run_sql(text, tables.open, index=root / "index.duckdb")
+    rows = [{name: index.jsonable(row[name]) for name in row} for row in found.to_pylist()]
+    if as_csv:
+        output.print_csv(rows, found.column_names)
+        return
+    columns = [
+        Column(
+            name,
+            lambda row, name=name: row[name],  # type: ignore[misc]
+            is_number=_is_number(field.type),
+            gives_way=len(found.column_names) > 1 and not _is_number(field.type),
+        )
+        for name, field in zip(found.column_names, found.schema, strict=True)
+    ]
+    output.print_listing(columns, rows, as_json=as_json, nothing="no rows")
+
+
+class _Tables:
+    """Opens tables through the log, which is reached when the first one is opened."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._log: Any = None
+
+    def open(self, table: str, version: int | None) -> Any:
+        if self._log is None:
+            from commitlog import CommitLog
+
+            config = self._config
+            servers = config.need_bootstrap_servers()
+            kafka: dict[str, Any] = dict(config.kafka)
+            self._log = CommitLog.connect(servers, config.log, token=config.token, **kafka)
+        return self._log.open(table, version)
+
+    def __enter__(self) -> _Tables:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._log is not None:
+            self._log.close()
+
+
+def plot(
+    kind: str,
+    table: str | None = None,
+    /,
+    *,
+    where: Where = HERE,
+    out: Annotated[Path, Parameter(name=["--out", "-o"])] = Path("plot.png"),
+) -> None:
+    """Draw commits over time, a table's growth, or who lost to whom, as PNG or SVG.
+
+    Parameters
+    ----------
+    kind
+        commits, growth or conflicts.
+    table
+        Only this table; growth needs one.
+    out
+        The file; its ending says which format.
+    """
+    from consumers import plots
+
+    root = where.load().need_root()
+    try:
+        path = plots.plot(kind, root, table, out)
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        raise ConfigurationError(
+            "`commitlog plot` needs matplotlib: pip install 'lance-commitlog[plots]'"
+        ) from error
+    print(path)
+
+
+def top(
+    *,
+    where: Where = HERE,
+    interval: Annotated[float, Parameter(help="Seconds from one look to the next.")] = 1.0,
+    seconds: Annotated[float, Parameter(help="Rates are over so many last seconds.")] = 10.0,
+    once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+) -> None:
+    """Show what goes on now: rates, lag, busiest writers and tables, until Ctrl-C.
+
+    Parameters
+    ----------
+    once
+        Look once.
+    as_json
+        Print one JSON object per look.
+    """
+    from consumers.activity import activity
+
+    if interval <= 0 or seconds <= 0:
+        raise ConfigurationError("--interval and --seconds are above 0")
+    root = where.load().need_root()
+    with output.screen(live=not (once or as_json)) as show, suppress(KeyboardInterrupt):
+        while True:
+            row = activity(root, seconds=seconds)
+            if as_json:
+                print(json.dumps(row), flush=True)
+            else:
+                show([_rates(row), *_tables_of(row)])
+            if once:
+                return
+            time.sleep(interval)
+
+
+def _rates(row: Row) -> str:
+    rates = "  ".join(
+        f"{name} {row[f'{name}_per_second']:.1f}/s"
+        for name in ("committed", "refused", "conflicts", "rebased", "repeated")
+    )
+    lag = ", ".join(f"{lag} in partition {name}" for name, lag in row["lag"].items())
+    return f"{clock(row['time'])}  {rates}  lag {lag or 'none'}, {row['behind_seconds']:.1f} s old"
+
+
+def _tables_of(row: Row) -> list[tuple[tuple[Column, ...], list[Row]]]:
+    writers = (
+        Column("writer", lambda one: one["writer"] or "(unnamed)"),
+        Column("committed", lambda one: one["committed"], is_number=True),
+        Column("refused", lambda one: one["refused"], is_number=True),
+        Column("last seen", lambda one: clock(one["last_seen"]), leaves=1),
+    )
+    tables = (
+        Column("table", lambda one: one["table"]),
+        Column("committed", lambda one: one["committed"], is_number=True),
+        Column("refused", lambda one: one["refused"], is_number=True),
+        Column("version", lambda one: one["version"], is_number=True),
+        Column("rows added", lambda one: one["rows_added"], is_number=True, leaves=1),
+    )
+    return [(writers, row["writers"]), (tables, row["tables"])]
+
+
+def _from_to(before: object, after: object) -> str:
+    if before == after:
+        return output.text(before)
+    return f"{output.text(before) or '-'} > {output.text(after) or '-'}"
+
+
+def _doing(row: Row, what: str) -> str:
+    who = row[f"{what}_by"]
+    return f"{row[f'{what}_as']}{f' by {who}' if who else ''}"
+
+
+def _brief_time(row: Row) -> str:
+    return day_and_time(row["time"])
+
+
+def _is_number(kind: object) -> bool:
+    return str(kind).startswith(("int", "uint", "float", "double", "decimal"))

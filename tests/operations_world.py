@@ -1,0 +1,90 @@
+"""A table of three fragments in a running service, and what tests of operations do with it.
+
+What a test asserts is seen by plain pylance, which opens the table by its path.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.file import LanceFileWriter
+from lance.fragment import DataFile
+
+from commitlog.codecs.manifest_file import decode_manifest, manifest_name
+from commitlog.core.manifest import ManifestState
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.records import Code, Outcome, Status
+from tests.service import SCHEMA, Service, rows, service
+
+T = "ns$t"
+
+
+@contextmanager
+def three_fragments(root: Path, *, stable_row_ids: bool) -> Iterator[Service]:
+    """Make a table of three fragments: ids 0 to 3, 4 to 7, 8 to 11; its head is version 4."""
+    with service(root) as made:
+        made.client.create_table(T, SCHEMA, stable_row_ids=stable_row_ids)
+        for first in (0, 4, 8):
+            made.client.append(T, rows(*range(first, first + 4)))
+        yield made
+
+
+def opened(running: Service) -> lance.LanceDataset:
+    """Open the table by its path, as if there were no log."""
+    return lance.dataset(str(running.location(T)))
+
+
+def submit(running: Service, operation: Any, read_version: int | None = None) -> Outcome:
+    """Submit an operation and wait until it can be read."""
+    return running.client.submit(T, operation, read_version=read_version).result()
+
+
+def committed(running: Service, operation: Any, read_version: int | None = None) -> Outcome:
+    """Submit an operation, which commits."""
+    outcome = submit(running, operation, read_version)
+    assert outcome.status is Status.COMMITTED, outcome.message
+    assert lance.dataset(str(running.location(T))).version == outcome.version
+    return outcome
+
+
+def refused(running: Service, operation: Any, code: Code, *words: str) -> None:
+    """Submit an operation, which is refused in these words, and nothing changes."""
+    before = opened(running).version
+    outcome = submit(running, operation)
+    assert (outcome.status, outcome.code) == (Status.REJECTED, code), outcome.message
+    for word in words:
+        assert word in outcome.message
+    assert opened(running).version == before
+    assert running.client.table(T).version == before
+
+
+def message(running: Service, **fields: Any) -> Transaction:
+    """Return Lance's message for an operation that read the head."""
+    head = running.client.table(T).version
+    return Transaction(read_version=head, uuid=str(uuid.uuid4()), **fields)
+
+
+def column_file(dataset: lance.LanceDataset, values: list[str]) -> DataFile:
+    """Write a file of the column `name` alone."""
+    name = f"{uuid.uuid4()}.lance"
+    schema = pa.schema([SCHEMA.field("name")])
+    found = dataset.get_fragments()[0].metadata.files[0]
+    major, minor = found.file_major_version, found.file_minor_version
+    path = Path(dataset.uri) / "data" / name
+    with LanceFileWriter(str(path), schema, version=f"{major}.{minor}") as writer:
+        writer.write_batch(pa.table({"name": values}, schema=schema))
+    return DataFile(name, [1], [0], major, minor, path.stat().st_size)
+
+
+def manifest(running: Service, version: int) -> tuple[ManifestState, Transaction]:
+    """Read a version's manifest from its file, and the transaction in it."""
+    path = running.location(T) / "_versions" / manifest_name(version)
+    state, encoded = decode_manifest(path.read_bytes())
+    assert encoded is not None
+    return state, Transaction.FromString(encoded)

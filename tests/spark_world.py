@@ -1,0 +1,117 @@
+"""A Spark session, and a service on the broker that tests share: what real Spark runs need.
+
+Spark's own processes reach the log as a user's would: by a Kafka address.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from commitlog import CommitLog
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.spark import CommitLogDataSource, local_session
+from commitlog.spark.log_source import LogReader
+from commitlog.spark.options import parse_log
+from consumers.committer import Committer, CommitterOptions
+
+READY_SECONDS = 90.0
+QUERY_SECONDS = 110.0
+
+
+@dataclass
+class SparkWorld:
+    """A session, a log of its own, and a client."""
+
+    root: Path
+    bootstrap_servers: str
+    log: str
+    client: CommitLog
+    spark: SparkSession
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Return the options that reach the log."""
+        return {"kafka.bootstrap.servers": self.bootstrap_servers, "log": self.log}
+
+    def read(self, table: str, **options: Any) -> DataFrame:
+        """Read a table."""
+        reader = self.spark.read.format("commitlog").options(**self.options, table=table)
+        return reader.options(**options).load()
+
+    def files(self, name: str, *contents: list[dict[str, Any]]) -> DataFrame:
+        """Return a stream of files, one per micro-batch, each with these rows."""
+        folder = self.root / name
+        folder.mkdir(exist_ok=True)
+        for position, rows in enumerate(contents):
+            path = folder / f"{position}.json"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.utime(path, (1_600_000_000 + position,) * 2)
+        source = self.spark.readStream.schema("id long, name string, op string")
+        return source.option("maxFilesPerTrigger", 1).json(str(folder))
+
+    def checkpoint(self, name: str) -> Path:
+        """Return a checkpoint's folder."""
+        return self.root / f"{name}-checkpoint"
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        """Return a table's rows by id."""
+        dataset = lance.dataset(self.client.table(table).location)
+        found: list[dict[str, Any]] = dataset.to_table().to_pylist()
+        return sorted(found, key=lambda row: (row["id"] is None, row["id"]))
+
+    def log_rows(self, table: str) -> list[dict[str, Any]]:
+        """Return the log's rows about a table."""
+        options = parse_log({**self.options, "read": "log"})
+        reader = LogReader(options, lambda _: self.client)
+        found = [b for part in reader.partitions() for b in reader.read(part)]
+        rows: list[dict[str, Any]] = [row for batch in found for row in batch.to_pylist()]
+        return [row for row in rows if any(op["table"] == table for op in row["operations"])]
+
+    def create(self, table: str, schema: pa.Schema, **options: Any) -> None:
+        """Make a table."""
+        self.client.create_table(table, schema, **options)
+
+
+def finish(query: Any) -> None:
+    """Wait for a query that ends by itself; raise what it failed on."""
+    assert query.awaitTermination(QUERY_SECONDS), "the query did not end"
+
+
+@contextmanager
+def spark_world(root: Path, bootstrap_servers: str) -> Iterator[SparkWorld]:
+    """Run a service and a session for as long as a module's tests need them."""
+    name = f"spark-{uuid.uuid4().hex[:8]}"
+    log = KafkaLog.connect(bootstrap_servers, log=name)
+    log.create(tables_root=str(root / "tables"), replication_factor=1)
+    stop, leads = threading.Event(), threading.Event()
+    committer = Committer(log, CommitterOptions(root), on_ready=lambda node: leads.set())
+    thread = threading.Thread(target=committer.run, args=(stop,), daemon=True)
+    thread.start()
+    spark: SparkSession | None = None
+    client: CommitLog | None = None
+    try:
+        assert leads.wait(READY_SECONDS), "nobody leads"
+        spark = local_session("tests", conf={"spark.sql.session.timeZone": "America/New_York"})
+        spark.dataSource.register(CommitLogDataSource)
+        client = CommitLog.connect(bootstrap_servers, log=name)
+        yield SparkWorld(root, bootstrap_servers, name, client, spark)
+    finally:
+        if spark is not None:
+            spark.stop()
+        if client is not None:
+            client.close()
+        stop.set()
+        thread.join(READY_SECONDS)
+        log.close()

@@ -1,0 +1,60 @@
+"""Is what the Iceberg bench tells what was measured?"""
+
+from __future__ import annotations
+
+import pytest
+
+from consumers.bench.measure import Round
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+
+from consumers.bench.iceberg import line, summary
+from consumers.bench.iceberg_cost import snapshot_costs
+
+
+def made(system: str, rate: float, failures: int = 0, verified: str = "verified: 9") -> Round:
+    return Round(
+        system=system,
+        writers=8,
+        seconds=1.0,
+        commits=int(rate),
+        failures=failures,
+        failure="CommitFailedException: somebody else was first" if failures else "",
+        commits_per_second=rate,
+        p50_ms=1.0,
+        p99_ms=2.0,
+        max_ms=3.0,
+        slowest_writer=1,
+        fastest_writer=2,
+        writer_cpu_ms=0.5,
+        verified=verified,
+    )
+
+
+def test_a_system_is_compared_with_sqlcatalog_at_the_same_work() -> None:
+    rounds = [
+        made("property: SqlCatalog", 10, failures=5),
+        made("property: SqlCatalog", 20, failures=1),
+        made("property: plain HTTP", 300),
+        made("append: SqlCatalog", 3),
+        made("append: pyiceberg over REST", 9, verified="WRONG: 7 commits in the table"),
+    ]
+    rows = {row["system"]: row for row in summary(rounds)}
+    assert rows["property: plain HTTP"]["times_sqlcatalog"] == 20
+    assert rows["append: pyiceberg over REST"]["times_sqlcatalog"] == 3
+    assert (rows["property: SqlCatalog"]["failures"], rows["property: SqlCatalog"]["tried"]) == (
+        6,
+        36,
+    )
+    assert [row["wrong"] for row in rows.values()] == [0, 0, 0, 1]
+    assert "failed 5 of 15" in line(rounds[0])
+    assert "somebody else was first" in line(rounds[0])
+
+
+def test_the_cost_of_history_is_measured_on_real_appends() -> None:
+    few, more = snapshot_costs((1, 300))
+    assert (few["snapshots"], more["snapshots"]) == (1, 300)
+    assert more["metadata_bytes"] > few["metadata_bytes"] > 0
+    assert more["evaluate_ms"] > 0
+    # Evaluating is what must not grow: generously, since other programs disturb even CPU time.
+    assert more["evaluate_ms"] < 10 * few["evaluate_ms"]

@@ -1,0 +1,48 @@
+"""The made-up log is a log, and the measurement answers every question on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog.codecs import avro
+from commitlog.core.replica import Replica
+from commitlog.model.records import Answered, LeaderStarted, Outcome, Submitted
+from consumers.bench import index
+from consumers.bench.index_log import NODE, TableLog
+
+COUNT = 2500
+
+
+def test_the_made_up_log_is_valid() -> None:
+    genesis, protocol = index._beginning()
+    log = TableLog(genesis, protocol)
+    replica = Replica()
+    replica.receive_answered(Answered(0, 0, 0, genesis))
+    leader = LeaderStarted(1, NODE, "bench", 0, log.head, b"")
+    assert not replica.receive_answered(Answered(0, 1, 0, leader))
+    decided, operations = 0, set()
+    for number, (record, outcome, data) in enumerate(log.sealed(COUNT)):
+        assert avro.decode_outcome_record(data) == outcome
+        replica.receive_submitted(Submitted(0, number, 0, record))
+        assert not replica.receive_answered(Answered(0, number + 2, 0, outcome))
+        decided += len(list(replica.drain()))
+        operations |= {result.operation for result in outcome.results}
+    assert decided == COUNT
+    assert operations == {"CreateTable", "Append", "Delete", "Rewrite"}
+    assert isinstance(outcome, Outcome)
+    assert log.version < COUNT
+
+
+def test_everything_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ASKED", "COMMITS", "PUBLICATIONS"):
+        monkeypatch.setattr(index, name, 5)
+    told: list[str] = []
+    report = index.run(sizes=(1200,), rate=100, seconds=1.0, report=told.append)
+    (costs,) = report["costs"]
+    assert costs["publish_p50_ms"] > 0
+    assert {row["versions"] for row in report["questions"]} == {1200}
+    assert len(report["questions"]) > 25
+    fresh = report["freshness"]
+    assert 0 < fresh["fresh_p50_ms"] <= fresh["fresh_p99_ms"] <= fresh["max_ms"]
+    assert fresh["cpu_ms_per_commit"] > 0
+    assert told

@@ -1,0 +1,132 @@
+"""Are the HTTP server's settings what they say, and are wrong ones named before it starts?"""
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from consumers.commands.http_options import namespace_settings, server_settings
+from consumers.config import ConfigurationError, load
+from consumers.namespace.service import Settings
+from consumers.namespace.storage_options import read_storage_options
+from consumers.security.access_file import AccessFile
+from consumers.security.identity import Security
+from consumers.server import ServerSettings
+from tests.namespace_world import World
+
+HEALTH: Any = SimpleNamespace(statuses={})
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ({"base_path": "lance"}, "base_path"),
+        ({"tls_certificate": "a.pem"}, "tls_key"),
+        ({"tls_client_ca": "a.pem"}, "tls_client_ca"),
+        ({"http_requests_max": 0}, "http_requests_max"),
+        ({"access_file": "/no/such/file"}, "access_file"),
+    ],
+)
+def test_a_wrong_setting_is_named(flags: dict[str, Any], word: str) -> None:
+    with pytest.raises(ConfigurationError, match=word):
+        server_settings(load(flags, environment={}), HEALTH)
+
+
+def test_settings_reach_the_server(tmp_path: Path) -> None:
+    access = tmp_path / "access.toml"
+    access.write_text(f'[keys]\na = "sha256:{hashlib.sha256(b"k").hexdigest()}"\n')
+    config = load(
+        {
+            "access_file": access,
+            "base_path": "/lance/",
+            "tls_certificate": "c.pem",
+            "tls_key": "k.pem",
+            "http_requests_max": 7,
+            "allowed_locations": " /one, /two ,",
+            "batch_operations_max": 5,
+        },
+        environment={},
+    )
+    settings = server_settings(config, HEALTH)
+    assert settings.base_path == "/lance"
+    assert settings.security.is_on
+    assert settings.limits.requests_max == 7
+    assert settings.tls is not None
+    assert config.http_scheme == "https"
+    ours = namespace_settings(config)
+    assert ours.locations == ("/one", "/two")
+    assert ours.operations_max == 5
+    with pytest.raises(ConfigurationError, match="batch_operations_max"):
+        namespace_settings(load({"batch_operations_max": 0}, environment={}))
+
+
+def test_storage_options_come_from_a_file_and_secrets_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VENDED", "from the environment")
+    (tmp_path / "secret").write_text("from a file\n")
+    path = tmp_path / "storage.toml"
+    path.write_text(
+        '[options]\nregion = "eu"\n[credentials]\none = { env = "VENDED" }\n'
+        f'two = {{ file = "{tmp_path / "secret"}" }}\n'
+    )
+    assert read_storage_options(str(path)) == (
+        {"region": "eu"},
+        {"one": "from the environment", "two": "from a file"},
+    )
+    assert "from" not in repr(Settings(credentials={"one": "from the environment"}))
+    for wrong in ('[secrets]\na = "b"', "[options]\na = 1", '[credentials]\na = { env = "NONE" }'):
+        path.write_text(wrong)
+        with pytest.raises(ConfigurationError, match=r"storage\.toml"):
+            read_storage_options(str(path))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    access = tmp_path / "access.toml"
+    access.write_text(
+        f'[keys]\na = "sha256:{hashlib.sha256(b"k").hexdigest()}"\n'
+        '[[grants]]\nto = "a"\non = "$"\ncan = "admin"\n'
+    )
+    server = ServerSettings(base_path="/lance", security=Security(AccessFile(access)))
+    ours = Settings(
+        locations=(str(tmp_path / "elsewhere"),),
+        storage_options={"region": "eu"},
+        credentials={"secret": "vended"},
+    )
+    running = World(tmp_path / "root", settings=ours, server=server)
+    yield running
+    running.close()
+
+
+def test_everything_is_below_the_base_path_and_guarded_there(world: World, tmp_path: Path) -> None:
+    key = {"x-api-key": "k"}
+    assert world.send("GET", "/lance/v1/table")[0] == 401
+    assert world.send("GET", "/lance/v1/config")[0] == 401
+    assert world.send("GET", "/lance/v1/table", b"", key)[0] == 200
+    assert world.send("GET", "/lance/v1/config", b"", key)[0] == 200
+    assert world.send("GET", "/v1/table", b"", key)[0] == 404
+    assert world.send("GET", "/healthz")[0] == 200
+    assert world.send("GET", "/openapi.json")[1]["servers"] == [{"url": "/lance"}]
+
+    def post(path: str, body: Any) -> tuple[int, Any]:
+        return world.post(f"/lance/v1/table/{path}", body, headers=key)
+
+    location = str(tmp_path / "elsewhere" / "a.lance")
+    status, body = post("a$t/declare", {"location": location})
+    assert (status, body["location"]) == (200, location)
+    assert body["storage_options"] == {"region": "eu"}
+    assert post("a$u/declare", {"location": str(tmp_path / "third" / "a.lance")})[0] == 400
+    for vends in (None, False):
+        assert post("a$t/describe", {"vend_credentials": vends})[1]["storage_options"] == {
+            "region": "eu"
+        }
+    vended = {"region": "eu", "secret": "vended"}
+    assert post("a$t/describe", {"vend_credentials": True})[1]["storage_options"] == vended
+    assert post("a$v/declare", {"vend_credentials": True})[1]["storage_options"] == vended
+    operations = [{"declare_table": {"id": ["a", "w"], "vend_credentials": True}}]
+    status, body = post("batch-commit", {"operations": operations})
+    assert body["results"][0]["declare_table"]["storage_options"] == vended

@@ -1,0 +1,223 @@
+"""Which files an Iceberg table has, and what a purge leaves of them, over a log in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from consumers.iceberg.catalog import IcebergSettings
+from consumers.iceberg.files import TableFiles, contents, purge
+from consumers.iceberg.log import LogIcebergService
+from consumers.iceberg.orphans import Orphan, find_orphans
+from tests.iceberg_server import IcebergServer, serving
+from tests.namespace_world import World
+
+pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
+
+_ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+_WAIT_SECONDS = 30
+
+
+class FilesWorld(World):
+    """Its log can be read by others."""
+
+    def __init__(self, root: Path) -> None:
+        cluster = MemoryCluster()
+        super().__init__(root, lambda: MemoryLog(cluster))
+        self._other = MemoryLog(cluster)
+
+    def orphans(self) -> list[Orphan]:
+        return find_orphans(self._other, str(self.tables_root))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FilesWorld]:
+    running = FilesWorld(tmp_path_factory.mktemp("iceberg-files"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def server(world: FilesWorld) -> Iterator[IcebergServer]:
+    service = LogIcebergService(world.log)
+    with serving(service, IcebergSettings(service.tables_root)) as running:
+        yield running
+
+
+@pytest.fixture
+def catalog(world: FilesWorld, server: IcebergServer) -> Any:
+    from pyiceberg.catalog import load_catalog
+
+    found = load_catalog("files", type="rest", uri=server.uri)
+    found.create_namespace_if_not_exists("files")
+    return found
+
+
+@pytest.fixture
+def files(world: FilesWorld) -> TableFiles:
+    return TableFiles(str(world.tables_root))
+
+
+def made(catalog: Any, world: FilesWorld, **more: Any) -> Any:
+    """A table with two snapshots, deletes and four metadata files."""
+    table = catalog.create_table(("files", world.fresh_name()), _ROWS.schema, **more)
+    table.append(_ROWS)
+    table.delete("id = 2")
+    table.append(_ROWS)
+    return table
+
+
+def below(location: str) -> list[Path]:
+    return [path for path in Path(location).rglob("*") if path.is_file()]
+
+
+def _are_gone(files: TableFiles, places: list[str]) -> bool:
+    return not any(map(files.exists, places))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_contents_are_all_files_of_the_table(
+    catalog: Any, world: FilesWorld, files: TableFiles
+) -> None:
+    table = made(catalog, world)
+    found = contents(files.table(table.metadata_location), files)
+    named = [Path(place) for layer in found.layers() for place in layer]
+    assert sorted(named) == sorted(below(table.location()))
+    assert not found.unreadable
+    assert list(found.last) == [table.metadata_location]
+
+
+def test_a_purge_removes_all_files_and_a_drop_none(catalog: Any, world: FilesWorld) -> None:
+    kept, gone = made(catalog, world), made(catalog, world)
+    before = below(kept.location())
+    catalog.purge_table(gone.name())
+    catalog.drop_table(kept.name())
+    wait_until(lambda: not below(gone.location()))
+    assert below(kept.location()) == before
+    again = catalog.register_table(("files", world.fresh_name()), kept.metadata_location)
+    assert again.scan().to_arrow().num_rows == 5
+
+
+def test_files_elsewhere_stay_and_so_does_what_names_them(
+    catalog: Any, world: FilesWorld, files: TableFiles
+) -> None:
+    elsewhere = world.tables_root / f"elsewhere-{world.fresh_name()}"
+    table = made(catalog, world, properties={"write.data.path": str(elsewhere)})
+    data = below(str(elsewhere))
+    assert data
+    left = purge(files.table(table.metadata_location), files)
+    assert sorted(map(Path, left)) == sorted(data)
+    assert Path(table.metadata_location).exists()
+    for path in data:
+        path.unlink()
+    assert purge(files.table(table.metadata_location), files) == []
+    assert not below(table.location())
+
+
+def test_what_a_purge_leaves_is_listed_until_it_is_gone(catalog: Any, world: FilesWorld) -> None:
+    elsewhere = world.tables_root / f"elsewhere-{world.fresh_name()}"
+    table = made(catalog, world, properties={"write.data.path": str(elsewhere)})
+    (world.tables_root / "other.metadata.json").write_text("{}")
+    last = made(catalog, world)
+    catalog.purge_table(table.name())
+    catalog.purge_table(last.name())
+    wait_until(lambda: not below(last.location()))
+    found = {orphan.location for orphan in world.orphans()}
+    assert found == {str(path) for path in (*below(table.location()), *below(str(elsewhere)))}
+    for place in found:
+        Path(place).unlink()
+    assert not world.orphans()
+
+
+def test_what_cannot_be_read_stays_with_all_that_leads_to_it(
+    catalog: Any, world: FilesWorld, files: TableFiles
+) -> None:
+    table = made(catalog, world)
+    broken = Path(table.current_snapshot().manifest_list)
+    broken.write_bytes(b"Obj\x01rubbish")
+    left = purge(files.table(table.metadata_location), files)
+    assert left == [str(broken)]
+    assert Path(table.metadata_location).exists()
+
+
+def test_a_link_out_of_the_table_is_not_followed(
+    catalog: Any, world: FilesWorld, files: TableFiles
+) -> None:
+    kept, gone = made(catalog, world), made(catalog, world)
+    data = Path(gone.location()) / "data"
+    names = [path.name for path in data.iterdir()]
+    for path in data.iterdir():
+        path.unlink()
+    data.rmdir()
+    others = Path(kept.location()) / "data"
+    for name in names:
+        (others / name).write_text("not the purged table's")
+    data.symlink_to(others)
+    left = purge(files.table(gone.metadata_location), files)
+    assert sorted(Path(place).name for place in left) == sorted(names)
+    assert all((others / name).exists() for name in names)
+
+
+def test_a_place_that_another_table_has_is_not_purged(catalog: Any, world: FilesWorld) -> None:
+    table = made(catalog, world)
+    twin = catalog.register_table(("files", world.fresh_name()), table.metadata_location)
+    last = made(catalog, world)
+    catalog.purge_table(table.name())
+    catalog.purge_table(last.name())
+    # One is purged after another, so the first one's turn has been.
+    wait_until(lambda: not below(last.location()))
+    assert twin.scan().to_arrow().num_rows == 5
+
+
+def test_nothing_outside_the_root_is_read_or_removed(tmp_path: Path) -> None:
+    root, outside = tmp_path / "tables", tmp_path / "secret"
+    root.mkdir()
+    outside.write_text("x")
+    (root / "link").symlink_to(outside)
+    files = TableFiles(str(root))
+    for place in (str(outside), f"{root}/../secret", f"{root}/link", "s3://b/x", "relative", "/"):
+        assert not files.exists(place)
+        with pytest.raises(FileNotFoundError):
+            files.read(place)
+        with pytest.raises(FileNotFoundError):
+            files.delete(place, str(root))
+    assert outside.read_text() == "x"
+
+
+def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
+    catalog: Any, world: FilesWorld, files: TableFiles
+) -> None:
+    for wish in ("true", "false"):
+        properties = {
+            "write.metadata.previous-versions-max": "2",
+            "write.metadata.delete-after-commit.enabled": wish,
+        }
+        table = catalog.create_table(
+            ("files", world.fresh_name()), _ROWS.schema, properties=properties
+        )
+        places = [table.metadata_location]
+        for number in range(4):
+            with table.transaction() as transaction:
+                transaction.set_properties(number=str(number))
+            places.append(table.metadata_location)
+        listed = [entry.metadata_file for entry in table.metadata.metadata_log]
+        assert listed == places[2:4]
+        if wish == "true":
+            gone, places = places[:2], places[2:]
+            wait_until(partial(_are_gone, files, gone))
+        assert sorted(map(str, below(table.location()))) == sorted(places)

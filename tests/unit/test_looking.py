@@ -1,0 +1,272 @@
+"""Commands and pictures that look closer at a log's history."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from commitlog.errors import InvalidTransaction, NoSuchTable, UnsupportedFormat
+from consumers import cli, history, output, plots
+from consumers.activity import activity
+from consumers.exit_codes import ExitCode
+from consumers.version_index import VersionIndex
+from tests.fakes.log_stream import PartitionLog, batches
+from tests.unit.test_version_index_store import position_after
+
+TABLE = "ns0$t1"
+TRANSACTIONS = 900
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("index")
+    log = PartitionLog()
+    log.grow(TRANSACTIONS)
+    with VersionIndex.open(root, hot_transactions_max=400) as index:
+        for batch in batches(log.decided(), 300):
+            index.apply(batch, position_after(batch))
+            index.settle()
+        index.publish()
+    return root
+
+
+@pytest.fixture(scope="module")
+def versions(root: Path) -> tuple[int, int]:
+    """Return two versions of the standing life that differ, the newest last."""
+    rows = history.query(
+        root, "SELECT max(version) AS v FROM versions WHERE incarnation ="
+        " (SELECT incarnation FROM tables WHERE table_name = ? AND ended_by IS NULL)", [TABLE]
+    )  # fmt: skip
+    newest = int(str(rows[0]["v"]))
+    return newest - 3, newest
+
+
+def run(*arguments: str | int | Path) -> int:
+    return cli.main([str(one) for one in arguments])
+
+
+def test_a_difference_names_fragments_and_who_did_it(
+    root: Path, versions: tuple[int, int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("diff", TABLE, *versions, "--root", root, "--json") == ExitCode.OK
+    rows = json.loads(capsys.readouterr().out)
+    assert rows == history.diff(root, TABLE, *versions)
+    assert run("diff", TABLE, versions[1], versions[1], "--root", root) == ExitCode.OK
+    assert "have the same fragments" in capsys.readouterr().err
+    assert run("diff", TABLE, 1, 100_000, "--root", root) == ExitCode.REFUSED
+    assert "it has versions 1 to" in capsys.readouterr().err
+
+
+def test_blame_is_of_a_table_a_fragment_or_a_file(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("blame", TABLE, "--root", root, "--json") == ExitCode.OK
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    fragment, file = rows[-1]["fragment_id"], rows[-1]["files"][0]
+    for what in (fragment, file):
+        assert run("blame", TABLE, what, "--root", root) == ExitCode.OK
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[0].split()[:4] == ["fragment", "version", "time", "change"]
+        assert any(line.split()[0] == str(fragment) for line in lines[1:])
+    assert run("blame", TABLE, "99999", "--root", root) == ExitCode.REFUSED
+    assert "never had fragment or file 99999; it had 0 to" in capsys.readouterr().err
+    assert run("blame", "ns0$tt", "--root", root) == ExitCode.REFUSED
+    assert "Near: ns0$t" in capsys.readouterr().err
+
+
+def test_sql_answers_as_table_json_and_csv(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = "SELECT 'a,b' AS x, [1, 2] AS y, TIMESTAMP '2026-01-31 12:00:00' AS z, 1.5 AS n"
+    assert run("sql", query, "--root", root) == ExitCode.OK
+    assert capsys.readouterr().out.splitlines()[0].split() == ["x", "y", "z", "n"]
+    assert run("sql", query, "--root", root, "--json") == ExitCode.OK
+    row = json.loads(capsys.readouterr().out)[0]
+    assert (row["y"], row["z"]) == ([1, 2], "2026-01-31T12:00:00.000Z")
+    monkeypatch.setattr("sys.stdin", io.StringIO(query))
+    assert run("sql", "-", "--root", root, "--csv") == ExitCode.OK
+    header, cells = csv.reader(io.StringIO(capsys.readouterr().out))
+    assert header == ["x", "y", "z", "n"]
+    assert cells[:2] == ["a,b", "[1, 2]"]
+    assert run("sql", "SELECT nope FROM timeline", "--root", root) == ExitCode.REFUSED
+    assert "nope" in capsys.readouterr().err
+    assert run("sql", "SELECT 1 AS one WHERE false", "--root", root, "--csv") == ExitCode.OK
+    assert capsys.readouterr().out == "one\n"
+
+
+def test_listings_are_csv_if_asked(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["history", TABLE], ["tables"], ["conflicts"], ["blame", TABLE]):
+        assert run(*command, "--root", root, "--csv") == ExitCode.OK
+        header, *rows = csv.reader(io.StringIO(capsys.readouterr().out))
+        assert rows
+        assert {len(row) for row in rows} == {len(header)}
+
+
+def test_top_tells_rates_once(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("top", "--once", "--json", "--root", root) == ExitCode.OK
+    row = json.loads(capsys.readouterr().out)
+    assert row["lag"] == {"0": 0}
+    assert row["committed_per_second"] == 0  # the log's times lie years back
+    assert run("top", "--once", "--root", root) == ExitCode.OK
+    assert "committed 0.0/s" in capsys.readouterr().out
+    assert run("top", "--interval", "0", "--root", root) == ExitCode.USAGE
+    whole = activity(root, seconds=10.0**9)
+    rows = history.query(root, "SELECT sum(committed)::BIGINT AS n FROM writers")
+    assert float(str(whole["committed_per_second"])) * 10**9 == pytest.approx(
+        int(str(rows[0]["n"]))
+    )
+
+
+def test_top_stays_in_place_on_a_terminal_until_interrupted(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("consumers.commands.look.time.sleep", sleep)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run("top", "--root", root) == ExitCode.OK  # nothing goes on: its tables are empty
+    assert run("top", "--root", root, "--seconds", 10**9, "--once") == ExitCode.OK
+    shown = capsys.readouterr().out
+    assert looks == [1.0, 1.0]
+    assert "writer-1" in shown
+    assert TABLE in shown
+
+
+@pytest.mark.parametrize(
+    ("kind", "table", "suffix"),
+    [
+        ("commits", None, ".png"),
+        ("commits", TABLE, ".svg"),
+        ("growth", TABLE, ".svg"),
+        ("conflicts", None, ".svg"),
+    ],
+)
+def test_pictures_are_drawn(
+    root: Path, tmp_path: Path, kind: str, table: str | None, suffix: str
+) -> None:
+    pytest.importorskip("matplotlib")
+    first, second = (plots.plot(kind, root, table, tmp_path / f"{n}{suffix}") for n in "ab")
+    data = first.read_bytes()
+    assert data == second.read_bytes()
+    assert data.startswith(b"\x89PNG" if suffix == ".png" else b"<?xml")
+
+
+def test_what_cannot_be_drawn_is_told(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(InvalidTransaction, match="there are commits, growth, conflicts"):
+        plots.plot("pie", root, None, tmp_path / "x.png")
+    with pytest.raises(InvalidTransaction, match="ends with .png or .svg"):
+        plots.plot("commits", root, None, tmp_path / "x.gif")
+    with pytest.raises(InvalidTransaction, match="Name it"):
+        plots.plot("growth", root, None, tmp_path / "x.png")
+    with pytest.raises(NoSuchTable, match="Near"):
+        plots.plot("growth", root, "ns0$tt", tmp_path / "x.png")
+    with VersionIndex.open(tmp_path / "empty") as index:
+        index.publish()
+    with pytest.raises(plots.NothingToPlot, match="nothing was decided"):
+        plots.plot("commits", tmp_path / "empty", None, tmp_path / "x.png")
+    with pytest.raises(plots.NothingToPlot, match="no conflicts"):
+        plots.plot("conflicts", tmp_path / "empty", None, tmp_path / "x.png")
+    assert run("plot", "commits", "--root", root, "--out", tmp_path / "y.svg") == ExitCode.OK
+    assert capsys.readouterr().out.strip() == str(tmp_path / "y.svg")
+
+
+def test_matplotlib_is_asked_for_by_name(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run("plot", "commits", "--root", root) == ExitCode.USAGE
+    assert "lance-commitlog[plots]" in capsys.readouterr().err
+
+
+def test_a_long_listing_is_paged(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paged: list[str] = []
+    monkeypatch.setattr("pydoc.pager", paged.append)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("LINES", "20")
+    columns = (output.Column("n", lambda row: row["n"]),)
+    rows = [{"n": number} for number in range(50)]
+    output.print_listing(columns, rows[:5], as_json=False, nothing="")
+    assert not paged
+    output.print_listing(columns, rows, as_json=False, nothing="")
+    assert "49" in paged[0]
+
+
+def _breaks(path: Path, how: str) -> None:
+    data = bytearray(path.read_bytes())
+    if how == "not a database":
+        data = bytearray(b"x" * 5000)
+    elif how == "empty":
+        data = bytearray()
+    elif how == "cut":
+        del data[len(data) // 2 :]
+    else:
+        for place in range(20_000, len(data), 500):
+            data[place] ^= 0xFF
+    path.unlink()
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("how", ["not a database", "empty", "cut", "changed bytes"])
+def test_a_broken_index_is_told_as_such(
+    tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with VersionIndex.open(tmp_path) as index:
+        index.publish()
+    _breaks(tmp_path / "index.duckdb", how)
+    with pytest.raises(history.BrokenIndex, match="restart `commitlog index`"):
+        history.query(tmp_path, "SELECT (SELECT count(*) FROM help), * FROM meta")
+    assert run("tables", "--root", tmp_path) == ExitCode.UNAVAILABLE
+    told = capsys.readouterr().err
+    assert told.startswith("commitlog: the version index at")
+    assert told.count("\n") == 1
+
+
+def test_an_index_of_another_format_is_told_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with VersionIndex.open(tmp_path) as index:
+        index.publish()
+    with duckdb.connect(str(tmp_path / "index.duckdb")) as connection:
+        connection.execute("UPDATE meta SET value = '1' WHERE key = 'schema_version'")
+    with pytest.raises(UnsupportedFormat, match="has format 1, this program reads"):
+        history.status(tmp_path)
+    assert run("history", "t", "--root", tmp_path) == ExitCode.STOP
+    assert "commitlog index" in capsys.readouterr().err
+
+
+def test_a_wrong_query_is_told_as_such(root: Path) -> None:
+    with pytest.raises(history.QueryFailed, match="nope"):
+        history.query(root, "SELECT nope FROM timeline")
+
+
+def test_the_older_command_line_of_duckdb_reads_it(root: Path) -> None:
+    program = Path(sys.executable).with_name("duckdb")
+    if not program.exists():
+        pytest.skip("duckdb-cli is not installed")
+    found = subprocess.run([program, "--version"], capture_output=True, text=True, check=True)
+    assert found.stdout.startswith("v1.")
+    examples = history.query(root, "SELECT name, example FROM help")
+    queries = ";".join(str(one["example"]).replace("ns$table", TABLE) for one in examples)
+    command = [str(program), "-readonly", "-bail", str(root / "index.duckdb"), queries]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (found.returncode, found.stderr) == (0, "")

@@ -1,0 +1,108 @@
+"""Is the OpenAPI document true: does the server answer as it says, whatever fits or doesn't?"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import CHECKS, load_all_checks
+
+from consumers.namespace.operations import OPERATIONS
+from consumers.openapi.document import document
+from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
+
+load_all_checks()
+CHECKED: list[Any] = [
+    CHECKS.get_one(name)
+    for name in (
+        "not_a_server_error",
+        "status_code_conformance",
+        "content_type_conformance",
+        "response_schema_conformance",
+        "response_headers_conformance",
+    )
+]
+SCHEMA = schemathesis.openapi.from_dict(document())
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("openapi"))
+    running.rows("/v1/table/a$t/create", numbers(0, 5))
+    yield running
+    running.close()
+
+
+@schemathesis.serializer(ARROW_STREAM)
+def as_arrow(context: Any, value: Any) -> bytes:
+    """Return rows, whole or in part, or no rows at all."""
+    rows = arrow_stream(numbers(0, 3))
+    chosen = len(value) % 3 if isinstance(value, bytes | str) else 0
+    return (rows, rows[:100], b"no rows")[chosen]
+
+
+@SCHEMA.exclude(path="/readyz").parametrize()
+@settings(
+    max_examples=4,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+def test_answers_are_as_documented(case: schemathesis.Case[Any], world: World) -> None:
+    name = str(case.path_parameters.get("id", ""))
+    if case.operation.path.startswith("/v1/table") and len(name) % 2:
+        # A table that is there gets further than one that isn't.
+        case.path_parameters["id"] = "a$t"
+        world.rows("/v1/table/a$t/create?mode=exist_ok", numbers(0, 5))
+    case.call_and_validate(base_url=world.uri, checks=CHECKED, timeout=60)
+
+
+def test_the_document_names_every_route_and_no_other(world: World) -> None:
+    status, served = world.send("GET", "/openapi.json")
+    assert status == 200
+    named = {
+        (operation["operationId"], method.upper(), path)
+        for path, item in served["paths"].items()
+        for method, operation in item.items()
+        if "iceberg" not in operation["tags"] and "server" not in operation["tags"]
+    }
+    assert named == {(entry.name, entry.method, entry.path) for entry in OPERATIONS}
+    iceberg = {
+        (method.upper(), path)
+        for path, item in served["paths"].items()
+        for method, operation in item.items()
+        if "iceberg" in operation["tags"]
+    }
+    assert ("POST", "/v1/transactions/commit") in iceberg
+    for path in ("/healthz", "/metrics", "/openapi.json", "/docs"):
+        assert world.send("GET", path)[0] == 200
+
+
+def test_the_page_tells_of_every_operation_and_loads_nothing(world: World) -> None:
+    status, page = world.send("GET", "/docs")
+    text = page.decode()
+    assert status == 200
+    assert all(entry.path in text for entry in OPERATIONS)
+    assert "<script" not in text
+    assert "src=" not in text
+
+
+def test_references_lead_somewhere() -> None:
+    found = document(is_secured=True)
+    schemas = found["components"]["schemas"]
+
+    def walk(value: Any) -> Iterator[str]:
+        if isinstance(value, dict):
+            if isinstance(value.get("$ref"), str):
+                yield value["$ref"]
+            for one in value.values():
+                yield from walk(one)
+        elif isinstance(value, list):
+            for one in value:
+                yield from walk(one)
+
+    assert {name.rsplit("/", 1)[-1] for name in walk(found)} <= set(schemas)
+    assert found["security"] == [{"ApiKeyAuth": []}, {"BearerAuth": []}]

@@ -1,0 +1,267 @@
+"""Do credentials prove who asks, and do grants say what they may do?"""
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from lance_namespace.errors import ServiceUnavailableError, UnauthenticatedError
+
+from consumers.config import ConfigurationError
+from consumers.security import tokens as tokens_module
+from consumers.security.access_file import AccessFile, read_rules
+from consumers.security.grants import Access, Grant, Grants, Principal
+from consumers.security.identity import Credentials, Security, credentials_of_headers
+from consumers.security.tokens import Issuer, Tokens, read_keys
+
+KEY = "a-long-key-of-alice"
+ISSUER, AUDIENCE = "https://login.example.com", "commitlog"
+READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
+PRIVATE = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+PEM = PRIVATE.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def hashed(key: str) -> str:
+    return "sha256:" + hashlib.sha256(key.encode()).hexdigest()
+
+
+def token(key: Any = PRIVATE, algorithm: str = "RS256", **claims: Any) -> str:
+    given = {"iss": ISSUER, "aud": AUDIENCE, "sub": "bob", "exp": time.time() + 600, **claims}
+    return jwt.encode(
+        {name: value for name, value in given.items() if value is not None},
+        key,
+        algorithm,
+        headers={"kid": "one"},
+    )
+
+
+def test_a_grant_holds_for_what_is_below_it_and_for_nothing_beside() -> None:
+    grants = Grants(
+        [
+            Grant("alice", ("shop",), WRITE),
+            Grant("group:eyes", (), READ),
+            Grant("*", ("pub",), READ),
+        ]
+    )
+    alice, eye, bob = (
+        Principal("alice"),
+        Principal("eve", groups=frozenset({"eyes"})),
+        Principal("bob"),
+    )
+    assert grants.may(alice, WRITE, ("shop", "orders"))
+    assert grants.may(alice, READ, ("shop",))
+    assert not grants.may(alice, ADMIN, ("shop", "orders"))
+    assert not grants.may(alice, READ, ("shopping",))
+    assert not grants.may(alice, READ, ())
+    assert grants.may(eye, READ, ("shop", "orders"))
+    assert not grants.may(eye, WRITE, ("shop", "orders"))
+    assert grants.may(bob, READ, ("pub", "t"))
+    assert not grants.may(bob, READ, ("shop", "orders"))
+    assert grants.sees(alice, ())
+    assert not grants.sees(bob, ("shop",))
+
+
+def rules(**more: Any) -> dict[str, Any]:
+    return {"keys": {"alice": hashed(KEY)}, **more}
+
+
+@pytest.mark.parametrize(
+    ("table", "word"),
+    [
+        ({}, "nobody could show"),
+        ({"keys": {"alice": KEY}}, "never the key itself"),
+        ({"keys": {"alice": {"env": "NO_SUCH_VARIABLE"}}}, "missing"),
+        ({"keys": {"alice": hashed(KEY), "bob": hashed(KEY)}}, "same key"),
+        (rules(grants=[{"to": "alice", "on": "shop", "can": "fly"}]), "'fly'"),
+        (rules(grants=[{"to": "alice", "can": "read"}]), "`on`"),
+        (rules(grant=[]), "'grant'"),
+        (rules(oidc={"issuer": ISSUER}), "audience"),
+        (rules(oidc={"issuer": ISSUER, "audience": "a", "algorithms": ["HS256"]}), "algorithms"),
+    ],
+)
+def test_a_wrong_access_file_is_refused_and_names_no_key(table: Any, word: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_rules(table)
+    assert word in str(caught.value)
+    assert KEY not in str(caught.value)
+
+
+def test_keys_come_from_the_file_as_hashes_or_from_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI_KEY", "the-key-of-the-ci-job")
+    (tmp_path / "key").write_text("the-key-in-the-file\n")
+    access = tmp_path / "access.toml"
+    access.write_text(
+        f'[keys]\nalice = "{hashed(KEY)}"\nci = {{ env = "CI_KEY" }}\n'
+        f'job = {{ file = "{tmp_path / "key"}" }}\n'
+    )
+    security = Security(AccessFile(access))
+    for key, name in (
+        (KEY, "alice"),
+        ("the-key-of-the-ci-job", "ci"),
+        ("the-key-in-the-file", "job"),
+    ):
+        assert security.identify(Credentials(key)).name == name
+    for wrong in (Credentials(), Credentials("x"), Credentials(KEY + "x"), Credentials(token="x")):
+        with pytest.raises(UnauthenticatedError):
+            security.identify(wrong)
+
+
+def test_what_changes_in_the_file_holds_at_once_and_a_mistake_does_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    access = tmp_path / "access.toml"
+    text = f'[keys]\nalice = "{hashed(KEY)}"\n'
+    access.write_text(text)
+    security = Security(AccessFile(access))
+    alice = security.identify(Credentials(KEY))
+    assert not security.may(alice, READ, ("shop",))
+    access.write_text(text + '[[grants]]\nto = "alice"\non = "shop"\ncan = "admin"\n')
+    _await(lambda: security.may(alice, ADMIN, ("shop", "orders")))
+    with caplog.at_level(logging.ERROR):
+        access.write_text("[keys]\nalice = 'oh'\n")
+        _await(lambda: (security.may(alice, READ, ()), bool(caplog.records))[1])
+    assert security.may(alice, ADMIN, ("shop",)), "what held before holds on"
+    access.unlink()
+    _await(lambda: (security.may(alice, READ, ()), len(caplog.records) > 1)[1])
+    assert security.identify(Credentials(KEY)).name == "alice"
+
+
+def _await(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def checker(tmp_path: Path) -> Tokens:
+    (tmp_path / "key.pem").write_text(PEM)
+    return Tokens(Issuer(ISSUER, AUDIENCE, key_file=str(tmp_path / "key.pem")))
+
+
+def test_a_token_of_the_issuer_says_who_it_is(checker: Tokens) -> None:
+    found = checker.principal(token(groups=["eyes", "hands"]))
+    assert (found.name, found.method) == ("bob", "bearer")
+    assert found.groups == {"eyes", "hands"}
+    assert checker.principal(token(groups="a b")).groups == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        token(exp=time.time() - 3600),
+        token(exp=None),
+        token(iss="https://other.example.com"),
+        token(aud="another"),
+        token(aud=None),
+        token(nbf=time.time() + 3600),
+        token(sub=None),
+        token(key=rsa.generate_private_key(public_exponent=65537, key_size=2048)),
+        token(key=ec.generate_private_key(ec.SECP256R1()), algorithm="ES256"),
+        token(key="a shared secret of thirty-two bytes or more", algorithm="HS256"),
+        jwt.encode({"sub": "bob"}, "", "none"),
+        token()[:-4] + "AAAA",
+        "no.token.at-all",
+        "",
+    ],
+)
+def test_any_other_token_is_refused_without_repeating_it(checker: Tokens, wrong: str) -> None:
+    with pytest.raises(UnauthenticatedError) as caught:
+        checker.principal(wrong)
+    assert not wrong or wrong not in str(caught.value)
+
+
+def test_a_public_key_is_not_taken_for_a_shared_secret(checker: Tokens) -> None:
+    header, payload = token().split(".")[:2]
+    import base64
+    import hmac
+
+    forged = base64.urlsafe_b64encode(b'{"alg":"HS256","typ":"JWT","kid":"one"}').rstrip(b"=")
+    signed = forged + b"." + payload.encode()
+    signature = hmac.new(PEM.encode(), signed, "sha256").digest()
+    wrong = signed + b"." + base64.urlsafe_b64encode(signature).rstrip(b"=")
+    with pytest.raises(UnauthenticatedError):
+        checker.principal(wrong.decode())
+
+
+def jwks(*names: str) -> str:
+    public = json.loads(jwt.algorithms.RSAAlgorithm.to_jwk(PRIVATE.public_key()))
+    return json.dumps({"keys": [{**public, "kid": name, "use": "sig"} for name in names]})
+
+
+def test_private_keys_and_shared_secrets_are_no_keys_to_check_with() -> None:
+    with pytest.raises(ValueError, match="private key"):
+        read_keys("-----BEGIN PRIVATE KEY-----")
+    secret = '{"keys": [{"kty": "oct", "kid": "s", "k": "c2VjcmV0"}]}'
+    assert read_keys(secret) == {}
+    assert set(read_keys(jwks("one", "two"))) == {"one", "two"}
+
+
+@pytest.fixture
+def issuer_server() -> Iterator[tuple[str, dict[str, str]]]:
+    """A server of documents, on loopback."""
+    documents: dict[str, str] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # noqa: N802
+            found = documents.get(self.path)
+            self.send_response(200 if found is not None else 503)
+            self.end_headers()
+            self.wfile.write((found or "").encode())
+
+        def log_message(self, *args: Any) -> None:
+            return
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = Thread(target=partial(server.serve_forever, 0.02), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", documents
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
+
+
+def test_keys_are_discovered_and_fetched_again_when_they_change(
+    issuer_server: tuple[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, documents = issuer_server
+    documents["/.well-known/openid-configuration"] = json.dumps({"jwks_uri": f"{uri}/keys"})
+    checker = Tokens(Issuer(uri, AUDIENCE))
+    mine = token(iss=uri)
+    monkeypatch.setattr(tokens_module, "REFETCH_SECONDS", 0.0)
+    with pytest.raises(ServiceUnavailableError):
+        checker.principal(mine)
+    documents["/keys"] = jwks("another", "third")
+    with pytest.raises(UnauthenticatedError):
+        checker.principal(mine)
+    documents["/keys"] = jwks("another", "one")
+    assert checker.principal(mine).name == "bob"
+    documents.clear()
+    assert checker.principal(mine).name == "bob", "known keys hold while the issuer is away"
+
+
+def test_keys_come_from_the_network_only_over_tls_or_from_this_machine() -> None:
+    for url in ("http://example.com/keys", "file:///etc/passwd", "ftp://example.com"):
+        with pytest.raises(ServiceUnavailableError):
+            Tokens(Issuer(ISSUER, AUDIENCE, jwks_url=url)).principal(token())
+
+
+def test_credentials_are_read_from_headers_and_never_printed() -> None:
+    shown = credentials_of_headers({"x-api-key": KEY, "authorization": "bearer T"})
+    assert (shown.api_key, shown.token) == (KEY, "T")
+    assert KEY not in repr(shown)
+    assert credentials_of_headers({"authorization": "Basic abc"}).token == "?"
+    assert not credentials_of_headers({})
+    assert not credentials_of_headers({"authorization": "Bearer"}), "some send it without a token"

@@ -1,0 +1,353 @@
+"""Does every route ask who it is, and let each do what their grants say and no more?"""
+
+import hashlib
+import http.client
+import json
+import socket
+import ssl
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import lance_namespace
+import pytest
+from lance_namespace import DescribeTableRequest
+from pyiceberg.catalog import load_catalog
+from pyiceberg.exceptions import ForbiddenError, RESTError
+
+from consumers.namespace.operations import OPERATIONS
+from consumers.security.access_file import AccessFile
+from consumers.security.grants import Access
+from consumers.security.identity import Security
+from consumers.security.limits import LimitSettings
+from consumers.server import ServerSettings
+from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
+
+KEYS = {name: f"the-secret-key-of-{name}" for name in ("owner", "writer", "reader", "stranger")}
+CAN = {"owner": Access.ADMIN, "writer": Access.WRITE, "reader": Access.READ}
+HOME = "home"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    root = tmp_path_factory.mktemp("security")
+    lines = ["[keys]"]
+    lines += [
+        f'{name} = "sha256:{hashlib.sha256(key.encode()).hexdigest()}"'
+        for name, key in KEYS.items()
+    ]
+    for name, access in CAN.items():
+        lines.append(f'[[grants]]\nto = "{name}"\non = "{HOME}"\ncan = "{access.name.lower()}"')
+    lines.append('[[grants]]\nto = "stranger"\non = "elsewhere"\ncan = "admin"')
+    (root / "access.toml").write_text("\n".join(lines))
+    security = Security(AccessFile(root / "access.toml"))
+    running = World(root, server=ServerSettings(security=security))
+    made = running.rows(f"/v1/table/{HOME}$t/create", numbers(0, 5), headers=key("owner"))
+    assert made[0] == 200, made
+    yield running
+    running.close()
+
+
+def key(name: str) -> dict[str, str]:
+    return {"x-api-key": KEYS[name]}
+
+
+def denied(status: int, body: Any) -> bool:
+    return (status, body["code"] if isinstance(body, dict) else None) == (403, 15)
+
+
+@pytest.mark.parametrize("entry", OPERATIONS, ids=lambda entry: str(entry.name))
+def test_every_operation_asks_who_it_is(world: World, entry: Any) -> None:
+    path = entry.path.replace("{id}", f"{HOME}$t").replace("{index_name}", "i")
+    for headers in ({}, {"x-api-key": "wrong"}, {"Authorization": "Bearer x"}):
+        given = {"Content-Type": ARROW_STREAM if entry.takes_arrow else "application/json"}
+        status, body = world.send(entry.method, path, b"", {**given, **headers})
+        assert (status, body["code"]) == (401, 16), body
+        assert not any(secret in json.dumps(body) for secret in KEYS.values())
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in OPERATIONS if e.access is not None], ids=lambda entry: str(entry.name)
+)
+def test_every_operation_on_an_object_takes_its_grant(world: World, entry: Any) -> None:
+    """One who has the grant gets past it, whatever comes then; who has less doesn't."""
+    # Nothing is there: what passes the grants changes nothing.
+    path = entry.path.replace("{id}", f"{HOME}$nobody").replace("{index_name}", "i")
+    given = {"Content-Type": ARROW_STREAM if entry.takes_arrow else "application/json"}
+    for name in KEYS:
+        answer = world.send(entry.method, path, b"{", {**given, **key(name)})
+        assert denied(*answer) is not (CAN.get(name, 0) >= entry.access), (name, answer)
+
+
+def test_a_batch_takes_the_grants_of_each_of_its_operations(world: World) -> None:
+    declare = {"declare_table": {"id": [HOME, "d"]}}
+    beside = {"declare_table": {"id": ["elsewhere", "d"]}}
+    for name, operations, index in (
+        ("reader", [declare], 0),
+        ("writer", [declare, beside], 1),
+        ("writer", [{"deregister_table": {"id": [HOME, "t"]}}], 0),
+        ("writer", [{"delete_table_versions": {"id": [HOME, "t"], "ranges": []}}], 0),
+    ):
+        answer = world.post("/v1/table/batch-commit", {"operations": operations}, headers=key(name))
+        assert denied(*answer), answer
+        assert f"operations[{index}]" in answer[1]["error"]
+    entries = [{"id": ["elsewhere", "t"], "version": 2, "manifest_path": "x"}]
+    answer = world.post(
+        "/v1/table/version/batch-create", {"entries": entries}, headers=key("owner")
+    )
+    assert denied(*answer), answer
+    assert world.send("GET", f"/v1/namespace/{HOME}/table/list", b"", key("owner"))[1] == {
+        "tables": ["t"]
+    }
+
+
+def test_lists_show_what_may_be_seen(world: World) -> None:
+    for name, spaces, tables in (("reader", [HOME], [f"{HOME}$t"]), ("stranger", [], [])):
+        listed = world.send("GET", "/v1/namespace/$/list", b"", key(name))
+        assert listed == (200, {"namespaces": spaces})
+        assert world.send("GET", "/v1/table", b"", key(name)) == (200, {"tables": tables})
+    assert denied(*world.send("GET", f"/v1/namespace/{HOME}/table/list", b"", key("stranger")))
+
+
+def test_a_rename_takes_admin_at_both_ends(world: World) -> None:
+    body = {"new_table_name": "t", "new_namespace_id": ["elsewhere"]}
+    assert denied(*world.post(f"/v1/table/{HOME}$t/rename", body, headers=key("owner")))
+
+
+def test_a_transaction_is_shown_to_who_may_read_its_tables(world: World) -> None:
+    answer = world.post(f"/v1/table/{HOME}$x/declare", {}, headers=key("writer"))
+    path = f"/v1/transaction/{answer[1]['transaction_id']}/describe"
+    status, body = world.post(path, headers=key("reader"))
+    assert status == 200
+    assert not any(secret in json.dumps(body) for secret in KEYS.values())
+    assert denied(*world.post(path, headers=key("stranger")))
+    assert world.post(f"/v1/table/{HOME}$x/drop", headers=key("owner"))[0] == 200
+
+
+def test_who_asks_is_shown_by_header_or_body_or_operation_and_is_one(world: World) -> None:
+    path, batch = f"/v1/table/{HOME}$t/describe", "/v1/table/batch-commit"
+    owner = {"identity": {"api_key": KEYS["owner"]}}
+    assert world.post(path, owner)[0] == 200
+    assert world.post(path, owner, headers=key("reader"))[0] == 200
+    assert denied(*world.post(path, owner, headers=key("stranger"))), "the header counts"
+    nested = {"declare_table": {"id": [HOME, "one"], **owner}}
+    assert world.post(batch, {"operations": [nested]})[0] == 200
+    status, body = world.post(batch, {"operations": [nested]}, headers=key("writer"))
+    assert (status, body["code"]) == (400, 13)
+    assert "identity" in body["error"]
+    assert world.post(f"/v1/table/{HOME}$one/drop", owner)[0] == 200
+
+
+def test_principal_and_context_are_on_every_record_and_secrets_on_none(world: World) -> None:
+    context = {"context": {"team": "blue", "header.x-api-key": KEYS["writer"], "trace": "body"}}
+    headers = {**key("writer"), "x-lance-ctx-trace": "header"}
+    stream = {"Content-Type": ARROW_STREAM}
+    made = [
+        world.post(f"/v1/table/{HOME}$r/declare", context, headers=headers),
+        world.post(
+            f"/v1/table/{HOME}$t/update",
+            {"updates": [["x", "x + 1"]], **context},
+            headers=headers,
+        ),
+        world.post(
+            f"/v1/table/{HOME}$t/add_columns",
+            {"new_columns": [{"name": "y", "expression": "x"}], **context},
+            headers=headers,
+        ),
+        world.send(
+            "POST", f"/v1/table/{HOME}$new/create", arrow_stream(numbers(0, 2)), headers | stream
+        ),
+    ]
+    for status, body in made:
+        assert status == 200, body
+        record = world.record(body["transaction_id"])
+        properties = dict(record.properties)
+        assert record.principal == "writer"
+        assert properties["context.trace"] == "header"
+        assert properties["identity.method"] == "api-key"
+        assert properties.get("context.team", "blue") == "blue"
+        assert KEYS["writer"] not in repr(record)
+    world.post(f"/v1/table/{HOME}$r/drop", headers=key("owner"))
+
+
+ICEBERG: tuple[tuple[str, str, Any, Access | None], ...] = (
+    ("GET", "/v1/config", None, None),
+    ("GET", f"/v1/namespaces/{HOME}", None, Access.READ),
+    ("HEAD", f"/v1/namespaces/{HOME}", None, Access.READ),
+    ("POST", "/v1/namespaces", {"namespace": [HOME, "deep"]}, Access.ADMIN),
+    ("DELETE", f"/v1/namespaces/{HOME}%1Fnobody", None, Access.ADMIN),
+    ("POST", f"/v1/namespaces/{HOME}/properties", {}, Access.ADMIN),
+    ("POST", f"/v1/namespaces/{HOME}/tables", {"name": "i"}, Access.WRITE),
+    ("POST", f"/v1/namespaces/{HOME}/register", {"name": "i"}, Access.ADMIN),
+    ("GET", f"/v1/namespaces/{HOME}/tables/i", None, Access.READ),
+    ("HEAD", f"/v1/namespaces/{HOME}/tables/i", None, Access.READ),
+    ("POST", f"/v1/namespaces/{HOME}/tables/i", {}, Access.WRITE),
+    ("DELETE", f"/v1/namespaces/{HOME}/tables/i", None, Access.ADMIN),
+    ("POST", f"/v1/namespaces/{HOME}/tables/i/metrics", {}, Access.READ),
+    (
+        "POST",
+        "/v1/tables/rename",
+        {
+            "source": {"namespace": [HOME], "name": "i"},
+            "destination": {"namespace": [HOME], "name": "j"},
+        },
+        Access.ADMIN,
+    ),
+    (
+        "POST",
+        "/v1/transactions/commit",
+        {"table-changes": [{"identifier": {"namespace": [HOME], "name": "i"}}]},
+        Access.WRITE,
+    ),
+    (
+        "POST",
+        "/v1/transactions/commit",
+        {"table-changes": [], "lance-operations": [{"deregister_table": {"id": [HOME, "t"]}}]},
+        Access.ADMIN,
+    ),
+    ("GET", "/v1/nothing/of/the/kind", None, Access.ADMIN),
+    ("GET", "/api/tables", None, Access.READ),
+    ("GET", "/metrics", None, Access.READ),
+    ("GET", "/v1/feed", None, Access.READ),
+    ("POST", "/v1/sql", {}, Access.READ),
+)
+
+
+@pytest.mark.parametrize(("method", "path", "body", "access"), ICEBERG)
+def test_the_other_apis_ask_the_same(
+    world: World, method: str, path: str, body: Any, access: Access | None
+) -> None:
+    data = json.dumps(body).encode() if body is not None else b""
+    given = {"Content-Type": "application/json"}
+    status, answer = world.send(method, path, data, given)
+    assert status == 401
+    if method != "HEAD" and path.startswith("/v1/names"):
+        assert answer["error"]["type"] == "NotAuthorizedException"
+    of_all = ("/v1/feed", "/v1/sql", "/v1/nothing/of/the/kind")
+    is_of_all = not path.startswith("/v1/") or path in of_all
+    for name in KEYS:
+        status, answer = world.send(method, path, data, {**given, **key(name)})
+        can = 0 if is_of_all else CAN.get(name, 0)
+        assert (status != 403) is (access is None or can >= access), (name, status, answer)
+        if status == 403 and method != "HEAD" and path.startswith("/v1/names"):
+            assert answer["error"]["type"] == "ForbiddenException"
+
+
+def test_health_and_documents_are_for_everybody(world: World) -> None:
+    assert world.send("GET", "/healthz")[0] == 200
+    assert world.send("GET", "/readyz")[0] == 503, "this one has no checks"
+
+
+def test_clients_show_their_keys_as_they_always_do(world: World) -> None:
+    def connect(name: str) -> Any:
+        return lance_namespace.connect("rest", {"uri": world.uri, "headers.x-api-key": KEYS[name]})
+
+    rows = numbers(0, 3)
+    writer, table = connect("writer"), [HOME, "native"]
+    dataset = lance.write_dataset(rows, namespace_client=writer, table_id=table, mode="create")
+    dataset.insert(rows)
+    found = lance.dataset(namespace_client=connect("reader"), table_id=table)
+    assert found.count_rows() == 6
+    with pytest.raises(Exception, match="may not read"):
+        connect("stranger").describe_table(DescribeTableRequest(id=table))
+
+    def catalog(name: str) -> Any:
+        return load_catalog(name, type="rest", uri=world.uri, **{"header.x-api-key": KEYS[name]})
+
+    catalog("owner").create_table(f"{HOME}.facts", rows.schema)
+    assert catalog("reader").load_table(f"{HOME}.facts").name() == (HOME, "facts")
+    assert catalog("reader").list_namespaces() == [(HOME,)]
+    assert catalog("stranger").list_namespaces() == []
+    with pytest.raises(ForbiddenError):
+        catalog("reader").drop_table(f"{HOME}.facts")
+    with pytest.raises(RESTError):
+        load_catalog("nobody", type="rest", uri=world.uri).list_namespaces()
+    catalog("owner").drop_table(f"{HOME}.facts")
+
+
+def limited(root: Path, **limits: Any) -> World:
+    return World(root, server=ServerSettings(limits=LimitSettings(**limits)))
+
+
+def begin(world: World) -> socket.socket:
+    """Send a request but for its last byte."""
+    host, port = world.uri.removeprefix("http://").split(":")
+    slow = socket.create_connection((host, int(port)), timeout=60)
+    slow.sendall(b"POST /v1/table/a/exists HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{")
+    return slow
+
+
+def test_what_is_over_the_limits_is_told_so(tmp_path: Path) -> None:
+    world = limited(tmp_path, requests_max=1, header_bytes_max=1000)
+    try:
+        status, body = world.send("GET", "/v1/table", b"", {"x-lance-ctx-long": "x" * 1000})
+        assert (status, body["code"]) == (431, 13)
+        with begin(world) as slow:
+            deadline = time.monotonic() + 60
+            while status != 503:
+                # Soon the slow one is being carried out, and there is no room for another.
+                status, body = world.send("GET", "/v1/table")
+                assert time.monotonic() < deadline
+            assert body["code"] == 17
+            assert world.send("GET", "/healthz")[0] == 200
+            slow.sendall(b"}")
+            assert slow.makefile("rb").readline().split()[1] == b"404"
+    finally:
+        world.close()
+
+
+def test_a_body_that_does_not_come_is_given_up(tmp_path: Path) -> None:
+    world = limited(tmp_path, pause_seconds_max=0.2)
+    try:
+        with begin(world) as slow:
+            assert slow.makefile("rb").readline().split()[1] == b"408"
+    finally:
+        world.close()
+
+
+def test_a_server_with_tls_speaks_tls(tmp_path: Path) -> None:
+    pytest.importorskip("cryptography")
+    from tests.certificates import make_certificate
+
+    certificate, private = make_certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificate))
+    from consumers.server import Tls, serve
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    stop, ready = threading.Event(), threading.Event()
+    thread = threading.Thread(
+        target=serve,
+        args=(_NoHealth(), listener),
+        kwargs={
+            "settings": ServerSettings(tls=Tls(str(certificate), str(private))),
+            "stop": stop,
+            "on_ready": lambda address: ready.set(),
+        },
+    )
+    thread.start()
+    try:
+        assert ready.wait(20)
+        url = f"https://127.0.0.1:{port}/healthz"
+        with urllib.request.urlopen(url, context=context, timeout=20) as response:
+            assert response.status == 200
+        with pytest.raises((http.client.HTTPException, OSError)):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=20)
+    finally:
+        stop.set()
+        thread.join(20)
+
+
+class _NoHealth:
+    def start(self) -> None:
+        return
+
+    def close(self) -> None:
+        return
+
+    def found(self) -> tuple[()]:
+        return ()

@@ -1,0 +1,158 @@
+"""Tables at any version and their history, asked in one query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from commitlog.client.sql import run_sql
+from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
+from consumers.version_index import VersionIndex
+from tests.fakes.log_stream import PartitionLog, batches
+from tests.unit.test_version_index_store import position_after
+
+Open = Callable[[str, int | None], lance.LanceDataset]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tables")
+    for name in ("nyc$flights", "nyc$planes"):
+        path = str(folder / name)
+        lance.write_dataset(pa.table({"id": [1, 2], "name": ["a", "b"]}), path)
+        lance.write_dataset(pa.table({"id": [3], "name": ["c"]}), path, mode="append")
+    return folder
+
+
+@pytest.fixture
+def open_table(folder: Path) -> Open:
+    def opened(table: str, version: int | None) -> lance.LanceDataset:
+        if not (folder / table).exists():
+            raise NoSuchTable(f"the log knows no table {table}")
+        return lance.dataset(folder / table, version=version)
+
+    return opened
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("index")
+    log = PartitionLog()
+    log.grow(200)
+    with VersionIndex.open(root) as index:
+        for batch in batches(log.decided(), 100):
+            index.apply(batch, position_after(batch))
+        index.publish()
+    return root / "index.duckdb"
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ("SELECT id FROM nyc$flights ORDER BY id", [1, 2, 3]),
+        ('SELECT id FROM "nyc$flights" WHERE id > 1 ORDER BY id', [2, 3]),
+        ("SELECT id FROM nyc.flights AT (VERSION => 1) ORDER BY id", [1, 2]),
+        ("SELECT nyc$flights.id FROM nyc$flights ORDER BY ALL", [1, 2, 3]),
+        ("SELECT max(f.id) FROM nyc$flights f AT (VERSION => 2 - 1)", [2]),
+        ("WITH nope AS (SELECT * FROM nyc$flights) SELECT max(id) FROM nope", [3]),
+        (
+            "SELECT id FROM nyc$flights WHERE id NOT IN"
+            " (SELECT id FROM nyc$flights AT (VERSION => 1))",
+            [3],
+        ),
+        ("SELECT a.id FROM nyc$flights a JOIN nyc$planes b USING (name) ORDER BY 1", [1, 2, 3]),
+        ("SELECT id FROM nyc$flights UNION ALL SELECT 9 ORDER BY 1", [1, 2, 3, 9]),
+    ],
+)
+def test_tables_are_read_at_the_version_asked_for(
+    open_table: Open, query: str, ids: list[int]
+) -> None:
+    assert run_sql(query, open_table).column(0).to_pylist() == ids
+
+
+def test_data_and_history_are_joined(open_table: Open, index: Path) -> None:
+    found = run_sql(
+        "SELECT h.version, h.operation, (SELECT count(*) FROM nyc$flights) AS n"
+        " FROM history('ns0$t1', n := 3) h WHERE h.status = 'committed'",
+        open_table,
+        index=index,
+    )
+    assert set(found.column("n").to_pylist()) == {3}
+    assert run_sql("FROM writers", open_table, index=index).num_rows > 1
+
+
+def test_a_time_is_looked_up_in_the_index(open_table: Open, index: Path) -> None:
+    asked: list[tuple[str, int | None]] = []
+
+    def opened(table: str, version: int | None) -> lance.LanceDataset:
+        asked.append((table, version))
+        return open_table("nyc$flights", None)
+
+    made = run_sql("FROM table_at('ns0$t1', 4)", open_table, index=index).to_pylist()[0]
+    moment: datetime = made["time"]
+    run_sql(f"FROM ns0$t1 AT (TIMESTAMP => '{moment}')", opened, index=index)
+    assert asked == [("ns0$t1", 4)]
+    with pytest.raises(NoSuchVersion, match="no version yet at 2001"):
+        run_sql("FROM ns0$t1 AT (TIMESTAMP => '2001-01-01')", opened, index=index)
+    with pytest.raises(NoSuchVersion, match="needs the version index"):
+        run_sql("FROM ns0$t1 AT (TIMESTAMP => '2001-01-01')", opened)
+
+
+def test_only_what_is_needed_is_read_from_lance(
+    open_table: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Any, str]] = []
+    scanner: Callable[..., Any] = lance.LanceDataset.scanner
+
+    def spied(dataset: lance.LanceDataset, *arguments: Any, **options: Any) -> Any:
+        seen.append((options.get("columns"), str(options.get("filter"))))
+        return scanner(dataset, *arguments, **options)
+
+    monkeypatch.setattr(lance.LanceDataset, "scanner", spied)
+    found = run_sql("SELECT name FROM nyc$flights WHERE id = 3", open_table)
+    assert found.to_pylist() == [{"name": "c"}]
+    ((columns, condition),) = seen
+    assert list(columns) == ["name"]
+    assert "id" in condition
+    assert "3" in condition
+    seen.clear()
+    run_sql("SELECT max(id) FROM nyc$flights", open_table)
+    assert [columns for columns, _ in seen] == [["id"]]
+
+
+def test_parameters_are_bound(open_table: Open) -> None:
+    found = run_sql("SELECT name FROM nyc$flights WHERE id = ?", open_table, parameters=[2])
+    assert found.to_pylist() == [{"name": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("query", "error", "words"),
+    [
+        ("SELECT 1; SELECT 2", InvalidTransaction, "2 statements"),
+        ("INSERT INTO nyc$flights VALUES (1)", InvalidTransaction, "SELECT"),
+        ("DROP TABLE nyc$flights", InvalidTransaction, "SELECT"),
+        ("SELEC", InvalidTransaction, "syntax error"),
+        ("SELECT nope FROM nyc$flights", InvalidTransaction, "nope"),
+        ("FROM nyc$trains", NoSuchTable, "trains"),
+        ("FROM nyc$flights AT (VERSION => 'new')", NoSuchVersion, "'new' is not a version"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(
+    open_table: Open, query: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        run_sql(query, open_table)
+
+
+def test_an_index_that_is_not_there_is_named(open_table: Open, tmp_path: Path) -> None:
+    with pytest.raises(Unavailable, match="no version index at"):
+        run_sql("SELECT 1", open_table, index=tmp_path / "index.duckdb")
+    (tmp_path / "index.duckdb").write_bytes(b"x" * 5000)
+    with pytest.raises(Unavailable, match="cannot be opened"):
+        run_sql("SELECT 1", open_table, index=tmp_path / "index.duckdb")
