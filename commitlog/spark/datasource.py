@@ -9,7 +9,8 @@ It only reads the options and hands over: `sink` writes, `source` reads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.sql.datasource import (
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from commitlog.errors import InvalidTransaction
 from commitlog.spark import connection
@@ -33,10 +34,35 @@ from commitlog.spark.options import (
     parse_log,
     parse_read,
     parse_write,
+    sql_options,
     what_to_read,
 )
 from commitlog.spark.sink import BatchSink, StreamSink
 from commitlog.spark.source import FilteringReader, TableReader, table_schema
+
+KEPT = "commitlog.options"
+"""In the first column's metadata: the options of a table that SQL made."""
+
+
+def keeping_options(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Put the options of SQL's `CREATE TABLE` into the schema.
+
+    Spark 4.3 keeps them with the table, and gives them to nobody who reads or writes it: what it
+    does hand over is the schema, with its metadata.
+    """
+    made = sql_options(options)
+    if not made or not schema.fields:
+        return schema
+    first, *others = schema.fields
+    metadata = {**(first.metadata or {}), KEPT: json.dumps(made)}
+    return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
+
+
+def kept_options(schema: StructType) -> dict[str, str]:
+    """Return the options that `keeping_options` put away."""
+    kept = (schema.fields[0].metadata or {}).get(KEPT, "{}") if schema.fields else "{}"
+    found: dict[str, str] = json.loads(kept)
+    return found
 
 
 class CommitLogDataSource(DataSource):
@@ -52,6 +78,9 @@ class CommitLogDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of what the options name."""
+        return keeping_options(self._columns(), self.options)
+
+    def _columns(self) -> StructType:
         wanted = what_to_read(self.options)
         if wanted == READ_LOG:
             return log_schema(parse_log(self.options))
@@ -61,12 +90,13 @@ class CommitLogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a batch reader."""
-        wanted = what_to_read(self.options)
+        given = kept_options(schema) | dict(self.options)
+        wanted = what_to_read(given)
         if wanted == READ_LOG:
-            return LogReader(parse_log(self.options), self.connect)
+            return LogReader(parse_log(given), self.connect)
         if wanted == READ_CHANGES:
-            return ChangeReader(parse_changes(self.options), schema, self.connect)
-        options = parse_read(self.options)
+            return ChangeReader(parse_changes(given), schema, self.connect)
+        options = parse_read(given)
         kind = FilteringReader if options.push_filters else TableReader
         return kind(options, schema, self.connect)
 
@@ -84,7 +114,8 @@ class CommitLogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return a batch writer."""
-        options = parse_write(self.options, streaming=False)
+        given = kept_options(schema) | dict(self.options)
+        options = parse_write(given, streaming=False)
         return BatchSink(options, schema, overwrite, self.connect)
 
     def streamWriter(  # noqa: N802

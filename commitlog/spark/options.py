@@ -244,10 +244,7 @@ def _known(
     options: Mapping[str, str], names: tuple[str, ...], *, use: str, others: tuple[str, ...]
 ) -> dict[str, str]:
     values = {str(key).lower(): str(value) for key, value in options.items()}
-    # A table made by SQL has its options twice, beside Spark's own properties (its owner...).
-    by_sql = {key: value for key, value in values.items() if key.startswith(SQL_PREFIX)}
-    if by_sql:
-        values = {key.removeprefix(SQL_PREFIX): value for key, value in by_sql.items()}
+    values = sql_options(values) or values
     allowed = {name.lower(): name for name in names + SPARKS_OWN}
     for key, value in values.items():
         if key in allowed or key.startswith(KAFKA_PREFIX):
@@ -261,6 +258,18 @@ def _known(
             f"Perhaps you mean {allowed[near[0]]!r}" if near else f"Known are {', '.join(names)}",
         )  # fmt: skip
     return values
+
+
+def sql_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that `CREATE TABLE` was given; none, if SQL made no table here.
+
+    It has them twice there, beside Spark's own properties (its owner...).
+    """
+    return {
+        key.removeprefix(SQL_PREFIX): value
+        for key, value in options.items()
+        if key.startswith(SQL_PREFIX)
+    }
 
 
 def _connection(values: Mapping[str, str]) -> Connection:
