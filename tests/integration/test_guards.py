@@ -191,6 +191,9 @@ class Deciding:
         self.undecided_count = 0
         self.comes_by = True
 
+    def waiting(self) -> dict[str, int]:
+        return {}
+
     def call(self, work: Callable[[], None]) -> None:
         if self.comes_by:
             work()
