@@ -149,6 +149,7 @@ class Runtime:
             transaction,
             self._asker(connection, id_is_new),
             payload_hash=b"" if id_is_new or any_content else payload_hash(transaction),
+            session=self._session if id_is_new else "",
             read=connection.read_until,
             attended=connection.attended,
         )
@@ -290,7 +291,7 @@ class Runtime:
 
         writer = self._open_writer()
         writer.append(
-            ticket.transaction, partition=partition, on_delivery=delivered, session=self._session
+            ticket.transaction, partition=partition, on_delivery=delivered, session=ticket.session
         )
         with self._lock:
             self._on_its_way += 1

@@ -55,17 +55,20 @@ class Ticket:
         ask: Callable[[Ticket, bool], None],
         *,
         payload_hash: bytes = b"",
+        session: str = "",
         read: Read | None = None,
         attended: Callable[[], AbstractContextManager[None]] = _nobody,
     ) -> None:
         """Take the transaction and how to ask the leader for its outcome.
 
-        `payload_hash` is given where the id may have been used before, with other content. Who
-        waits first reads the answers himself (`read`); `attended` says that somebody waits who
-        doesn't, so that another thread must.
+        `payload_hash` is given where the id may have been used before, with other content; the
+        `session` that the leader tells unasked, where it surely wasn't: of an id that was used, it
+        has several outcomes to tell. Who waits first reads the answers himself (`read`); `attended`
+        says that somebody waits who doesn't, so that another thread must.
         """
         self.transaction = transaction
         self.payload_hash = payload_hash
+        self.session = session
         self.offset = -1
         """The record's offset in the transactions topic, once Kafka acknowledged it."""
         self.delivery_error = ""
