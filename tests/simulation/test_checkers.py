@@ -43,8 +43,9 @@ VISIBLE_TO_CLIENTS = (
     skip_a_version,
 )
 """Mutants that a client can notice; of the others only the log tells."""
-SOMETIMES_EXCUSED = refuse_without_a_reason
-"""A commit that was under way at the same time may have been the reason."""
+SOMETIMES_EXCUSED = {refuse_without_a_reason, answer_out_of_real_time_order}
+"""A commit that was under way at the same time may have been the reason, and no client sees in
+which order two tables were changed."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -121,5 +122,5 @@ def test_porcupine_agrees(
     assert set(sound) == {"ok"}
     judged = [(mutant, verdict) for (mutant, _), verdict in zip(broken, verdicts, strict=True)]
     assert {mutant for mutant, verdict in judged if verdict == "illegal"} == set(VISIBLE_TO_CLIENTS)
-    assert {mutant for mutant, verdict in judged if verdict == "ok"} <= {SOMETIMES_EXCUSED}
+    assert {mutant for mutant, verdict in judged if verdict == "ok"} <= SOMETIMES_EXCUSED
     assert set(verdicts) <= {"illegal", "ok"}
