@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import socket
 import threading
@@ -20,10 +19,6 @@ from tests.faults.proxy import FAIR, Proxy, Weather
 from tests.faults.rounds import FAULTS, Campaign
 
 ROUNDS = ("kill the broker", "cut the leader off", "kill a writer", "kill leader and standby")
-ON_REQUEST = pytest.mark.skipif(
-    not os.environ.get("COMMITLOG_TEST_FAULTS"), reason="set COMMITLOG_TEST_FAULTS=1 to run it"
-)
-"""They take a machine for themselves for a few minutes."""
 TAKEOVER_SECONDS_MAX = 60.0
 """What a loaded machine may take; what it takes is printed."""
 WAIT_SECONDS = 60.0
@@ -37,7 +32,6 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
     made.close()
 
 
-@ON_REQUEST
 @pytest.mark.broker
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ROUNDS)
@@ -47,7 +41,6 @@ def test_a_round_holds(campaign: Campaign, name: str, capsys: pytest.CaptureFixt
         print(f"\n{line}", end=" ")
 
 
-@ON_REQUEST
 @pytest.mark.broker
 @pytest.mark.timeout(600)
 def test_the_standby_takes_over(campaign: Campaign, capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +51,6 @@ def test_the_standby_takes_over(campaign: Campaign, capsys: pytest.CaptureFixtur
     assert seconds < TAKEOVER_SECONDS_MAX
 
 
-@ON_REQUEST
 @pytest.mark.broker
 @pytest.mark.timeout(600)
 def test_what_a_deposed_leader_sent_lands_late_and_is_void(campaign: Campaign) -> None:
@@ -85,7 +77,6 @@ def test_what_a_deposed_leader_sent_lands_late_and_is_void(campaign: Campaign) -
     audit.check(cluster.writers)
 
 
-@ON_REQUEST
 @pytest.mark.broker
 @pytest.mark.timeout(600)
 def test_a_replay_from_nothing_comes_to_the_same(campaign: Campaign) -> None:
