@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -116,6 +117,24 @@ def conflicts(
     output.print_listing(columns, rows, as_json=as_json, as_csv=as_csv, nothing="no conflicts")
 
 
+def id_of(root: Path, transaction: str, partition: int) -> str:
+    """Return the id of a transaction that is named by its id, or by its sequence."""
+    from consumers import history as index
+
+    if not transaction.isdigit():
+        return transaction
+    found = index.query(root, AT, [int(transaction), partition])
+    return str(found[0]["transaction_id"]) if found else transaction
+
+
+def note_unknown(transaction: str) -> None:
+    """Say that the index doesn't know a transaction, and why that may be."""
+    output.note(
+        f"the version index knows no transaction {transaction}; if it was submitted, it is"
+        " undecided, or older than the index"
+    )
+
+
 def show(
     transaction: str,
     /,
@@ -138,17 +157,12 @@ def show(
     from consumers import history as index
 
     root = where.load().need_root()
-    if transaction.isdigit():
-        found = index.query(root, AT, [int(transaction), partition])
-        transaction = str(found[0]["transaction_id"]) if found else transaction
+    transaction = id_of(root, transaction, partition)
     rows = index.transaction(root, transaction)
     if as_json:
         output.print_json(rows)
     if not rows:
-        output.note(
-            f"the version index knows no transaction {transaction}; if it was submitted, it is"
-            " undecided, or older than the index"
-        )
+        note_unknown(transaction)
         return ExitCode.REFUSED
     if not as_json:
         for position, row in enumerate(rows):

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from consumers import output
-from consumers.commands.ask import AT
+from consumers.commands.ask import id_of, note_unknown
 from consumers.commands.options import HERE, Where
 from consumers.exit_codes import ExitCode
 
@@ -31,21 +31,15 @@ def explain(
     as_json
         Print a JSON array, one object per decided attempt.
     """
-    from consumers import history as index
     from consumers.explanation import explain as attempts_of
 
     root = where.load().need_root()
-    if transaction.isdigit():
-        found = index.query(root, AT, [int(transaction), partition])
-        transaction = str(found[0]["transaction_id"]) if found else transaction
+    transaction = id_of(root, transaction, partition)
     attempts = attempts_of(root, transaction)
     if as_json:
         output.print_json(attempts)
     if not attempts:
-        output.note(
-            f"the version index knows no transaction {transaction}; if it was submitted, it is"
-            " undecided, or older than the index"
-        )
+        note_unknown(transaction)
         return ExitCode.REFUSED
     if not as_json:
         for position, attempt in enumerate(attempts):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -218,11 +218,7 @@ def bench_iceberg(
     as_json
         Print the whole report as JSON.
     """
-    iceberg = _module("consumers.bench.iceberg", extra="bench")
-    with contextlib.nullcontext(uri) if uri else _http() as address:
-        report = iceberg.run(
-            address, writers=tuple(writers), rounds=rounds, seconds=seconds, report=output.note
-        )
+    report = _measured_over_http("consumers.bench.iceberg", uri, writers, rounds, seconds)
     if as_json:
         output.print_json(report)
         return
@@ -233,6 +229,18 @@ def bench_iceberg(
         f" p99 {many['p99_ms']:.1f} ms\n"
     )
     output.print_listing(HISTORY, report["snapshots"], as_json=False, nothing="")
+
+
+def _measured_over_http(
+    suite: str, uri: str, writers: tuple[int, ...], rounds: int, seconds: float
+) -> dict[str, Any]:
+    """Run a suite against a service's address, or against a service of its own."""
+    bench = _module(suite, extra="bench")
+    with contextlib.nullcontext(uri) if uri else _http() as address:
+        report: dict[str, Any] = bench.run(
+            address, writers=tuple(writers), rounds=rounds, seconds=seconds, report=output.note
+        )
+    return report
 
 
 ICEBERG = (
@@ -278,11 +286,7 @@ def bench_server(
     as_json
         Print the whole report as JSON.
     """
-    server = _module("consumers.bench.server", extra="bench")
-    with contextlib.nullcontext(uri) if uri else _http() as address:
-        report = server.run(
-            address, writers=tuple(writers), rounds=rounds, seconds=seconds, report=output.note
-        )
+    report = _measured_over_http("consumers.bench.server", uri, writers, rounds, seconds)
     if as_json:
         output.print_json(report)
         return

@@ -21,8 +21,6 @@ from consumers.config import ConfigurationError, write_endpoints
 from consumers.process import OnReady, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
-
-
 INDEX_NICENESS = 5
 
 
