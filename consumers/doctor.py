@@ -137,7 +137,10 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
 
 def _storage_advice(genesis: object) -> str:
     del genesis
-    return "the leader must be able to write there, with put-if-absent"
+    return (
+        "the leader must be able to write there; for a store that ignores If-None-Match, set "
+        "AWS_CONDITIONAL_PUT=disabled for everything that writes there"
+    )
 
 
 def _durability(config: Config) -> Check:
@@ -173,6 +176,11 @@ def _probe(tables_root: str) -> str:
             raise OSError(f"put-if-absent does not hold in {tables_root}")
     finally:
         store.delete(path)
+    if not store.has_put_if_absent:
+        return (
+            f"{tables_root} has no put-if-absent: names are looked at, then put, and nobody but "
+            "the log may write there"
+        )
     return f"put-if-absent holds in {tables_root}"
 
 

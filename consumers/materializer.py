@@ -26,7 +26,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import ObjectStore, store_for
-from commitlog.codecs.manifest_file import encode_manifest, manifest_name, parse_manifest_name
+from commitlog.codecs.manifest_file import (
+    encode_manifest,
+    manifest_name,
+    parse_manifest_name,
+    transaction_path,
+)
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest import ManifestState, apply_delta
@@ -42,8 +47,8 @@ HINT = f"{VERSIONS}/latest_version_hint.json"
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
 GATHERING = 3.0
 """Under `latest`, how many times as long as the last manifest took is waited for more versions
-before the next one: a manifest grows with the table, and its writer must not eat the leader's
-time. A lone writer's next commit comes later than that by itself."""
+before the next one, if several had gathered: a manifest grows with the table, and its writer must
+not eat the leader's time."""
 
 logger = logging.getLogger(__name__)
 
@@ -276,10 +281,11 @@ class Materializer:
             while files.pending:
                 self._write_next(files, 1)
         else:
-            started = self._clock()
-            self._write_next(files, len(files.pending))
+            started, count = self._clock(), len(files.pending)
+            self._write_next(files, count)
             now = self._clock()
-            files.gather_until = now + GATHERING * (now - started)
+            # One change at a time is a lone writer's, who waits for this file before the next.
+            files.gather_until = now + GATHERING * (now - started) if count > 1 else 0.0
         files.failures = 0
         self._failing.discard(files.incarnation)
 
@@ -328,6 +334,9 @@ class Materializer:
             data = encode_manifest(files.state, change.message or None)
             if files.policy is Policy.LATEST:
                 files.store.write(HINT, json.dumps({"version": change.version}).encode())
+            # First, so that a copied folder has what its newest manifest names.
+            if change.message and (path := transaction_path(files.state)):
+                files.store.write_ahead(path, change.message)
             if not files.store.create(name, data):
                 self._resolve_existing(files, name, data, change)
             self.manifests_written += 1

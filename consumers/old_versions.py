@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
+    NamingScheme,
     decode_manifest,
     encode_manifest,
     manifest_name,
     parse_manifest_name,
+    transaction_path,
 )
 from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
@@ -83,6 +85,11 @@ class OldVersions:
                 f"{head.version} is the newest"
             )
         store = store_for(head.location)
+        for scheme in NamingScheme:
+            # A table has many names to look through, and nearly always the file is there.
+            path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+            if 1 <= version <= head.version and store.size(path) >= 0:
+                return path
         with self._lock:
             states = dict(_manifests(store))
             if version in states:
@@ -110,7 +117,7 @@ class OldVersions:
         table = Table(head.table, head.incarnation, head.location, head.policy, state)
         change: Change | None = None
         for outcome, submitted in self._decided(head, base, version, since_offset):
-            change = self._next(table, outcome, submitted) or change
+            change = self._next(table, outcome, submitted, version) or change
             if state.version == version:
                 break
         if change is None or state.version != version:
@@ -118,17 +125,23 @@ class OldVersions:
                 f"the log holds version {state.version} of {format_table_id(head.table)} and not "
                 f"{version}; run `commitlog verify`"
             )
+        if change.message and (beside := transaction_path(state)):
+            store.write_ahead(beside, change.message)
         path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme.scheme)}"
         store.create(path, encode_manifest(state, change.message or None))
         return path
 
-    def _next(self, table: Table, outcome: Outcome, submitted: Submitted) -> Change | None:
-        """Apply what one outcome did to the table."""
+    def _next(
+        self, table: Table, outcome: Outcome, submitted: Submitted, last: int
+    ) -> Change | None:
+        """Apply what one outcome did to the table, to the version `last` at most."""
         transaction = submitted.record
         assert isinstance(transaction, Transaction)
         change = None
         for operation, result in zip(transaction.operations, outcome.results, strict=True):
-            if result.incarnation != table.incarnation or result.version <= table.version:
+            if result.incarnation != table.incarnation:
+                continue
+            if not table.version < result.version <= last:
                 continue
             if not isinstance(operation, LanceCommit | CreateTableVersion):
                 continue

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.storage import LocalStore, ObjectStore, local_path
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name, transaction_path
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.machine import Machine
 from commitlog.core.replica import Decided
@@ -248,13 +248,15 @@ class _Replay:
                 self._write_metadata(change, outcome.sequence)
         for made in self._versions.take(changes, submitted.record, outcome.sequence):
             if made.life.policy is Policy.EVERY or self._options.all_versions:
-                self._write(made.life, made.paths()[0], made.encode())
+                self._write(made.life, made.paths()[0])
             if self._files is not None:
                 result.found(self._files.look(made))
 
-    def _write(self, life: Life, path: str, data: bytes) -> None:
+    def _write(self, life: Life, path: str) -> None:
         """Put a manifest; what an interrupted run wrote stands there already."""
-        store = self._places.new(life.location)
+        store, data = self._places.new(life.location), life.encode()
+        if life.message and (beside := transaction_path(life.state)):
+            store.write_ahead(beside, life.message)
         if not store.create(path, data) and store.read(path) != data:
             store.write(path, data)
         self._result.manifests += 1
@@ -292,7 +294,7 @@ class _Replay:
             if life.policy is Policy.LATEST and life.state.version:
                 if not self._options.all_versions:
                     path = manifest_paths(life.state.version, life.scheme)[0]
-                    self._write(life, path, life.encode())
+                    self._write(life, path)
                 hint = json.dumps({"version": life.state.version}).encode()
                 self._places.new(life.location).write(HINT, hint)
             if life.deleted:

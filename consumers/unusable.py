@@ -34,6 +34,10 @@ class UnusableStore:
         """Raise OSError."""
         raise OSError(self._reason)
 
+    def write_ahead(self, path: str, data: bytes) -> None:
+        """Raise OSError."""
+        raise OSError(self._reason)
+
     def move(self, path: str, to: str) -> None:
         """Raise OSError."""
         raise OSError(self._reason)

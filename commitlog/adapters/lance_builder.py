@@ -3,7 +3,8 @@
 Pylance commits with `StagingNamespace` for its manifest store: it checks, builds and writes
 `_versions/<name>.manifest-<uuid>`, and nobody else sees it. What it built counts only if the
 transaction in it equals what it was told in every field; what its Python objects cannot hold is
-put into the manifest afterwards. What is refused leaves nothing behind.
+put into the manifest afterwards. Of a build nothing stays but the staged manifest: the file of the
+transaction is the materializer's, once it is committed.
 
 A build runs in a daemon thread of its own, so that the caller has a deadline and a pylance that
 hangs holds up one table and not the program. A build that ends after its deadline removes what it
@@ -27,10 +28,12 @@ from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.lance_operations import NotConstructible, to_lance_operation
 from commitlog.codecs.manifest_file import (
+    TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
     NamingScheme,
     decode_manifest,
     manifest_name,
+    transaction_path,
 )
 from commitlog.core.completion import complete, sayable, schema_metadata
 from commitlog.core.feature_flags import FLAG_DATA_OVERLAY_FILES
@@ -79,8 +82,11 @@ def discard(task: Build, staged_path: str) -> None:
     store = store_for(task.location)
     if staged_path:
         store.delete(staged_path)
-    message = Transaction.FromString(task.message)
-    store.delete(f"_transactions/{message.read_version}-{message.uuid}.txn")
+    _discard_transaction(store, Transaction.FromString(task.message))
+
+
+def _discard_transaction(store: ObjectStore, message: Transaction) -> None:
+    store.delete(f"{TRANSACTIONS_DIRECTORY}/{message.read_version}-{message.uuid}.txn")
 
 
 def _too_late(timeout_seconds: float) -> BuildRefused:
@@ -124,8 +130,9 @@ def _build(task: Build) -> Built | BuildRefused:
         data = store.read(staged.path)
         checked = _check(task, message, staged, data)
         if isinstance(checked, Built) and message is not whole:
-            checked = _completed(store, checked, whole)
+            checked = _completed(checked, whole)
         if isinstance(checked, Built):
+            _discard_transaction(store, message)
             return checked
         refused = checked
     discard(task, staged.path if staged else "")
@@ -192,8 +199,7 @@ def _check(
     except CommitLogError as error:
         return BuildRefused(f"pylance's manifest cannot be read: {error}")
     if inline is None:
-        path = f"_transactions/{state.transaction_file}"
-        inline = store_for(task.location).read(path)
+        inline = store_for(task.location).read(transaction_path(state))
     difference = next(differences(message, Transaction.FromString(inline)), "")
     if difference:
         return BuildRefused(f"pylance changed the transaction's field {difference}")
@@ -205,14 +211,12 @@ def _check(
     return Built(data, state, staged.path)
 
 
-def _completed(store: ObjectStore, built: Built, whole: Transaction) -> Built | BuildRefused:
-    """Add what pylance wasn't told, to the manifest and to the transaction's file."""
+def _completed(built: Built, whole: Transaction) -> Built | BuildRefused:
+    """Add to the manifest what pylance wasn't told."""
     try:
         complete(built.state, whole)
     except DeltaRefused as error:
         return BuildRefused(str(error))
-    path = f"_transactions/{built.state.transaction_file}"
-    store.write(path, whole.SerializeToString(deterministic=True))
     return built
 
 

@@ -1,8 +1,8 @@
-"""Where tables lie: bytes under a location, with put-if-absent.
+"""Where tables lie: bytes under a location.
 
 Paths are relative to a location and confined to it. A file appears whole or not at all: it is
-written under a temporary name first. `create` is the store's put-if-absent, the only primitive
-that the order of manifests rests on beside the log itself.
+written under a temporary name first. `create` is the store's put-if-absent, which keeps what
+somebody else has put under a name; the order of manifests rests on the log alone.
 """
 
 from __future__ import annotations
@@ -38,6 +38,12 @@ class ObjectStore(Protocol):
 
     def create(self, path: str, data: bytes) -> bool:
         """Put a file if there is none; return whether this call did."""
+
+    def write_ahead(self, path: str, data: bytes) -> None:
+        """Put a file that nobody looks for until another one, written afterwards, names it.
+
+        That is cheaper than `write`: it need not appear whole.
+        """
 
     def move(self, path: str, to: str) -> None:
         """Give a file another path; raise FileNotFoundError."""
@@ -77,6 +83,8 @@ def store_for(location: str) -> LocalStore | RemoteStore:
 
 class LocalStore:
     """Files below a folder of this machine."""
+
+    has_put_if_absent = True
 
     def __init__(self, root: Path) -> None:
         """Take a folder, which is made when the first file is put."""
@@ -125,6 +133,18 @@ class LocalStore:
             os.unlink(temporary)
         return True
 
+    def write_ahead(self, path: str, data: bytes) -> None:
+        """Put a file that nobody looks for until another one, written afterwards, names it."""
+        full = self._resolve(path)
+        try:
+            self._put(full, data)
+        except FileNotFoundError:
+            self.write(path, data)
+        except FileExistsError:
+            # Written before a crash, perhaps not to its end.
+            if self.read(path) != data:
+                self.write(path, data)
+
     def move(self, path: str, to: str) -> None:
         """Give a file another path; raise FileNotFoundError."""
         target = self._resolve(to)
@@ -164,13 +184,15 @@ class LocalStore:
 
     @staticmethod
     def _put(path: str, data: bytes) -> None:
+        """Put a new file in as few calls to the system as there can be."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         try:
-            with open(path, "xb", buffering=0) as file:
-                view = memoryview(data)
-                while view:
-                    view = view[file.write(view) :]
-        except OSError as error:
-            if not isinstance(error, FileNotFoundError):
-                with contextlib.suppress(OSError):
-                    os.unlink(path)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             raise
+        finally:
+            os.close(descriptor)

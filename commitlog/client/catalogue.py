@@ -55,9 +55,9 @@ def create_table(
     """Make the operation that creates a table."""
     if storage_options:
         raise InvalidTransaction(
-            "this version keeps tables on local paths, which have no storage options",
+            "storage options are not a table's own: every process takes its environment's",
             field="storage_options",
-            advice="Leave storage_options out",
+            advice="Set AWS_ENDPOINT, AWS_ACCESS_KEY_ID, ... for all that read and write there",
         )
     if not isinstance(schema, pa.Schema) or not len(schema):
         raise InvalidTransaction(

@@ -21,7 +21,7 @@ from commitlog.client.runtime import Runtime
 from commitlog.client.submission import new_transaction_id, parse_message
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.written_keys import written_keys
-from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.codecs.manifest_file import decode_manifest, transaction_path
 from commitlog.core.staged_keys import BASE_VERSION, with_keys
 from commitlog.errors import NoSuchVersion, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion
@@ -57,6 +57,8 @@ class LogVersions(VersionStore):
         self._attempts: dict[str, int] = {}
         # Lance calls back on threads of its own.
         self._caller = caller()
+        self._called: dict[str, str] = {}
+        """Ids of Lance's whose transactions are called otherwise."""
 
     def head(self) -> int:
         """Return the newest committed version."""
@@ -73,7 +75,7 @@ class LogVersions(VersionStore):
         data = store_for(self.location).read(staged.path)
         state, message = decode_manifest(data)
         if message is None:
-            message = store_for(self.location).read(f"_transactions/{state.transaction_file}")
+            message = store_for(self.location).read(transaction_path(state))
         lance_message = parse_message(message)
         which = lance_message.WhichOneof("operation") or "unknown"
         base = ((BASE_VERSION, str(staged.base_version)),) if staged.base_version else ()
@@ -103,6 +105,9 @@ class LogVersions(VersionStore):
     def _decide(self, transaction_id: str, operation: CreateTableVersion) -> Outcome:
         """Submit under the Lance transaction's own id; each of its tries is an attempt."""
         with self._lock:
+            if self._caller.transaction_id and not self._called:
+                self._called[transaction_id] = self._caller.transaction_id
+            transaction_id = self._called.get(transaction_id, transaction_id)
             attempt = self._attempts.get(transaction_id, -1) + 1
             self._attempts[transaction_id] = attempt
         transaction = Transaction(
@@ -113,7 +118,8 @@ class LogVersions(VersionStore):
             properties=self._caller.properties,
         )
         deadline = time.monotonic() + COMMIT_TIMEOUT_SECONDS
-        ticket = self._runtime().submit(transaction, id_is_new=attempt == 0)
+        is_new = attempt == 0 and transaction_id != self._caller.transaction_id
+        ticket = self._runtime().submit(transaction, id_is_new=is_new)
         outcome = ticket.result(COMMIT_TIMEOUT_SECONDS, wait="committed")
         if outcome.status is Status.COMMITTED:
             try:

@@ -17,24 +17,26 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
+from google.protobuf.message import DecodeError
+
+from commitlog.core.encoded_fragments import EncodedFragments
 from commitlog.core.feature_flags import check_flags
-from commitlog.core.fragments import Fragments
 from commitlog.core.manifest import ManifestState
-from commitlog.core.wire import split
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import Manifest
 
 VERSIONS_DIRECTORY = "_versions"
+TRANSACTIONS_DIRECTORY = "_transactions"
 INLINE_TRANSACTION_BYTES_MAX = 20 * 1024 * 1024
 
 _LENGTH = struct.Struct("<I")
 _FOOTER = struct.Struct("<qHH4s")
 _MAGIC = b"LANC"
-_FRAGMENTS = Manifest.FRAGMENTS_FIELD_NUMBER
 _VERSION_MAX = 2**64 - 1
 _DETACHED = 1 << 63
 _NAME = re.compile(r"(d?)([0-9]+)\.manifest")
 _STAGED_NAME = re.compile(r"([0-9]+)\.manifest-(.+)")
+_TRANSACTION_NAME = re.compile(r"[0-9]+-[0-9A-Za-z-]+\.txn")
 
 
 class NamingScheme(StrEnum):
@@ -95,8 +97,11 @@ def decode_manifest(data: bytes) -> tuple[ManifestState, bytes | None]:
     position, _, _, magic = _FOOTER.unpack_from(data, len(data) - _FOOTER.size)
     if magic != _MAGIC:
         raise UnsupportedFormat(f"a manifest ends with {magic!r} instead of {_MAGIC!r}")
-    header, fragments = split(_section(data, position), _FRAGMENTS)
-    manifest = Manifest.FromString(header)
+    encoded = _section(data, position)
+    try:
+        manifest = Manifest.FromString(encoded)
+    except DecodeError as error:
+        raise UnsupportedFormat(f"a manifest's message cannot be read: {error}") from error
     check_flags(manifest.reader_feature_flags, manifest.writer_feature_flags)
     index_section = transaction = None
     if manifest.HasField("index_section"):
@@ -105,10 +110,8 @@ def decode_manifest(data: bytes) -> tuple[ManifestState, bytes | None]:
         transaction = _section(data, manifest.transaction_section)
     elif manifest.HasField("transaction_section_deprecated"):
         transaction = _section(data, manifest.transaction_section_deprecated)
-    by_id = Fragments(fragments)
-    if len(by_id) != len(fragments):
-        raise UnsupportedFormat("two fragments of a manifest have one id")
-    return ManifestState.of(manifest, by_id, index_section), transaction
+    fragments = EncodedFragments(encoded, [fragment.id for fragment in manifest.fragments])
+    return ManifestState.of(manifest, fragments, index_section), transaction
 
 
 def _section(data: bytes, position: int) -> bytes:
@@ -133,6 +136,15 @@ def manifest_name(version: int, scheme: str = NamingScheme.V2) -> str:
 def staged_name(version: int, suffix: str, scheme: str = NamingScheme.V2) -> str:
     """Return the file name of a version that is not published yet."""
     return f"{manifest_name(version, scheme)}-{suffix}"
+
+
+def transaction_path(state: ManifestState) -> str:
+    """Return where a version's transaction lies, below the location; empty if nowhere.
+
+    It stands in the manifest as well: the file is for those who look for it by its name.
+    """
+    name = state.transaction_file
+    return f"{TRANSACTIONS_DIRECTORY}/{name}" if _TRANSACTION_NAME.fullmatch(name) else ""
 
 
 def parse_manifest_name(name: str) -> ManifestName | None:

@@ -82,7 +82,7 @@ def decide_clone(
         read_version=operation.read_version,
         delta=record_delta(draft, delta),
     )
-    add_version(draft, view, operation, parsed.transaction, result, delta)
+    add_version(draft, view, operation, parsed, parsed.transaction, result, delta)
 
 
 def _source(draft: Draft, clone: Transaction.Clone) -> Table:

@@ -11,7 +11,7 @@ from commitlog.core.direct import direct_delta, is_direct
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.fitting import check_fits
 from commitlog.core.grid import first_conflict
-from commitlog.core.index_rebase import rebased_indices
+from commitlog.core.index_rebase import as_built, rebased_indices
 from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, NotDirect, diff
 from commitlog.core.rebase import (
     NOT_NEEDED,
@@ -24,6 +24,7 @@ from commitlog.core.refusals import conflict_refused, delta_refused
 from commitlog.core.requests import check_files, check_request, check_window
 from commitlog.core.touches import keys_of
 from commitlog.core.versions import (
+    READ_AT_HEAD,
     add_version,
     finalize,
     record_delta,
@@ -37,9 +38,6 @@ from commitlog.model.table import format_table_id
 _BRINGS_FILES = frozenset(
     {"Append", "DataOverlay", "DataReplacement", "Merge", "Overwrite", "Rewrite", "Update"}
 )
-_READ_AT_HEAD = frozenset({"Delete", "Update", "DataOverlay"})
-"""Operations that Lance records as read at the version that they were built on."""
-
 _NO_ROWS: dict[int, BitMap] = {}
 
 
@@ -60,17 +58,19 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         check_files(draft, view, parsed)
     state = view.state
     assert state is not None
-    built_on = state.version if kind in _READ_AT_HEAD else read_version
+    built_on = state.version if kind in READ_AT_HEAD else read_version
     final = finalize(parsed.transaction, built_on, rebased.images)
     delta = _direct(draft, state, final)
     recording: Recording | None = None
     files = rebased.files
     if delta is None:
         built_on = state.version
-        final = finalize(parsed.transaction, built_on, rebased.images)
+        told = finalize(parsed.transaction, built_on, rebased.images)
         if kind == "CreateIndex":
-            final = rebased_indices(final, table.history, state.index_section, read_version)
-        delta, staged = _built(draft, index, operation, view, final)
+            told = rebased_indices(told, table.history, state.index_section, read_version)
+        delta, staged = _built(draft, index, operation, view, told)
+        final = as_built(final, state.index_section, delta.index_section)
+        delta = delta._replace(transaction_file=f"{final.read_version}-{final.uuid}.txn")
         recording = record_delta(draft, delta)
         files += staged
     result = OperationResult(
@@ -88,7 +88,7 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         recording,
     )
     draft.files.extend(rebased.to_write)
-    add_version(draft, view, operation, final, result, delta)
+    add_version(draft, view, operation, parsed, final, result, delta)
 
 
 def _direct(draft: Draft, state: ManifestState, final: Transaction) -> ManifestDelta | None:

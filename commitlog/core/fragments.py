@@ -145,18 +145,33 @@ class Fragments(Mapping[int, bytes]):
 
     def wire(self) -> list[bytearray]:
         """Return the pieces of the joined form, to be copied before the next change."""
+        return [wire for _, wire in self._joined()]
+
+    def repeated_in(self, message: bytes, position: int) -> tuple[int, int]:
+        """Return how many of these fragments, from the first on, stand at a position of a message.
+
+        The second result is the position after them. Whole blocks are compared, so it may be fewer
+        than really do.
+        """
+        count = 0
+        for ids, wire in self._joined():
+            if not message.startswith(wire, position):
+                break
+            count += len(ids)
+            position += len(wire)
+        return count, position
+
+    def _joined(self) -> Iterator[tuple[list[int], bytearray]]:
         if self._blocks is None:
             ids = list(self._by_id)
             self._blocks = [
                 _Block(ids[start : start + _BLOCK_FRAGMENTS])
                 for start in range(0, len(ids), _BLOCK_FRAGMENTS)
             ]
-        pieces = []
         for block in self._blocks:
             if block.wire is None:
                 block.wire = joined([self._by_id[fragment_id] for fragment_id in block.ids])
-            pieces.append(block.wire)
-        return pieces
+            yield block.ids, block.wire
 
     def _features_of(self, fragment_id: int) -> int:
         return self._features.get(fragment_id, 0)
@@ -240,6 +255,9 @@ class _Fork(Fragments):
 
     def wire(self) -> list[bytearray]:
         return [joined(self[fragment_id] for fragment_id in self)]
+
+    def repeated_in(self, message: bytes, position: int) -> tuple[int, int]:
+        return 0, position
 
     def _features_of(self, fragment_id: int) -> int:
         noted = self._features.get(fragment_id)

@@ -40,6 +40,32 @@ def rebased_indices(
     return rebased
 
 
+def as_built(transaction: Transaction, before: bytes | None, after: bytes | None) -> Transaction:
+    """Return a CreateIndex as it shows in the index section that was made of the one before.
+
+    That is what `rebased_indices` made of it, known without the history: a replay has the sections
+    alone. Any other transaction is returned as it is.
+    """
+    if not transaction.HasField("create_index") or after is None:
+        return transaction
+    stands = {index.uuid.uuid: index for index in IndexSection.FromString(after).indices}
+    rebased = Transaction()
+    rebased.CopyFrom(transaction)
+    operation = rebased.create_index
+    for index in operation.new_indices:
+        found = stands.get(index.uuid.uuid, index)
+        if covered_fragments(index) != covered_fragments(found):
+            index.fragment_bitmap = found.fragment_bitmap
+        if index.name == MEM_WAL_INDEX:
+            index.index_details.CopyFrom(found.index_details)
+    created = {index.name for index in operation.new_indices}.intersection(_SINGLE)
+    removed = {index.uuid.uuid for index in operation.removed_indices}
+    for index in IndexSection.FromString(before or b"").indices if created else ():
+        if index.name in created and index.uuid.uuid not in removed | stands.keys():
+            operation.removed_indices.append(index)
+    return transaction if rebased == transaction else rebased
+
+
 def _prune(index: IndexMetadata, history: History, read_version: int) -> None:
     covered = covered_fragments(index)
     if covered is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from commitlog.core.encoded_fragments import changes
 from commitlog.core.fragments import Fragments
 from commitlog.core.manifest_header import ManifestHeader
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction
@@ -206,7 +207,7 @@ def apply_delta(state: ManifestState, delta: ManifestDelta) -> None:
 
 def diff(old: ManifestState, new: ManifestState) -> ManifestDelta:
     """Return what turns `old` into `new`, a manifest that was built elsewhere."""
-    before, after = old.fragments, new.fragments
+    removed, fragments = changes(old.fragments, new.fragments)
     header, index_section = new.header.encoded, new.index_section or b""
     return ManifestDelta(
         version=new.version,
@@ -217,8 +218,8 @@ def diff(old: ManifestState, new: ManifestState) -> ManifestDelta:
         next_row_id=new.next_row_id,
         transaction_file=new.transaction_file,
         tag=new.tag,
-        removed=tuple(i for i in before if i not in after),
-        fragments=tuple((i, f) for i, f in after.items() if before.get(i) != f),
+        removed=removed,
+        fragments=fragments,
         header=None if header == old.header.encoded else header,
         index_section=None if index_section == (old.index_section or b"") else index_section,
     )

@@ -187,8 +187,8 @@ def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
     assert state is not None
     location, header = view.table.location, state.header
     wanted, sizes = files_wanted(location, header, parsed)
-    more, more_sizes = _wanted(location, header, _patches(state, parsed))
-    if more:
+    if images(parsed.transaction):
+        more, more_sizes = _wanted(location, header, _patches(state, parsed))
         wanted, sizes = wanted + more, sizes + more_sizes
     for file, size, found in zip(wanted, sizes, draft.want_all(wanted), strict=True):
         seen = found.observation.size

@@ -15,7 +15,7 @@ from commitlog.core.commits import first_new_fragment
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
-from commitlog.core.manifest import ManifestState, diff
+from commitlog.core.manifest import ManifestDelta, ManifestState, diff
 from commitlog.core.refusals import winner_of
 from commitlog.core.staged_conflicts import check_staged
 from commitlog.core.touches import UNKNOWN, rewritten_fragments
@@ -79,10 +79,10 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
             f"the manifest {operation.manifest_path} holds another transaction than the record",
         )
     before = view.state if view.state is not None else empty_state()
-    if view.state is not None:
-        check_effect(before, staged, transaction, kind)
-        _check_reserved(view, transaction)
     delta = diff(before, staged)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
+    if view.state is not None:
+        check_effect(before, staged, delta, transaction, kind)
+        _check_reserved(view, transaction)
     result = OperationResult(
         table=view.table.table_id,
         incarnation=view.table.incarnation,
@@ -96,7 +96,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     )
     if view.state is None:
         view.state = before
-    add_version(draft, view, operation, transaction, result, delta)
+    add_version(draft, view, operation, parsed, transaction, result, delta)
 
 
 def manifest_version(path: str, *, is_staged: bool) -> int:
@@ -146,38 +146,41 @@ def _max_fragment_id(state: ManifestState) -> int:
 
 
 def check_effect(
-    head: ManifestState, staged: ManifestState, transaction: Transaction, kind: str
+    head: ManifestState,
+    staged: ManifestState,
+    delta: ManifestDelta,
+    transaction: Transaction,
+    kind: str,
 ) -> None:
-    """Refuse a manifest that isn't `head` plus what `transaction` claims to do."""
+    """Refuse a manifest, `head` plus `delta`, that isn't what `transaction` claims to do."""
     maximum = _max_fragment_id(head)
     if _max_fragment_id(staged) < maximum:
         raise _not_its_effect(kind, "max_fragment_id", "goes back; ids are never used twice")
     if staged.next_row_id < head.next_row_id:
         raise _not_its_effect(kind, "next_row_id", "goes back; row ids are never used twice")
     if kind not in _ALL_FRAGMENTS:
-        _check_fragments(head, staged, transaction, kind, maximum)
+        _check_fragments(head, delta, transaction, kind, maximum)
     _check_header(head.header.message, staged.header.message, kind)
     if kind in _INDICES_STAY and _index_ids(head) != _index_ids(staged):
         raise _not_its_effect(kind, "indices", "differ from the head's")
 
 
 def _check_fragments(
-    head: ManifestState, staged: ManifestState, transaction: Transaction, kind: str, maximum: int
+    head: ManifestState, delta: ManifestDelta, transaction: Transaction, kind: str, maximum: int
 ) -> None:
     may_change, may_go = claimed_fragments(transaction)
     may_come = set(reserved_fragments(transaction))
-    before, after = head.fragments, staged.fragments
-    gone = [i for i in before if i not in after and i not in may_go]
+    gone = [i for i in delta.removed if i not in may_go]
     if gone:
         raise _not_its_effect(kind, "fragments", f"{gone[:5]} are gone")
-    for fragment_id, encoded in after.items():
-        known = before.get(fragment_id)
+    for fragment_id, encoded in delta.fragments:
+        known = head.fragments.get(fragment_id)
         if known is None:
             if fragment_id <= maximum and fragment_id not in may_come:
                 raise _not_its_effect(
                     kind, "fragments", f"{fragment_id} uses an id that was used before"
                 )
-        elif known != encoded and fragment_id not in may_change and kind not in _ALL_IMAGES:
+        elif fragment_id not in may_change and kind not in _ALL_IMAGES:
             is_same = DataFragment.FromString(known) == DataFragment.FromString(encoded)
             if not is_same:
                 raise _not_its_effect(kind, "fragments", f"{fragment_id} is changed")

@@ -7,13 +7,14 @@ same state, message and result to the same builder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from commitlog.core.decisions import Change, ChangeKind, noted
 from commitlog.core.direct import direct_delta
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.fitting import added_fragments
 from commitlog.core.history import Touched
+from commitlog.core.index_rebase import as_built
 from commitlog.core.manifest import ManifestDelta, ManifestState
 from commitlog.core.staged_keys import keys_in
 from commitlog.core.tables import Table
@@ -28,6 +29,9 @@ from commitlog.model.table import format_table_id
 
 STAGED_DIRECTORY = "_versions/"
 
+READ_AT_HEAD = frozenset({"Delete", "Update", "DataOverlay"})
+"""Operations that Lance records as read at the version that they were built on."""
+
 _PLAIN_APPEND = Touched("Append")
 VersionMaker = LanceCommit | CreateTableVersion
 
@@ -36,13 +40,14 @@ def add_version(
     draft: Draft,
     view: View,
     operation: VersionMaker,
+    parsed: Parsed,
     final: Transaction,
     result: OperationResult,
     delta: ManifestDelta,
 ) -> None:
     """Add a new version to the draft; later operations of the record see it."""
     draft.results.append(result)
-    draft.changes.append(_change(view.table, operation, final, result, delta))
+    draft.changes.append(_change(view.table, operation, parsed, final, result, delta))
     if not draft.is_single:
         assert view.state is not None
         seen = touches_of(view.table, operation, final, view.state)
@@ -52,6 +57,7 @@ def add_version(
 def _change(
     table: Table,
     operation: VersionMaker,
+    parsed: Parsed,
     final: Transaction,
     result: OperationResult,
     delta: ManifestDelta,
@@ -62,7 +68,7 @@ def _change(
         # What is adopted stands under its final name already.
         is_verbatim, staged_path = True, "" if operation.adopt else operation.manifest_path
     else:
-        is_verbatim = not result.images and operation.read_version == result.read_version
+        is_verbatim = final is parsed.transaction
         if result.files:
             staged = (f.path for f in result.files if f.path.startswith(STAGED_DIRECTORY))
             staged_path = next(staged, "")
@@ -107,9 +113,14 @@ def realize(
     assert state is not None
     final = parsed.transaction
     if isinstance(operation, LanceCommit):
-        final = finalize(final, result.read_version, result.images)
+        read_version = operation.read_version or result.read_version
+        if parsed.kind in READ_AT_HEAD:
+            read_version = result.read_version
+        final = finalize(final, read_version, result.images)
     if result.delta is not None:
         delta = ManifestDelta.from_bytes(recorded(result.delta, recordings))
+        if isinstance(operation, LanceCommit):
+            final = as_built(final, state.index_section, delta.index_section)
     else:
         delta = direct_delta(state, final, timestamp_ms=time_ms)
     is_next = result.version == state.version + 1 or not state.version
@@ -118,7 +129,7 @@ def realize(
             f"version {result.version} of {format_table_id(table.table_id)} does not follow "
             f"version {state.version}; stop and run `commitlog verify`"
         )
-    return _change(table, operation, final, result, delta)
+    return _change(table, operation, parsed, final, result, delta)
 
 
 def recorded(recording: Recording, recordings: Mapping[bytes, bytes]) -> bytes:
@@ -199,7 +210,7 @@ def new_fragments(transaction: Transaction) -> Iterable[DataFragment]:
     return ()
 
 
-def images(transaction: Transaction) -> Iterable[DataFragment]:
+def images(transaction: Transaction) -> Sequence[DataFragment]:
     """Return the fragments that an operation lists as they are to be, with or without new files."""
     field = transaction.WhichOneof("operation")
     if field == "merge":

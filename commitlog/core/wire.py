@@ -52,6 +52,19 @@ def _end_of_value(data: bytes, position: int, wire_type: int) -> int:
     raise UnsupportedFormat(f"a protobuf message uses wire type {wire_type}")
 
 
+def find(data: bytes, field_number: int) -> int:
+    """Return where a message's first value of a message field begins, with its key, or the end."""
+    wanted = field_number << 3 | _LENGTH_DELIMITED
+    position = 0
+    while position < len(data):
+        start = position
+        key, position = read_varint(data, position)
+        if key == wanted:
+            return start
+        position = _end_of_value(data, position, key & 7)
+    return len(data)
+
+
 def split(data: bytes, field_number: int) -> tuple[bytes, list[bytes]]:
     """Take a message's values of one repeated message field out of its bytes.
 

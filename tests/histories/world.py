@@ -30,6 +30,8 @@ from tests.service import SCHEMA, Service, rows
 STEPS_MAX = 30
 FIRST_APPENDED = 1000
 """Ids below it are upserted, others are appended once."""
+ANSWER_SECONDS = 600.0
+"""Long runs go on beside other work on slow machines; an answer that is lost never comes."""
 Row = tuple[int, str]
 Rows = frozenset[Row]
 KINDS = (
@@ -132,7 +134,7 @@ class History:
             read_version=read,
             affected_rows=None if step.bare else prepared.affected,
             inserted_keys=prepared.keys,
-        ).result()
+        ).result(ANSWER_SECONDS)
         self.tally.steps += 1
         self.tally.ended[str(outcome.status)] += 1
         if outcome.status is Status.COMMITTED:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
@@ -22,7 +19,7 @@ from consumers.iceberg.catalog import IcebergSettings
 from consumers.iceberg.log import LogIcebergService
 from consumers.iceberg.orphans import find_orphans
 from tests.iceberg_server import IcebergServer, serving
-from tests.service import Running
+from tests.object_store import KEY, REGION, ROOT, SECRET, log_over_objects, s3_server
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytest.importorskip("moto", reason="moto is not installed")
@@ -31,7 +28,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:::pyiceberg.*", "ignore::DeprecationWarning", "ignore::ResourceWarning"
 )
 
-ROOT = "s3://bucket/tables"
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
 _WAIT_SECONDS = 60
 
@@ -53,30 +49,10 @@ class Objects:
 
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
-    from moto.server import ThreadedMotoServer
     from pyiceberg.catalog import load_catalog
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    s3 = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    s3.start()
-    host, port = s3.get_host_and_port()
-    connection = http.client.HTTPConnection(host, port, timeout=30)
-    connection.request("PUT", "/bucket")
-    assert connection.getresponse().status == 200
-    connection.close()
-    endpoint = f"http://{host}:{port}"
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in {
-            "AWS_ENDPOINT": endpoint,
-            "AWS_ACCESS_KEY_ID": "someone",
-            "AWS_SECRET_ACCESS_KEY": "something",
-            "AWS_REGION": "us-east-1",
-        }.items():
-            environment.setenv(name, value)
-        cluster = MemoryCluster()
-        MemoryLog(cluster).create(tables_root=ROOT)
-        running = Running(cluster, tmp_path_factory.mktemp("objects")).await_leading()
-        client = CommitLog(lambda: MemoryLog(cluster))
+    folder = tmp_path_factory.mktemp("objects")
+    with s3_server() as endpoint, log_over_objects(folder) as (cluster, client):
         service = LogIcebergService(client)
         with serving(service, IcebergSettings(service.tables_root)) as server:
             catalog = load_catalog(
@@ -85,16 +61,13 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
                     "type": "rest",
                     "uri": server.uri,
                     "s3.endpoint": endpoint,
-                    "s3.access-key-id": "someone",
-                    "s3.secret-access-key": "something",
-                    "s3.region": "us-east-1",
+                    "s3.access-key-id": KEY,
+                    "s3.secret-access-key": SECRET,
+                    "s3.region": REGION,
                 },
             )
             catalog.create_namespace("far")
             yield Objects(cluster, server, catalog)
-        client.close()
-        running.stop()
-    s3.stop()
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
-import logging
 from collections.abc import Iterator
 
 import lance
@@ -11,14 +9,13 @@ import pytest
 from lance import LanceOperation
 
 from commitlog import CommitLog
-from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
 from commitlog.client.rows import prepare_delete
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Outcome, Status
-from tests.service import SCHEMA, Running, ids_of, rows
+from tests.object_store import log_over_objects, s3_server
+from tests.service import SCHEMA, ids_of, rows
 
 pytest.importorskip("moto", reason="moto is not installed")
 pytest.importorskip("obstore", reason="obstore is not installed")
@@ -30,32 +27,8 @@ T = "ns$t"
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitLog]:
     """Run a log whose tables lie in a bucket, and name the server as the cloud's tools do."""
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    connection = http.client.HTTPConnection(host, port, timeout=30)
-    connection.request("PUT", "/bucket")
-    assert connection.getresponse().status == 200
-    connection.close()
-    with pytest.MonkeyPatch.context() as environment:
-        for name, value in {
-            "AWS_ENDPOINT": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "someone",
-            "AWS_SECRET_ACCESS_KEY": "something",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }.items():
-            environment.setenv(name, value)
-        cluster = MemoryCluster()
-        MemoryLog(cluster).create(tables_root="s3://bucket/tables")
-        running = Running(cluster, tmp_path_factory.mktemp("objects")).await_leading()
-        with CommitLog(lambda: MemoryLog(cluster)) as made:
-            yield made
-        running.stop()
-    server.stop()
+    with s3_server(), log_over_objects(tmp_path_factory.mktemp("objects")) as (_, made):
+        yield made
 
 
 @pytest.fixture

@@ -180,6 +180,21 @@ def test_plain_clients_over_http_leave_one_row(world: World) -> None:
     assert ids_of(lance.dataset(world.location(table))) == [0, 1, 100, 200]
 
 
+def test_a_plain_append_over_http_behind_an_upsert_is_refused(world: World) -> None:
+    table = [world.fresh_name(), "t"]
+    name = "$".join(table)
+    # The log alone knows of the key; an Append says truly which version it read.
+    world.log.create_table(name, SCHEMA, primary_key="id")
+    world.log.append(name, rows(0, 1))
+    first, second = world.open(table), world.open(table)
+    world.log.merge_insert(name, rows(100), "id").raise_for_conflict()
+    # Lance asks for the version that won its place, and finds none.
+    with pytest.raises(OSError, match="unknown"):
+        first.insert(rows(100))
+    second.insert(rows(101))
+    assert ids_of(lance.dataset(world.location(table))) == [0, 1, 100, 101]
+
+
 def test_merges_over_http_of_one_new_key_leave_one_row(world: World) -> None:
     table = [world.fresh_name(), "t"]
     world.write(table, rows(0, 1))

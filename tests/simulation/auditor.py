@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.deletion_file import decode_deletion_file
-from commitlog.codecs.manifest_file import encode_manifest, manifest_name, parse_manifest_name
+from commitlog.codecs.manifest_file import (
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    parse_manifest_name,
+    transaction_path,
+)
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.deletion_vectors import deletion_file_path
@@ -292,6 +298,10 @@ class Auditor:
         known = table.hashes.get(parsed.version) if table is not None else None
         self.expect(known is not None, f"I9 {path} was written before its outcome")
         self.expect(known == digest, f"I9 {path} was written with other bytes than the log's")
+        state, transaction = decode_manifest(data)
+        named = transaction_path(state)
+        whole = not named or self._objects.bytes.get(f"{location}/{named}") == transaction
+        self.expect(whole, f"I9 {path} names {named}, which doesn't stand there (whole)")
 
     def _on_gone(self, process: Process, path: str, data: bytes) -> None:
         folder, _, name = path.rpartition("/")

@@ -107,6 +107,13 @@ class SimulatedStore:
         self._after("create", path)
         return True
 
+    def write_ahead(self, path: str, data: bytes) -> None:
+        """Put a file that another one is to name.
+
+        At once, and it never fails: the put of the other one, right behind it, does both.
+        """
+        self._objects.put(self._process, self._root + path, data)
+
     def move(self, path: str, to: str) -> None:
         """Give a file another path; raise FileNotFoundError."""
         data = self.read(path)

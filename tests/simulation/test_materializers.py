@@ -50,9 +50,9 @@ def _events(changes: list[Change]) -> list[Event]:
     ]
 
 
-def _changes() -> list[Change]:
+def _changes(policy: Policy = Policy.EVERY) -> list[Change]:
     world = World()
-    world.create()
+    world.create(policy=policy)
     world.ask("a", append(1, "a.lance"))
     world.ask("b", append(2, "b.lance"))
     return list(world.changes)
@@ -109,3 +109,40 @@ def test_a_materializer_that_wakes_up_late_stays_in_its_own_location() -> None:
     late.step(0)
     assert late.readable_version("i-t") == 3
     assert not [path for path in objects.bytes if path.startswith(f"{changes[0].location}-again")]
+
+
+def test_a_lone_change_is_written_at_once_and_a_group_makes_the_next_one_wait() -> None:
+    objects = Objects(Scheduler(0))
+    process = Process("latest", is_spared=True)
+    now = [0.0]
+
+    class SlowStore(SimulatedStore):
+        def _before(self, what: str, path: str) -> None:
+            now[0] += 1.0
+
+    written: list[int] = []
+    materializer = Materializer(
+        lambda events: written.extend(event.outcome.sequence for event in events),
+        open_store=lambda place: SlowStore(objects, process, place),
+        clock=lambda: now[0],
+    )
+    created, first, second = _events(_changes(Policy.LATEST))
+    for event in (created, first):
+        materializer.put([event])
+        materializer.step(0)
+    assert written == [1, 2]  # a lone writer waits for each file: none of them gathers
+
+    again = Materializer(
+        lambda events: written.extend(event.outcome.sequence for event in events),
+        open_store=lambda place: SlowStore(objects, process, place),
+        clock=lambda: now[0],
+    )
+    written.clear()
+    again.put([created, first])
+    again.step(0)
+    again.put([second])
+    again.step(0)
+    assert written == [1, 2]
+    now[0] += 1000
+    again.step(0)
+    assert written == [1, 2, 3]

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.java import parse_version
 from consumers.broker import BrokerFailed, DiskFull, NoJava, PortInUse, find_java, ports
 from consumers.broker.configuration import parse_properties, server_properties
 from consumers.broker.diagnosis import failure
 from consumers.broker.home import Home, new_cluster_id
 from consumers.broker.jars import cache_root
-from consumers.broker.java import parse_version
 from consumers.broker.pins import (
     Pin,
     format_pins,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlog.core.encoded_fragments import EncodedFragments, changes
 from commitlog.core.feature_flags import FLAG_DELETION_FILES
 from commitlog.core.fragments import Fragments, joined
 from commitlog.core.wire import split, varint
+from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from tests.unit.manifest_examples import fragment
 
@@ -94,3 +97,44 @@ def test_splitting_keeps_unknown_fields_and_the_bytes_of_values() -> None:
     rest, values = split(data, 2)
     assert values == [odd]
     assert rest == unknown + b"\x18\x03"
+
+
+def in_manifest(model: dict[int, bytes]) -> EncodedFragments:
+    """Fragments in a manifest's bytes, between other fields, as Lance writes them."""
+    ids = sorted(model)
+    around = Manifest(version=7, tag="t").SerializeToString()
+    wire = b"\x0a\x02\x12\x00" + bytes(joined(model[i] for i in ids)) + around
+    return EncodedFragments(wire, ids)
+
+
+@given(st.sets(IDS), CHANGES, st.booleans())
+def test_what_a_manifest_changes_is_found_by_its_bytes(
+    first: set[int], later: list[tuple[int, int]], is_plain: bool
+) -> None:
+    before = {i: encoded(i) for i in first}
+    head, after = Fragments(before.values()), dict(before)
+    for fragment_id, action in later:
+        change(Fragments(after.values()), after, fragment_id, action)
+    made = in_manifest(after)
+    if is_plain:
+        assert_holds(made, after)
+    removed, put = changes(head, made)
+    assert removed == tuple(sorted(before.keys() - after.keys()))
+    assert put == tuple((i, after[i]) for i in sorted(after) if before.get(i) != after[i])
+    assert_holds(made, after)
+
+
+def test_an_append_leaves_the_head_s_fragments_together() -> None:
+    model = {i: encoded(i) for i in range(700)}
+    head = Fragments(model.values())
+    made = in_manifest(model | {700: encoded(700)})
+    assert changes(head, made) == ((), ((700, encoded(700)),))
+    assert made.is_encoded
+    made.put(3, encoded(3, 1))
+    assert changes(head, made)[1] == ((3, encoded(3, 1)), (700, encoded(700)))
+    assert changes(head.fork(), in_manifest(model)) == ((), ())
+
+
+def test_an_id_that_is_there_twice_is_no_manifest() -> None:
+    with pytest.raises(UnsupportedFormat, match="one id"):
+        EncodedFragments(b"", [1, 2, 1])

@@ -6,7 +6,6 @@ import errno
 import os
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,28 +57,27 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
     store = LocalStore(tmp_path)
     store.write("present", b"before")
 
-    class Full:
-        def __init__(self, path: str, *_: Any, **__: Any) -> None:
-            self.path = path
-            Path(path).touch()
-
-        def __enter__(self) -> Full:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            return None
-
-        def write(self, data: bytes) -> int:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    def full(descriptor: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr("builtins.open", Full)
-        with pytest.raises(OSError, match="No space left"):
-            store.write("present", b"after")
-        with pytest.raises(OSError, match="No space left"):
-            store.create("new", b"x")
+        patch.setattr("os.write", full)
+        for put in (store.write, store.create, store.write_ahead):
+            with pytest.raises(OSError, match="No space left"):
+                put("present" if put == store.write else "new", b"after")
     assert sorted(os.listdir(tmp_path)) == ["present"]
     assert store.read("present") == b"before"
+
+
+def test_what_was_written_ahead_by_half_is_written_again(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write_ahead("_transactions/1-a.txn", b"whole")
+    assert store.read("_transactions/1-a.txn") == b"whole"
+    (tmp_path / "_transactions" / "1-a.txn").write_bytes(b"wh")
+    for _ in range(2):
+        store.write_ahead("_transactions/1-a.txn", b"whole")
+        assert store.read("_transactions/1-a.txn") == b"whole"
+    assert list(store.names("_transactions")) == ["1-a.txn"]
 
 
 def test_locations_are_local_paths_or_file_urls(tmp_path: Path) -> None:

@@ -1,0 +1,101 @@
+"""An S3 server in this process, with one bucket, and tables in it."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from tests.service import Running
+
+BUCKET = "bucket"
+ROOT = f"s3://{BUCKET}/tables"
+KEY, SECRET, REGION = "someone", "something", "us-east-1"
+
+_Start = Callable[..., Any]
+_Application = Callable[[dict[str, Any], _Start], Iterable[bytes]]
+
+
+class Conditions(Enum):
+    """What the server makes of `If-None-Match`."""
+
+    HELD = "held"
+    REFUSED = "refused"
+    """501, as stores answer that don't have it."""
+    IGNORED = "ignored"
+
+
+@contextmanager
+def s3_server(
+    conditions: Conditions = Conditions.HELD, *, is_in_environment: bool = True
+) -> Iterator[str]:
+    """Run a server and make the bucket; yield its address.
+
+    The environment names the server, as for the cloud's own tools, unless told otherwise.
+    """
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    moto = DomainDispatcherApplication(create_backend_app)
+    server = make_server("127.0.0.1", 0, _treating(moto, conditions), threaded=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    # What an earlier server of this process held is still there.
+    for method, path in (("POST", "/moto-api/reset"), ("PUT", f"/{BUCKET}")):
+        connection.request(method, path)
+        response = connection.getresponse()
+        response.read()
+        assert response.status == 200
+    connection.close()
+    endpoint = f"http://127.0.0.1:{server.port}"
+    environment = {
+        "AWS_ENDPOINT": endpoint,
+        "AWS_ACCESS_KEY_ID": KEY,
+        "AWS_SECRET_ACCESS_KEY": SECRET,
+        "AWS_REGION": REGION,
+        "AWS_ALLOW_HTTP": "true",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items() if is_in_environment else ():
+            patch.setenv(name, value)
+        yield endpoint
+    server.shutdown()
+    thread.join(30)
+    server.server_close()
+
+
+def _treating(moto: _Application, conditions: Conditions) -> _Application:
+    def application(request: dict[str, Any], start: _Start) -> Iterable[bytes]:
+        is_conditional = request["REQUEST_METHOD"] == "PUT" and "HTTP_IF_NONE_MATCH" in request
+        if is_conditional and conditions is Conditions.REFUSED:
+            request["wsgi.input"].read(int(request.get("CONTENT_LENGTH") or 0))
+            start("501 Not Implemented", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>NotImplemented</Code></Error>"]
+        if is_conditional and conditions is Conditions.IGNORED:
+            del request["HTTP_IF_NONE_MATCH"]
+        return moto(request, start)
+
+    return application
+
+
+@contextmanager
+def log_over_objects(folder: Path, root: str = ROOT) -> Iterator[tuple[MemoryCluster, CommitLog]]:
+    """Run a log whose tables lie at `root`, its checkpoints in `folder`; yield it and a client."""
+    cluster = MemoryCluster()
+    MemoryLog(cluster).create(tables_root=root)
+    running = Running(cluster, folder).await_leading()
+    with CommitLog(lambda: MemoryLog(cluster)) as client:
+        yield cluster, client
+    running.stop()
