@@ -40,6 +40,9 @@ class Kind(IntEnum):
     ERROR = 9
 
 
+_KINDS = {int(kind): kind for kind in Kind}
+
+
 @dataclass(frozen=True, slots=True)
 class Watch:
     """A writer asks for the outcome of a transaction."""
@@ -131,23 +134,26 @@ class FrameBuffer:
             end = start + _LENGTH.size + length
             if end > len(self._buffer):
                 break
-            body = bytes(self._buffer[start + _LENGTH.size : end])
-            try:
-                kind = Kind(body[0])
-            except ValueError as error:
-                raise CorruptLog(f"a frame of unknown kind {body[0]}") from error
-            frames.append((kind, body[1:]))
+            number = self._buffer[start + _LENGTH.size]
+            kind = _KINDS.get(number)
+            if kind is None:
+                raise CorruptLog(f"a frame of unknown kind {number}")
+            frames.append((kind, bytes(self._buffer[start + _LENGTH.size + 1 : end])))
             start = end
         if start:
             del self._buffer[:start]
         return frames
 
 
-def overloaded_frame(message: str, retry_after_seconds: float) -> bytes:
-    """Return a reply that nobody asked for (number 0): the writer is to pause."""
-    error = {
+def overloaded_frame(
+    message: str, retry_after_seconds: float, principal: str | None = None
+) -> bytes:
+    """Return a reply that nobody asked for (0): the writer, or one principal, is to pause."""
+    error: dict[str, Any] = {
         "type": "Overloaded",
         "message": message,
         "retry_after_seconds": retry_after_seconds,
     }
+    if principal is not None:
+        error["principal"] = principal
     return json_frame(Kind.REPLY, {"request": 0, "error": error})

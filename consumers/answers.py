@@ -27,6 +27,7 @@ from commitlog.protocol import session_in_key
 from commitlog.wire import FrameBuffer, Kind, Watch
 from consumers.events import Event
 from consumers.loopback import is_loopback
+from consumers.quotas import Pause
 from consumers.remembered import Answer, Remembered
 
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
@@ -47,6 +48,8 @@ class _Connection:
     buffer: FrameBuffer = field(default_factory=FrameBuffer)
     welcome: bool = False
     session: str = ""
+    hears_quotas: bool = False
+    """Whether it can tell a principal's pause from its own."""
     watches: set[str] = field(default_factory=set)
 
 
@@ -143,6 +146,11 @@ class Answers:
         if late:
             self._loop.call_soon_threadsafe(self._pace, late, waiting_max, retry_after_seconds)
 
+    def pace_principals(self, pauses: Mapping[str, Pause]) -> None:
+        """Ask every writer to send nothing for a while in the name of some principals."""
+        if pauses:
+            self._loop.call_soon_threadsafe(self._pace_principals, dict(pauses))
+
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop listening and send everybody away."""
         if self._thread is None:
@@ -231,6 +239,15 @@ class Answers:
                 text = f"{waiting} of your transactions wait, and {waiting_max} may"
                 self._write(connection, wire.overloaded_frame(text, retry_after_seconds))
 
+    def _pace_principals(self, pauses: Mapping[str, Pause]) -> None:
+        frames = b"".join(
+            wire.overloaded_frame(pause.message, pause.seconds, name)
+            for name, pause in pauses.items()
+        )
+        for connection in self._connections:
+            if connection.hears_quotas:
+                self._write(connection, frames)
+
     def _write(self, connection: _Connection, data: bytes) -> None:
         if connection.transport.is_closing():
             return
@@ -292,6 +309,7 @@ class Answers:
         if self._term is None:
             raise Unavailable("this committer doesn't lead; read the log's last outcome again")
         connection.welcome = True
+        connection.hears_quotas = bool(hello.get("quotas"))
         connection.session = str(hello.get("session") or "")
         if connection.session:
             self._sessions[connection.session] = connection

@@ -31,6 +31,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
+from commitlog.core.attribution import attributed
 from commitlog.core.touches import kind_of
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
@@ -146,8 +147,10 @@ class BypassScan:
         name = format_table_id(head.table)
         while len(found) < ADOPTED_AT_ONCE:
             path = foreign_path(head)
+            if not path:
+                return found
             now = self._ask_head(head)
-            if not path or (now.version, now.location) != (head.version, head.location):
+            if (now.version, now.location) != (head.version, head.location):
                 return found
             if dict(head.properties).get(PROPERTY) != ADOPT or not self._adopt(head, path, stop):
                 ask = partial(self._ask_head, head)
@@ -209,4 +212,4 @@ def adoption(head: Head, path: str) -> Transaction | None:
     # The same file asks under the same id, however often it is found.
     name = f"{head.incarnation}/{head.version + 1}/{digest.hex()}"
     transaction_id = str(uuid.uuid5(uuid.NAMESPACE_URL, name))
-    return Transaction(transaction_id, (operation,), principal=PRINCIPAL)
+    return attributed(Transaction(transaction_id, (operation,), principal=PRINCIPAL))

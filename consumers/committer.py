@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import logging
-import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -38,10 +37,11 @@ from consumers.events import Event
 from consumers.follower import Follower, Recordings
 from consumers.guards import Guards
 from consumers.leader import Leader
-from consumers.leader_watch import LeaderWatch
+from consumers.leader_watch import stand_by
 from consumers.observer import StoreObserver, unbuilt
 from consumers.old_versions import OldVersions
 from consumers.positions import version_at
+from consumers.quotas import Quotas
 from consumers.session import Session
 
 REQUEST_SECONDS = 30.0
@@ -60,6 +60,7 @@ class CommitterOptions:
     port: int = 0
     token: str = field(default="", repr=False)
     checkpoint_seconds: float = 30.0
+    quotas: Quotas | None = None
 
 
 class Committer:
@@ -79,7 +80,6 @@ class Committer:
         self._on_ready = on_ready or (lambda node: None)
         self._genesis: Genesis = log.genesis(options.partition)
         self._checkpoints = Checkpoints(options.root, log.identity(), self._genesis)
-        self._random = random.Random()
         self._leader: Leader | None = None
         self._session: Session | None = None
         recordings = Recordings(self._genesis.tables_root)
@@ -96,8 +96,8 @@ class Committer:
             port=options.port,
             token=options.token,
         )
-        pace = self._answers.pace
-        self._guards = Guards(log, options.partition, self._old_versions, pace=pace)
+        old, quotas = self._old_versions, options.quotas
+        self._guards = Guards(log, options.partition, old, pace=self._answers, quotas=quotas)
         self.node = ""
 
     def run(self, stop: threading.Event) -> None:
@@ -117,7 +117,8 @@ class Committer:
         session.materializer.start()
         try:
             session.catch_up()
-            self._stand_by(session, stop)
+            log_id, token = self._genesis.log_id, self._options.token
+            stand_by(session, stop, node=self.node, log_id=log_id, token=token)
             if not stop.is_set():
                 epoch = session.campaign(self.node, time.time_ns() // 1_000_000)
                 if epoch:
@@ -126,26 +127,6 @@ class Committer:
             self._leader = None
             self._answers.end_term()
             session.close()
-
-    def _stand_by(self, session: Session, stop: threading.Event) -> None:
-        """Follow until the leader's socket is silent, then a random while longer."""
-        chain = session.follower.replica.chain
-        while not stop.is_set():
-            started = chain.leader
-            if started is None:
-                return
-            log_id, token = self._genesis.log_id, self._options.token
-            with LeaderWatch(started.node, log_id, token) as watch:
-                while watch.alive and not stop.is_set():
-                    session.follow(0.2)
-                    if chain.leader is not started:
-                        break
-            if chain.leader is not started:
-                continue
-            stop.wait(self._random.uniform(0.0, 0.3))
-            session.catch_up()
-            if chain.leader is started:
-                return
 
     def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
         observer = StoreObserver(

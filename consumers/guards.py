@@ -15,16 +15,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from commitlog.errors import CommitLogError, TopicSettings, Unavailable
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.bypass import Bypass, BypassScan, quarantine_foreign
 from consumers.catalogue import Head
+from consumers.events import Event
 from consumers.leader import Leader
 from consumers.old_versions import OldVersions
-from consumers.session import Session
+from consumers.quotas import Pause, Quotas
+from consumers.session import Listener, Session
 
 PULSE_SECONDS = 1.0
 SCAN_SECONDS = 60.0
@@ -40,6 +42,7 @@ UNDECIDED_HIGH = 20_000
 """With more undecided than this in all, each writer gets less: some seconds of work is enough."""
 PAUSE_SECONDS = 1.5
 """A little longer than a pulse, so that a writer who is still over its quota stays paused."""
+NEWEST_RECORDS = 100
 INCIDENTS_MAX = 20
 END_SECONDS = 2.0
 
@@ -83,6 +86,18 @@ def waiting_max(undecided: int) -> int:
     return max(WAITING_PER_WRITER_MIN, share)
 
 
+class Pace(Protocol):
+    """Tells writers to send nothing for a while."""
+
+    def pace(
+        self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
+    ) -> None:
+        """Tell each session of which more transactions wait than may."""
+
+    def pace_principals(self, pauses: Mapping[str, Pause]) -> None:
+        """Tell everybody which principals are over their quotas."""
+
+
 class Guards:
     """One committer's watch over its partition."""
 
@@ -92,15 +107,13 @@ class Guards:
         partition: int,
         old_versions: OldVersions,
         *,
-        pace: Callable[[Mapping[str, int], int, float], None] = lambda *_: None,
+        pace: Pace | None = None,
+        quotas: Quotas | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Watch nothing yet.
-
-        `pace` is told how many transactions of each session wait, and how many may; it asks the
-        others to pause for so many seconds.
-        """
-        self._pace = pace
+        """Watch nothing yet; `pace` tells writers to wait, by session and by principal."""
+        self._pace, self._quotas = pace, quotas
+        self._pauses: Mapping[str, Pause] = {}
         self._log, self._partition = log, partition
         self._old_versions = old_versions
         self._clock = clock
@@ -142,6 +155,9 @@ class Guards:
         """Watch while the body leads."""
         stop = threading.Event()
         self._pulse = Pulse(heard_at=self._clock())
+        if self._quotas is not None:
+            self._quotas.begin()
+            session.on_committed = _counted(self._quotas, session.on_committed)
         works = (self._watch_pulse, self._look_around)
         threads = [
             threading.Thread(target=work, args=(leader, session, stop), name="guards", daemon=True)
@@ -165,6 +181,7 @@ class Guards:
             "deciding_silence_seconds": round(pulse.silence_seconds(now), 3),
             "settings_problem": self.settings_problem,
             "bypasses_found": self.bypasses_found,
+            "paused_principals": {name: round(p.seconds, 3) for name, p in self._pauses.items()},
             "incidents": [asdict(one) for one in self.incidents],
         }
 
@@ -185,7 +202,12 @@ class Guards:
             pulse.heard_at = self._clock()
 
         leader.call(come_by)
-        self._pace(leader.waiting(), waiting_max(leader.undecided_count), PAUSE_SECONDS)
+        if self._quotas is not None:
+            self._pauses = self._quotas.pauses()
+        if self._pace is not None:
+            most = waiting_max(leader.undecided_count)
+            self._pace.pace(leader.waiting(), most, PAUSE_SECONDS)
+            self._pace.pace_principals(self._pauses)
         offset = leader.oldest_undecided
         if offset != pulse.oldest_offset:
             pulse.oldest_offset, pulse.oldest_since = offset, now
@@ -239,7 +261,8 @@ class Guards:
     def _head_while_leading(self, session: Session, head: Head) -> Head:
         """Return a table's head now; raise Unavailable unless nobody else leads by now."""
         epoch = session.follower.replica.chain.epoch
-        for answered in self._log.last_outcome_records(self._partition, 1):
+        # Not the last one alone: that may be what a deposed leader sent late.
+        for answered in self._log.last_outcome_records(self._partition, NEWEST_RECORDS):
             if getattr(answered.record, "epoch", 0) > epoch:
                 raise Unavailable("another committer leads; ask it")
         now = session.catalogue.head(head.table)
@@ -250,3 +273,11 @@ class Guards:
     def _note(self, kind: str, message: str) -> None:
         logger.error("%s: %s", kind, message)
         self.incidents.append(Incident(time.time_ns() // 1_000_000, kind, message))
+
+
+def _counted(quotas: Quotas, told: Listener) -> Listener:
+    def on_committed(events: list[Event]) -> None:
+        quotas.take(events)
+        told(events)
+
+    return on_committed

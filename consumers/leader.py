@@ -316,10 +316,11 @@ class Leader:
         void = chain.admit(outcome)
         assert not void, void
         self._replica.decide(submitted)
-        with self._room:
-            while len(self._in_flight) >= IN_FLIGHT_MAX and self._failure is None:
-                self._room.wait(0.1)
-            self._in_flight.append(Event(submitted, outcome, record, changes))
+        if len(self._in_flight) >= IN_FLIGHT_MAX:
+            with self._room:
+                while len(self._in_flight) >= IN_FLIGHT_MAX and self._failure is None:
+                    self._room.wait(0.1)
+        self._in_flight.append(Event(submitted, outcome, record, changes))
         if self._failure is None:
             delivered = partial(self._delivered, outcome.sequence)
             self._writer.append(f"{self._epoch}/{outcome.sequence}", record, delivered)

@@ -2,13 +2,51 @@
 
 from __future__ import annotations
 
+import random
 import socket
 import threading
+from typing import TYPE_CHECKING
 
 from commitlog import wire
 from commitlog.errors import CommitLogError
 
+if TYPE_CHECKING:
+    from consumers.session import Session
+
 SILENCE_SECONDS = 1.0
+DEAD_SECONDS = (0.0, 0.3)
+"""How long a standby waits, at random, before it takes the place of a leader that is silent."""
+BEGINNING_SECONDS = (1.0, 2.0)
+"""The same where somebody answers at the leader's address, and doesn't lead: it may have won just
+now, and be reading its own record. Whoever stands then ends a term that is only beginning."""
+
+
+def stand_by(
+    session: Session, stop: threading.Event, *, node: str, log_id: str, token: str
+) -> None:
+    """Follow the log until the leader's socket is silent, and a random while longer.
+
+    `node` is this committer's own address.
+    """
+    chain = session.follower.replica.chain
+    waited_for = None
+    while not stop.is_set():
+        started = chain.leader
+        if started is None:
+            return
+        with LeaderWatch(started.node, log_id, token) as watch:
+            while watch.alive and not stop.is_set():
+                session.follow(0.2)
+                if chain.leader is not started:
+                    break
+        if chain.leader is not started:
+            continue
+        is_beginning = watch.is_idle and started.node != node and started is not waited_for
+        stop.wait(random.uniform(*(BEGINNING_SECONDS if is_beginning else DEAD_SECONDS)))
+        session.catch_up()
+        if chain.leader is started and not is_beginning:
+            return
+        waited_for = started
 
 
 class LeaderWatch:
@@ -21,6 +59,8 @@ class LeaderWatch:
         self._log_id = log_id
         self._socket: socket.socket | None = None
         self.alive = False
+        self.is_idle = False
+        """Whether somebody answered that it doesn't lead."""
         self._ended = threading.Event()
 
     def __enter__(self) -> LeaderWatch:
@@ -37,6 +77,7 @@ class LeaderWatch:
                     return self
                 frames = buffer.feed(data)
             self.alive = frames[0][0] is wire.Kind.WELCOME
+            self.is_idle = not self.alive
         except (OSError, ValueError, CommitLogError):
             return self
         if self.alive:

@@ -189,6 +189,7 @@ class Supervisor:
             PREFIX + "ICEBERG_TIMEOUT": str(config.iceberg_timeout),
             PREFIX + "SOCKET_PORT": str(config.socket_port),
             PREFIX + "TOKEN": config.token,
+            PREFIX + "QUOTAS": config.quotas,
         }
         for name in HTTP_SETTINGS:
             environment[PREFIX + name.upper()] = str(getattr(config, name))

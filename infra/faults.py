@@ -18,8 +18,7 @@ name in them. What the tests inject holds, or they would fail.
 
 - **simulation**: `python -m tests.simulation` counts each by name, over all seeds of `make test`;
   none may be zero. What ends a run ("ending") is played by every twelfth seed.
-- **real**: rounds of `python -m tests.faults` on a real broker; those marked * are written and
-  were not played yet.
+- **real**: rounds of `python -m tests.faults` on a real broker (a marked * one was not played yet).
 - **test**: single tests.
 """
 

@@ -17,6 +17,8 @@ class Caller:
 
     principal: str = ""
     properties: tuple[tuple[str, str], ...] = ()
+    transaction_id: str = ""
+    """What the first native write is called, in place of the id that Lance gives it."""
 
 
 _NOBODY = Caller()

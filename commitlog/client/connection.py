@@ -87,12 +87,15 @@ class Connection:
             "partition": partition,
             "token": token,
             "session": session,
+            "quotas": True,
         }
         self.partition = partition
         self.anchor: Anchor | None = None
         self.paused_until = 0.0
         """Until then (monotonic clock), the leader asked this writer to send nothing."""
         self.pause_reason = ""
+        self.quotas: dict[str, tuple[float, str]] = {}
+        """By principal, until when the leader asked it to send nothing, and why."""
         self._socket = LeaderSocket(log, partition, hello, self)
         self.read_until = self._socket.read_until
         self.attended = self._socket.attended
@@ -233,7 +236,7 @@ class Connection:
 
     def _on_reply(self, reply: Mapping[str, Any]) -> None:
         if not reply.get("request") and "error" in reply:
-            self._pause(error_from(reply["error"]))
+            self._pause(error_from(reply["error"]), reply["error"].get("principal"))
             return
         with self._lock:
             request = self._requests.pop(reply.get("request", 0), None)
@@ -244,11 +247,20 @@ class Connection:
         else:
             request.future.set_result(reply.get("result"))
 
-    def _pause(self, error: CommitLogError) -> None:
-        """The leader asks this writer to send nothing for a while."""
-        if isinstance(error, Overloaded):
-            self.pause_reason = str(error)
-            self.paused_until = time.monotonic() + error.retry_after_seconds
+    def paused(self, principal: str) -> tuple[float, str]:
+        """Return until when (monotonic clock) a principal is to send nothing here, and why."""
+        here = (self.paused_until, self.pause_reason)
+        return max(here, self.quotas.get(principal, here))
+
+    def _pause(self, error: CommitLogError, principal: str | None) -> None:
+        """The leader asks this writer, or one principal, to send nothing for a while."""
+        if not isinstance(error, Overloaded):
+            return
+        until = time.monotonic() + error.retry_after_seconds
+        if principal is not None:
+            self.quotas[principal] = (until, str(error))
+        else:
+            self.pause_reason, self.paused_until = str(error), until
 
     def _why(self) -> str:
         if self.is_connected or not self._socket.last_error:

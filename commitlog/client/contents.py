@@ -11,27 +11,29 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import AffectedRows, Summary
 
 
-def new_fragments(message: LanceMessage) -> list[DataFragment]:
-    """Return the fragments that a transaction adds."""
-    which = message.WhichOneof("operation")
-    if which == "update":
-        return list(message.update.new_fragments)
-    if which == "rewrite":
-        groups = [*message.rewrite.groups]
-        return [f for group in groups for f in group.new_fragments]
-    if which in ("append", "overwrite"):
-        return list(getattr(message, which).fragments)
-    return []
+def contents(
+    message: LanceMessage,
+) -> tuple[str, Sequence[DataFragment], Sequence[DataFragment], Sequence[int]]:
+    """Return the operation's field, the fragments that it adds, post-images and ids removed.
 
-
-def touched(message: LanceMessage) -> tuple[list[DataFragment], list[int]]:
-    """Return the post-images and the ids of removed fragments of a Delete or Update."""
-    which = message.WhichOneof("operation")
+    The last two are those of a Delete or Update.
+    """
+    which = message.WhichOneof("operation") or ""
+    if which == "append":
+        return which, message.append.fragments, (), ()
     if which == "delete":
-        return list(message.delete.updated_fragments), list(message.delete.deleted_fragment_ids)
+        delete = message.delete
+        return which, (), delete.updated_fragments, delete.deleted_fragment_ids
     if which == "update":
-        return list(message.update.updated_fragments), list(message.update.removed_fragment_ids)
-    return [], []
+        update = message.update
+        removed = update.removed_fragment_ids
+        return which, update.new_fragments, update.updated_fragments, removed
+    if which == "overwrite":
+        return which, message.overwrite.fragments, (), ()
+    if which == "rewrite":
+        groups = message.rewrite.groups
+        return which, [f for group in groups for f in group.new_fragments], (), ()
+    return which, (), (), ()
 
 
 def summary(
@@ -50,7 +52,7 @@ def summary(
             data_files.append(file.path)
     return Summary(
         rows_added=rows_added,
-        rows_removed=sum(len(BitMap.deserialize(entry.rows)) for entry in rows),
+        rows_removed=sum(len(BitMap.deserialize(entry.rows)) for entry in rows) if rows else 0,
         bytes_added=bytes_added,
         fragments_added=len(added),
         fragments_updated=len(updated),

@@ -2,8 +2,9 @@
 
 A retryable conflict means that the rows must be read again; that is done here, under the same
 transaction id with the next attempt, and each new attempt's properties tell why the ones before
-failed. An incompatible conflict is never executed again: it may mean something else by then. The
-last outcome is returned as it is, committed or not.
+failed. An incompatible conflict is never executed again: it may mean something else by then; nor is
+what the caller expected (`expects`) and isn't so. The last outcome is returned as it is, committed
+or not.
 
 An id given by the caller is one transaction however often the call is made: if it is committed
 already, that commit's outcome is the answer.
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 50
 BACKOFF_SECONDS = (0.002, 0.25)
 ATTEMPT_PROPERTY = "commitlog.attempt."
+COUNT_PROPERTY = "commitlog.rows."
 _READ_AGAIN_MAX = 3
 _READ_AGAIN = (Code.WRONG_SCHEMA, Code.TABLE_REPLACED, Code.MISSING_FILE, Code.UNKNOWN_FRAGMENT)
 
@@ -61,8 +63,13 @@ class Execution:
         attempts_max: int = ATTEMPTS_MAX,
         timeout: float = 60.0,
         wait: Wait = "readable",
+        notes_counts: bool = False,
     ) -> None:
-        """Take the options: at most `attempts_max` attempts within `timeout` seconds."""
+        """Take the options: at most `attempts_max` attempts within `timeout` seconds.
+
+        With `notes_counts` the transaction's properties hold `counts`, for who asks for its answer
+        again.
+        """
         check_wait(wait)
         self._log = log
         self._table = table
@@ -76,6 +83,7 @@ class Execution:
         self._timeout = timeout
         self._wait: Wait = wait
         self._is_append = False
+        self._notes_counts = notes_counts
         self.counts: Mapping[str, int] = {}
         """Rows inserted, updated and deleted by the last attempt."""
 
@@ -176,6 +184,8 @@ class Execution:
             info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
         )
         tried = [(f"{ATTEMPT_PROPERTY}{number}", reason) for number, reason in enumerate(reasons)]
+        if self._notes_counts:
+            tried += [(COUNT_PROPERTY + what, str(rows)) for what, rows in self.counts.items()]
         transaction = self._log.transaction(
             (commit,),
             transaction_id=self._transaction_id,
@@ -198,6 +208,9 @@ class Execution:
         return ticket.result(max(left, 1.0), self._wait)
 
     def _is_worth_it(self, outcome: Outcome) -> bool:
+        if outcome.code is Code.EXPECTATION_FAILED:
+            # The caller named what must hold; reading the rows again doesn't make it so.
+            return False
         if outcome.status is Status.RETRYABLE:
             # A key that somebody inserted would be there twice after another append.
             return not (self._is_append and outcome.conflict and outcome.conflict.keys)
@@ -213,6 +226,15 @@ class Execution:
         limit = min(high, low * 2 ** min(failures, 10))
         left = self._deadline - time.monotonic()
         time.sleep(max(0.0, min(random.uniform(low, limit), left)))
+
+
+def noted_counts(properties: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return the counts that a transaction's properties hold."""
+    return {
+        name.removeprefix(COUNT_PROPERTY): int(value)
+        for name, value in properties
+        if name.startswith(COUNT_PROPERTY)
+    }
 
 
 def _reason(outcome: Outcome) -> str:

@@ -35,6 +35,11 @@ _DEAD_AFTER_SECONDS = 3 * SILENCE_SECONDS
 _RECEIVE_BYTES = 1 << 18
 _SLICE_SECONDS = 0.25
 """How long a caller reads before it looks whether its answer came another way."""
+_WRITERS_ASKED_MAX = 8
+"""Of the nodes that wrote the newest outcomes, so many are asked whether they lead."""
+_RECORDS, _LATE_RECORDS, _LATE_EVERY = 32, 6_000, 8
+"""Who was asked in vain looks at so many of the newest records, and every so often at as many as a
+deposed leader may have had on their way."""
 _UNATTENDED_SECONDS = 0.05
 """How often the thread looks for answers that nobody waits for; while callers come and read, every
 `SILENCE_SECONDS`."""
@@ -87,6 +92,8 @@ class LeaderSocket:
         self._buffer = FrameBuffer()
         self._heard = 0.0
         self._pinged = 0.0
+        self._asked_in_vain = 0
+        """How often nobody greeted since a leader did."""
         self._broken: Exception | None = None
         """What a caller met while it read; the thread carries on from there."""
         self._attending = 0
@@ -211,16 +218,7 @@ class LeaderSocket:
 
     def _serve(self) -> None:
         """Connect and read until the socket ends."""
-        opened = socket.create_connection(self._leader_address(), CONNECT_TIMEOUT_SECONDS)
-        self._buffer = FrameBuffer()
-        try:
-            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            opened.settimeout(SILENCE_SECONDS)
-            opened.sendall(json_frame(Kind.HELLO, self._hello))
-            rest = self._welcome(opened, self._buffer)
-        except BaseException:
-            opened.close()
-            raise
+        opened, rest = self._find_leader()
         self._heard = time.monotonic()
         # From here callers send what they register, so nothing that is awaited goes unsaid.
         self._socket = opened
@@ -229,12 +227,47 @@ class LeaderSocket:
             self._take(kind, body)
         self._read(opened)
 
-    def _leader_address(self) -> tuple[str, int]:
-        for answered in reversed(self._log.last_outcome_records(self._partition, 1)):
+    def _find_leader(self) -> tuple[socket.socket, list[tuple[Kind, bytes]]]:
+        """Return a socket on which the leader has greeted, and the frames that came at once.
+
+        The newest record names the leader, unless it is void: a campaign that was lost, or what a
+        deposed leader sent late. So who asks in vain then asks whoever wrote before, too.
+        """
+        refusals: list[Exception] = []
+        for address in self._addresses():
+            try:
+                found = self._greet(address)
+            except (OSError, CommitLogError) as error:
+                refusals.append(error)
+            else:
+                self._asked_in_vain = 0
+                return found
+        self._asked_in_vain += 1
+        raise refusals[0] if refusals else Unavailable("no leader has started yet")
+
+    def _addresses(self) -> list[tuple[str, int]]:
+        """Return where the leader may be, the likeliest first."""
+        count = _RECORDS if self._asked_in_vain else 1
+        if self._asked_in_vain % _LATE_EVERY == _LATE_EVERY - 1:
+            count = _LATE_RECORDS
+        nodes: dict[tuple[str, int], None] = {}
+        for answered in reversed(self._log.last_outcome_records(self._partition, count)):
             if isinstance(answered.record, LeaderStarted | Outcome) and answered.record.node:
                 host, _, port = answered.record.node.rpartition(":")
-                return host.strip("[]"), int(port)
-        raise Unavailable("no leader has started yet")
+                nodes[host.strip("[]"), int(port)] = None
+        return list(nodes)[:_WRITERS_ASKED_MAX]
+
+    def _greet(self, address: tuple[str, int]) -> tuple[socket.socket, list[tuple[Kind, bytes]]]:
+        opened = socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
+        self._buffer = FrameBuffer()
+        try:
+            opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            opened.settimeout(SILENCE_SECONDS)
+            opened.sendall(json_frame(Kind.HELLO, self._hello))
+            return opened, self._welcome(opened, self._buffer)
+        except BaseException:
+            opened.close()
+            raise
 
     def _welcome(self, opened: socket.socket, buffer: FrameBuffer) -> list[tuple[Kind, bytes]]:
         frames: list[tuple[Kind, bytes]] = []

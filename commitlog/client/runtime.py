@@ -23,6 +23,7 @@ from commitlog.client.connection import Connection
 from commitlog.client.fallback import Fallback
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import payload_hash
+from commitlog.core.attribution import attributed
 from commitlog.errors import InvalidTransaction, Overloaded, Unavailable
 from commitlog.model.operations import target
 from commitlog.model.records import Genesis, Outcome, Transaction
@@ -141,10 +142,11 @@ class Runtime:
 
         With `any_content` a commit under this id counts, whatever its content.
         """
+        transaction = attributed(transaction)
         partition = self.partition_of(transaction)
         connection = self.connection(partition)
-        if connection.paused_until:
-            self._await_admission(connection)
+        if connection.paused_until or connection.quotas:
+            self._await_admission(connection, transaction.principal)
         ticket = Ticket(
             transaction,
             self._asker(connection, id_is_new),
@@ -243,13 +245,17 @@ class Runtime:
                 writer = self._writer
         return writer
 
-    def _await_admission(self, connection: Connection) -> None:
+    def _await_admission(self, connection: Connection, principal: str) -> None:
         """Wait while the leader asks for a pause; raise Overloaded if that takes too long."""
         deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
-        while (pause := connection.paused_until - time.monotonic()) > 0:
+        while True:
+            until, reason = connection.paused(principal)
+            pause = until - time.monotonic()
+            if pause <= 0:
+                return
             if time.monotonic() + pause > deadline:
                 raise Overloaded(
-                    f"nothing was appended: {connection.pause_reason}; wait for some answers, or "
+                    f"nothing was appended: {reason}; wait for some answers, or "
                     f"try again in {pause:.1f} s",
                     pause,
                 )

@@ -20,12 +20,12 @@ from pyroaring import BitMap
 from uuid_utils import uuid7
 
 from commitlog.adapters.storage import local_path
-from commitlog.client.contents import new_fragments, summary, touched
+from commitlog.client.contents import contents, summary
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import SchemaMetadata, to_transaction
 from commitlog.core.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
-from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import (
     AffectedRows,
@@ -179,13 +179,12 @@ def lance_commit(
     """Encode and check one of Lance's operations on a table."""
     read_version = info.version if request.needs_head else request.read_version
     message, encoded, metadata = _encode(request, read_version)
-    rows = affected(affected_rows)
-    added = new_fragments(message)
-    updated, removed = touched(message)
-    _check(info, message, read_version, added, updated, removed)
+    rows = affected(affected_rows) if affected_rows else ()
+    which, added, updated, removed = contents(message)
+    _check(info, which, read_version, added, updated, removed)
     return LanceCommit(
         table=info.table_id,
-        operation=_operation_name(message),
+        operation=_OPERATION_NAMES[which],
         read_version=read_version,
         message=encoded,
         incarnation=info.incarnation,
@@ -238,35 +237,49 @@ def affected(rows: AffectedRowsLike | None) -> tuple[AffectedRows, ...]:
     return tuple(result)
 
 
-def _operation_name(message: LanceMessage) -> str:
-    which = message.WhichOneof("operation")
-    if which is None:
-        return "Unknown"
-    return "".join(part.capitalize() for part in which.split("_"))
+_OPERATION_NAMES = {
+    "": "Unknown",
+    **{
+        field.name: "".join(part.capitalize() for part in field.name.split("_"))
+        for field in LanceMessage.DESCRIPTOR.oneofs_by_name["operation"].fields
+    },
+}
+"""By the message's field, in CamelCase."""
 
 
 def check(info: TableInfo, message: LanceMessage, read_version: int) -> None:
     """Refuse what the leader would surely refuse."""
-    _check(info, message, read_version, new_fragments(message), *touched(message))
+    which, added, updated, removed = contents(message)
+    _check(info, which, read_version, added, updated, removed)
 
 
 def _check(
     info: TableInfo,
-    message: LanceMessage,
+    which: str,
     read_version: int,
     added: Sequence[DataFragment],
     updated: Sequence[DataFragment],
     removed: Sequence[int],
 ) -> None:
-    _check_ids(message, added, updated, removed)
-    _check_fields(info, message, added)
+    if updated or removed:
+        ids = [fragment.id for fragment in updated] + list(removed)
+        _check_once(ids)
+        if read_version:
+            _check_exist(info, ids, read_version)
+    elif which == "append" and len(added) > 1:
+        _check_once([fragment.id for fragment in added if fragment.id])
+    known = info.field_ids if which in ("append", "update") and info.fields else None
     root = _local_root(info.location)
+    for fragment in added:
+        for file in fragment.files:
+            if known is not None and not known.keys() >= set(file.fields):
+                _check_fields(info, file)
+            if root:
+                _check_file(info, root, file)
     if root:
-        for fragment in (*added, *updated):
-            _check_files(info, root, fragment)
-    ids = [fragment.id for fragment in updated] + list(removed)
-    if ids and read_version:
-        _check_exist(info, ids, read_version)
+        for fragment in updated:
+            for file in fragment.files:
+                _check_file(info, root, file)
 
 
 @lru_cache(maxsize=1024)
@@ -275,17 +288,9 @@ def _local_root(location: str) -> str:
     return "" if path is None else os.fspath(path)
 
 
-def _check_ids(
-    message: LanceMessage,
-    added: Sequence[DataFragment],
-    updated: Sequence[DataFragment],
-    removed: Sequence[int],
-) -> None:
-    named = [f.id for f in updated] + list(removed)
-    if message.WhichOneof("operation") == "append":
-        named += [f.id for f in added if f.id]
+def _check_once(ids: Sequence[int]) -> None:
     seen: set[int] = set()
-    for fragment_id in named:
+    for fragment_id in ids:
         if fragment_id in seen:
             raise InvalidTransaction(
                 f"fragment {fragment_id} is named twice",
@@ -296,45 +301,39 @@ def _check_ids(
         seen.add(fragment_id)
 
 
-def _check_fields(info: TableInfo, message: LanceMessage, added: Sequence[DataFragment]) -> None:
-    if message.WhichOneof("operation") not in ("append", "update") or not info.fields:
+def _check_fields(info: TableInfo, file: DataFile) -> None:
+    # Negative ids stand for columns that were dropped.
+    foreign = [field for field in file.fields if field >= 0 and field not in info.field_ids]
+    if foreign:
+        raise InvalidTransaction(
+            f"data file {file.path} has the field ids {foreign}, which the schema of"
+            f" {info.name} at version {info.version} doesn't have",
+            field="fields",
+            value=foreign,
+            advice="Write the fragments with the table's schema"
+            " (lance.fragment.write_fragments(data, log.open(table)))",
+        )
+
+
+def _check_file(info: TableInfo, root: str, file: DataFile) -> None:
+    if file.HasField("base_id"):
         return
-    known = info.field_ids
-    for fragment in added:
-        for file in fragment.files:
-            foreign = [field for field in file.fields if field >= 0 and field not in known]
-            if foreign:
-                raise InvalidTransaction(
-                    f"data file {file.path} has the field ids {foreign}, which the schema of"
-                    f" {info.name} at version {info.version} doesn't have",
-                    field="fields",
-                    value=foreign,
-                    advice="Write the fragments with the table's schema"
-                    " (lance.fragment.write_fragments(data, log.open(table)))",
-                )
-
-
-def _check_files(info: TableInfo, root: str, fragment: DataFragment) -> None:
-    for file in fragment.files:
-        if file.HasField("base_id"):
-            continue
-        path = os.path.join(root, _DATA_DIRECTORY, file.path)
-        try:
-            size = os.stat(path).st_size
-        except (FileNotFoundError, NotADirectoryError):
-            raise MissingDataFile(
-                f"data file {file.path} isn't in {root}/{_DATA_DIRECTORY}",
-                field="files",
-                value=file.path,
-                advice=f"Write it to the location of {info.name} first",
-            ) from None
-        if file.file_size_bytes and size != file.file_size_bytes:
-            raise MissingDataFile(
-                f"data file {file.path} has {size} bytes instead of {file.file_size_bytes}",
-                field="files",
-                value=file.path,
-                advice="Write it again: it is cut off, or another file",
-            )
+    try:
+        size = os.stat(f"{root}/{_DATA_DIRECTORY}/{file.path}").st_size
+    except (FileNotFoundError, NotADirectoryError):
+        raise MissingDataFile(
+            f"data file {file.path} isn't in {root}/{_DATA_DIRECTORY}",
+            field="files",
+            value=file.path,
+            advice=f"Write it to the location of {info.name} first",
+        ) from None
+    if file.file_size_bytes and size != file.file_size_bytes:
+        raise MissingDataFile(
+            f"data file {file.path} has {size} bytes instead of {file.file_size_bytes}",
+            field="files",
+            value=file.path,
+            advice="Write it again: it is cut off, or another file",
+        )
 
 
 def _check_exist(info: TableInfo, ids: Iterable[int], read_version: int) -> None:

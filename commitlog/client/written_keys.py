@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 from lance.file import LanceFileReader
 
-from commitlog.client.contents import new_fragments
+from commitlog.client.contents import contents
 from commitlog.client.rows import APPENDED_KEYS_MAX, hashes_of, key_ids
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import packed
@@ -28,9 +28,11 @@ def written_keys(info: TableInfo, transaction: Transaction) -> KeyHashes | None:
     insert them without touching the same rows.
     """
     key = info.primary_key
-    if not key or transaction.WhichOneof("operation") not in ("append", "update"):
+    if not key:
         return None
-    fragments = new_fragments(transaction)
+    which, fragments, _, _ = contents(transaction)
+    if which not in ("append", "update"):
+        return None
     names = {field.name for field in info.field_ids.values() if field.parent_id == -1}
     count = sum(fragment.physical_rows for fragment in fragments)
     if count > APPENDED_KEYS_MAX or not names.issuperset(key):

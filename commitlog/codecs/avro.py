@@ -12,11 +12,9 @@ stay readable (`tests/golden`).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
-from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -38,6 +36,7 @@ from commitlog.model.records import (
     Outcome,
     OutcomeRecord,
     ProtocolVersion,
+    Retained,
     Transaction,
 )
 
@@ -49,7 +48,7 @@ TRANSACTION_ID_LENGTH_MAX = 128
 """A UUID has 36 characters; others' idempotency keys stay below this."""
 
 LOG_SCHEMAS = ("transaction-v1", "protocol-version-v1")
-OUTCOME_SCHEMAS = ("genesis-v1", "leader-started-v1", "outcome-v1")
+OUTCOME_SCHEMAS = ("genesis-v1", "leader-started-v1", "outcome-v1", "retained-v1")
 
 
 def schema_root() -> Traversable:
@@ -199,23 +198,25 @@ def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
 
-@contextlib.contextmanager
-def _encoding(what: str) -> Iterator[None]:
+_NOT_ENCODED = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
+"""What the writing of a value that the schema doesn't take may raise."""
+
+
+def _not_encoded(what: str, error: Exception) -> InvalidTransaction:
     """Say of a value that the schema doesn't take which record it was in."""
-    try:
-        yield
-    except (ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
-        raise InvalidTransaction(
-            f"{what} cannot be encoded: {type(error).__name__}: {error}",
-            field=what,
-            advice="Correct the value; integers have 64 bits and text is valid Unicode",
-        ) from error
+    return InvalidTransaction(
+        f"{what} cannot be encoded: {type(error).__name__}: {error}",
+        field=what,
+        advice="Correct the value; integers have 64 bits and text is valid Unicode",
+    )
 
 
 def payload_hash(transaction: Transaction) -> bytes:
     """Return the sha256 of the encoded content: all but id, attempt, principal and time."""
-    with _encoding(f"transaction {transaction.transaction_id}"):
+    try:
         content = _compiled("transaction-v1").encode_tail(transaction)
+    except _NOT_ENCODED as error:
+        raise _not_encoded(f"transaction {transaction.transaction_id}", error) from error
     return _sha256(content)
 
 
@@ -229,26 +230,43 @@ def encode_transaction(transaction: Transaction) -> bytes:
             advice="Use a UUID",
         )
     schema = _compiled("transaction-v1")
-    with _encoding(f"transaction {transaction.transaction_id}"):
+    try:
         return schema.prefix + schema.encode(transaction)
+    except _NOT_ENCODED as error:
+        raise _not_encoded(f"transaction {transaction.transaction_id}", error) from error
 
 
 def encode_protocol_version(version: ProtocolVersion) -> bytes:
     """Return a ProtocolVersion's record."""
-    with _encoding(f"protocol version {version.transaction_id}"):
+    try:
         return _schema("protocol-version-v1").encode(values.protocol_version_to_plain(version))
+    except _NOT_ENCODED as error:
+        raise _not_encoded(f"protocol version {version.transaction_id}", error) from error
 
 
 def encode_genesis(genesis: Genesis) -> bytes:
     """Return a Genesis record."""
-    with _encoding(f"the genesis of {genesis.log}"):
+    try:
         return _schema("genesis-v1").encode(values.genesis_to_plain(genesis))
+    except _NOT_ENCODED as error:
+        raise _not_encoded(f"the genesis of {genesis.log}", error) from error
 
 
 def encode_leader_started(started: LeaderStarted) -> bytes:
     """Return a LeaderStarted record."""
-    with _encoding(f"the start of leader {started.leader_id}"):
+    try:
         return _schema("leader-started-v1").encode(values.leader_started_to_plain(started))
+    except _NOT_ENCODED as error:
+        raise _not_encoded(f"the start of leader {started.leader_id}", error) from error
+
+
+def encode_retained(retained: Retained) -> bytes:
+    """Return a Retained record."""
+    try:
+        return _schema("retained-v1").encode(values.retained_to_plain(retained))
+    except _NOT_ENCODED as error:
+        what = f"the giving up of what is archived through {retained.sequence}"
+        raise _not_encoded(what, error) from error
 
 
 def seal_outcome(
@@ -260,13 +278,15 @@ def seal_outcome(
     from the same log gets the same chain.
     """
     schema = _compiled("outcome-v1")
-    with _encoding(f"the outcome of sequence {outcome.sequence}"):
+    try:
         decision = schema.encode_tail(outcome)
         digest = _sha256(previous_hash + decision)
         head = {"epoch": epoch, "node": node, "previous_hash": previous_hash, "hash": digest}
         start = schema.prefix + write_long(epoch) + write_text(node)
         record = start + write_bytes(previous_hash) + write_bytes(digest) + decision
         return values.with_head(outcome, head), record
+    except _NOT_ENCODED as error:
+        raise _not_encoded(f"the outcome of sequence {outcome.sequence}", error) from error
 
 
 def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
@@ -323,6 +343,9 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
         if schema.name == "LeaderStarted":
             started: LeaderStarted = values.leader_started_to_value(schema.decode(value))
             return started
+        if schema.name == "Retained":
+            retained: Retained = values.retained_to_value(schema.decode(value))
+            return retained
         head, decision, tail = schema.decode_parts(value)
     except Exception as error:  # fastavro raises nearly every kind on broken bytes
         raise CorruptLog(f"broken {schema.name} record: {_brief(error)}") from error

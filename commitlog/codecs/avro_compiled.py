@@ -139,7 +139,6 @@ class Compiler:
         self._sorted_pairs = sorted_pairs
         self._named: dict[str, Any] = {}
         self._made: set[str] = set()
-        self._lines: list[str] = []
         self._scope: dict[str, Any] = {
             "write_long": write_long,
             "write_text": write_text,
@@ -153,19 +152,34 @@ class Compiler:
     def compile(self, schema: Mapping[str, Any]) -> tuple[Encode, Decode]:
         """Return what writes and what reads values of a record schema."""
         name = self._record(schema)
-        exec("\n".join(self._lines), self._scope)  # noqa: S102
-        write, read = self._scope[f"write_{name}"], self._scope[f"read_{name}"]
+        scope, write, read = self._scope, f"write_{name}", f"read_{name}"
 
         def encode(value: Any) -> bytes:
             pieces: list[bytes] = []
-            write(value, pieces.append)
+            scope[write](value, pieces.append)
             return b"".join(pieces)
 
         def decode(data: bytes, at: int) -> tuple[Any, int, int]:
-            found = read(data, at)
+            found = scope[read](data, at)
             return found if len(found) == 3 else (*found, 0)
 
         return encode, decode
+
+    def _define(self, name: str, parameters: str, body: list[str]) -> None:
+        """Have a function that is compiled when it is called first.
+
+        Most programs write and read a few of the many kinds of records, and a writer's first
+        commit would wait for all of them.
+        """
+        scope = self._scope
+        source = "\n".join([f"def {name}({parameters}):", *_indented(body)])
+
+        def compile_and_call(*arguments: Any) -> Any:
+            # The generated functions find each other in this scope at each call.
+            exec(source, scope)  # noqa: S102
+            return scope[name](*arguments)
+
+        scope[name] = compile_and_call
 
     def _record(self, schema: Mapping[str, Any]) -> str:
         """Generate a record's two functions, after those that they call."""
@@ -201,11 +215,8 @@ class Compiler:
             made = f"class_{name}({', '.join(given)})"
         else:
             made = f"({', '.join(f'f_{n}' for n in names)},)"
-        self._lines += [f"def write_{name}(value, add):", *_indented(writing)]
-        self._lines += [
-            f"def read_{name}(data, at):",
-            *_indented([*reading, f"return {made}, {returned}"]),
-        ]
+        self._define(f"write_{name}", "value, add", writing)
+        self._define(f"read_{name}", "data, at", [*reading, f"return {made}, {returned}"])
         return name
 
     def _fields(self, schema: Mapping[str, Any]) -> list[Any]:

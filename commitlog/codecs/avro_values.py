@@ -48,6 +48,8 @@ from commitlog.model.records import (
     PredicateUnchanged,
     ProtocolVersion,
     Recording,
+    Retained,
+    RetainedSegment,
     Status,
     TableAbsent,
     TableVersionIs,
@@ -271,6 +273,10 @@ protocol_version_to_plain, protocol_version_to_value = _converter(ProtocolVersio
 leader_started_to_plain, leader_started_to_value = _converter(LeaderStarted, {})
 genesis_to_plain, genesis_to_value = _converter(
     Genesis, {"domains": _pairs("name", "partition", is_sorted=True)}
+)
+
+retained_to_plain, retained_to_value = _converter(
+    Retained, {"segments": _many(_converter(RetainedSegment, {}))}
 )
 
 CLASSES: Mapping[str, type] = {

@@ -12,7 +12,14 @@ from __future__ import annotations
 
 import hashlib
 
-from commitlog.model.records import Genesis, LeaderStarted, Outcome, OutcomeRecord, Unreadable
+from commitlog.model.records import (
+    Genesis,
+    LeaderStarted,
+    Outcome,
+    OutcomeRecord,
+    Retained,
+    Unreadable,
+)
 
 
 def first_hash(genesis: Genesis) -> bytes:
@@ -41,6 +48,8 @@ class Chain:
             return self._admit_leader(record)
         if isinstance(record, Genesis):
             return self._admit_genesis(record)
+        if isinstance(record, Retained):
+            return self._check_retained(record)
         return record.reason
 
     def _admit_outcome(self, outcome: Outcome) -> str:
@@ -63,6 +72,14 @@ class Chain:
             return f"epoch {leader.epoch} does not follow {self.epoch}"
         self.epoch = leader.epoch
         self.leader = leader
+        return ""
+
+    def _check_retained(self, retained: Retained) -> str:
+        # It extends nothing, so that whoever archives needs no term.
+        if retained.sequence > self.sequence:
+            return f"outcome {retained.sequence} is not there yet, {self.sequence} is the last"
+        if retained.sequence == self.sequence and retained.hash != self.hash:
+            return f"outcome {retained.sequence} has another hash"
         return ""
 
     def _admit_genesis(self, genesis: Genesis) -> str:

@@ -334,7 +334,35 @@ class LeaderStarted:
     started_at_ms: int = 0
 
 
-OutcomeRecord = Genesis | LeaderStarted | Outcome
+@dataclass(frozen=True, slots=True)
+class RetainedSegment:
+    """A part of the archive whose transactions are given up."""
+
+    first_sequence: int
+    last_sequence: int
+    outcomes_digest: bytes
+    """sha256 over every byte of its records, offsets and times included."""
+    transactions_digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Retained:
+    """A decided prefix lies in an archive; the tombstones of its transactions follow.
+
+    Valid if the prefix stands before it. It has no sequence and changes nothing that is decided.
+    """
+
+    sequence: int
+    hash: bytes
+    transactions_offset: int
+    """All transactions before it are in the archive."""
+    segments: tuple[RetainedSegment, ...]
+    version: str
+    """Of the program that archived."""
+    retained_at_ms: int
+
+
+OutcomeRecord = Genesis | LeaderStarted | Outcome | Retained
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,30 +8,36 @@ right before its transactions are named for removal.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from commitlog.adapters.log_records import to_answered, to_submitted
-from commitlog.codecs.avro import decode_outcome_record, encode_leader_started
+from commitlog.codecs.avro import decode_outcome_record, encode_leader_started, encode_retained
 from commitlog.core.chain import Chain, first_hash
 from commitlog.core.replica import Replica
-from commitlog.errors import CorruptLog
+from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import (
     Answered,
     Genesis,
     LeaderStarted,
     Outcome,
     ProtocolVersion,
+    Retained,
+    RetainedSegment,
     Submitted,
 )
 from commitlog.ports import ArchivableLog, RawRecord, Reader
+from commitlog.protocol import retained_key
 from consumers.archive.files import check_segment, read_file, write_file
-from consumers.archive.proof import Archive, Position, Segment
+from consumers.archive.proof import Archive, Position, Segment, digest_of
 from consumers.verify.walk import Walk
 
 SEGMENT_OUTCOMES = 50_000
+APPEND_SECONDS = 60.0
 SEGMENT_BYTES = 128 * 1024 * 1024
 """A segment is closed when it has so much; one record has up to 16 MiB."""
 
@@ -119,16 +125,32 @@ def give_up(
 ) -> None:
     """Name archived transactions for removal from the topic, after proving each segment again.
 
+    First a Retained record in the outcomes topic says what is given up and by which digests it is
+    known, then the tombstones follow; killed in between, the next run says so once more. A leader
+    that runs meanwhile begins a new term, since somebody else wrote.
+
     Only transactions before the first undecided one go, so that the topic is whole from there on.
     The rules that the log began with stay.
+
+    Raises CorruptLog if a segment isn't what was archived, Unavailable if Kafka doesn't take it.
     """
     kept = Archive.open(folder, log.identity(), log.genesis(partition))
     end = kept.end.transactions_offset
     pending = [s for s in kept.segments if not s.given_up and s.transactions.last_offset < end]
-    for number, segment in enumerate(pending):
+    if not pending:
+        return
+    for segment in pending:
         check_segment(kept.folder, segment)
+    _say(log, partition, _retained(pending))
+    for number, segment in enumerate(pending):
+        records = list(read_file(kept.folder, segment.transactions))
+        if digest_of(records) != segment.transactions.digest:
+            raise CorruptLog(
+                f"the archive's file {kept.folder / segment.transactions.name} changed just now. "
+                "Restore it; nothing was given up by it"
+            )
         keys = []
-        for raw in read_file(kept.folder, segment.transactions):
+        for raw in records:
             submitted = to_submitted(partition, *raw)
             is_rule = submitted is None or isinstance(submitted.record, ProtocolVersion)
             if raw.key and not is_rule:
@@ -138,6 +160,46 @@ def give_up(
         kept = kept.with_given_up(segment)
         if on_progress is not None:
             on_progress(number + 1, len(pending))
+
+
+def _retained(segments: Sequence[Segment]) -> Retained:
+    end = segments[-1].end
+    return Retained(
+        end.sequence,
+        bytes.fromhex(end.hash),
+        end.transactions_offset,
+        tuple(
+            RetainedSegment(
+                segment.first_sequence,
+                segment.end.sequence,
+                bytes.fromhex(segment.outcomes.digest),
+                bytes.fromhex(segment.transactions.digest),
+            )
+            for segment in segments
+        ),
+        package_version("lance-commitlog"),
+        time.time_ns() // 1_000_000,
+    )
+
+
+def _say(log: ArchivableLog, partition: int, retained: Retained) -> None:
+    """Append a record to the outcomes topic and wait until Kafka has it."""
+    told: list[Exception | None] = []
+    writer = log.outcomes_writer(partition)
+    deadline = time.monotonic() + APPEND_SECONDS
+    try:
+        value = encode_retained(retained)
+        key = retained_key(retained.sequence)
+        writer.append(key, value, lambda offset, error: told.append(error))
+        while not told and time.monotonic() < deadline:
+            writer.poll(0.1)
+    finally:
+        writer.close()
+    if not told or told[0] is not None:
+        raise Unavailable(
+            f"Kafka did not take the record that says what of partition {partition} is archived; "
+            "nothing was given up. Check the cluster, then retry"
+        ) from (told[0] if told else None)
 
 
 def _close(

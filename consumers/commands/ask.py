@@ -8,7 +8,14 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Unreadable
+from commitlog.model.records import (
+    Answered,
+    Genesis,
+    LeaderStarted,
+    Outcome,
+    Retained,
+    Unreadable,
+)
 from commitlog.model.table import format_table_id
 from consumers import output
 from consumers.commands.options import HERE, AsCsv, AsJson, Limit, Where, connect
@@ -244,6 +251,10 @@ def _record_row(answered: Answered) -> dict[str, Any]:
     if isinstance(record, Genesis):
         what = f"log {record.log}, {record.tables_root}"
         return row | {"kind": "genesis", "status": "genesis", "what": what, "epoch": 0}
+    if isinstance(record, Retained):
+        what = f"transactions before offset {record.transactions_offset} given up to the archive"
+        at = {"epoch": None, "sequence": record.sequence}
+        return row | at | {"kind": "retained", "status": "retained", "what": what}
     assert isinstance(record, Unreadable)
     return row | {"kind": "void", "status": "void", "what": "", "message": record.reason}
 

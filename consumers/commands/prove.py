@@ -155,6 +155,9 @@ def _show(verdict: Verdict) -> None:
     if verdict.not_decided_again:
         gone = f"{verdict.not_decided_again} were decided on files that are gone since"
         output.print_check(Kind.DECISION, "warn", f"{gone}; they were taken as the log has them")
+    if verdict.unattributed:
+        text = f"{verdict.unattributed} name a principal that no hash covers: not in their content"
+        output.print_check(Kind.TRANSACTION, "warn", text)
     for problem in verdict.problems:
         output.print_check(problem.kind, "fail", problem.message)
     more = verdict.problems_count - len(verdict.problems)

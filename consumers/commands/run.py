@@ -33,6 +33,7 @@ def up(
     kafka_port: int | None = None,
     fsync: bool | None = None,
     tables_root: str | None = None,
+    quotas: str | None = None,
 ) -> None:
     """Run everything on one machine: broker, log, leader, files, index and HTTP server.
 
@@ -51,7 +52,11 @@ def up(
         Embedded broker: write to disk before a commit is acknowledged. [COMMITLOG_FSYNC]
     tables_root
         Where new tables lie (ROOT/tables). [COMMITLOG_TABLES_ROOT]
+    quotas
+        Transactions a second by principal: NAME=RATE,... ("*" is each other one).
+        [COMMITLOG_QUOTAS]
     """
+    from consumers.quotas import Quotas
     from consumers.up import up as run
 
     config = where.load(
@@ -60,9 +65,11 @@ def up(
         kafka_port=kafka_port,
         fsync=fsync,
         tables_root=tables_root,
+        quotas=quotas,
         **http.flags(),
     )
     config.need_root()
+    Quotas.parse(config.quotas)  # refused here rather than by a part of it
     run(config, say=output.note)
 
 
@@ -159,6 +166,7 @@ def committer(
     partition: Partition = 0,
     socket_host: str | None = None,
     socket_port: int | None = None,
+    quotas: str | None = None,
 ) -> None:
     """Decide for a partition, or stand by while another committer does.
 
@@ -169,10 +177,15 @@ def committer(
     socket_port
         Its port; 0 picks one. With several partitions, partition N gets port + N.
         [COMMITLOG_SOCKET_PORT]
+    quotas
+        Transactions a second by principal: NAME=RATE,... ("*" is each other one).
+        [COMMITLOG_QUOTAS]
     """
     from consumers.committer import CommitterOptions, run_committer
+    from consumers.quotas import Quotas
 
-    config = where.load(socket_host=socket_host, socket_port=socket_port)
+    config = where.load(socket_host=socket_host, socket_port=socket_port, quotas=quotas)
+    allowed = Quotas.parse(config.quotas)
     root = config.need_root()
     root.mkdir(parents=True, exist_ok=True)
 
@@ -184,6 +197,7 @@ def committer(
             host=config.socket_host,
             port=config.socket_port + partition if config.socket_port else 0,
             token=config.token,
+            quotas=allowed,
         )
         try:
             run_committer(log, options, stop=stop, on_ready=on_ready)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.core.attribution import principal_in_content
 from commitlog.core.machine import Machine
 from commitlog.core.replica import Decided, Replica
 from commitlog.errors import (
@@ -23,7 +24,7 @@ from commitlog.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from commitlog.model.records import LeaderStarted, Status
+from commitlog.model.records import LeaderStarted, Status, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.ports import Log
 from consumers.archive.log import ArchivedLog
@@ -34,6 +35,7 @@ from consumers.verify.deciding import Decider
 from consumers.verify.files import Files
 from consumers.verify.findings import Kind, Problem, Verdict
 from consumers.verify.iceberg import check_metadata
+from consumers.verify.retention import compare, explained
 from consumers.verify.state import State
 from consumers.verify.versions import Versions
 from consumers.verify.walk import Walk, new_replica
@@ -178,6 +180,8 @@ class _Check:
             walk.extend()
             self._read()
         if walk.problem is not None:
+            if walk.problem.kind is Kind.TRANSACTION and not isinstance(self._log, ArchivedLog):
+                walk.problem = explained(walk.problem, self._log, self._partition)
             verdict.found([walk.problem])
         elif self._files is not None:
             self._compare_what_follows(self._files)
@@ -221,6 +225,7 @@ class _Check:
         walk, terms = self._walk, self._walk.terms
         for batch in walk.batches():
             self._terms.extend(leader for leader, _ in terms)
+            self._compare_retained()
             for decided in batch:
                 if not self._take(decided):
                     return
@@ -251,6 +256,7 @@ class _Check:
                 self._walk.problem = Problem(kind, text, outcome.sequence)
                 self._walk.sequence = outcome.sequence - 1
                 return False
+        self._check_principal(decided)
         verdict.outcomes += 1
         verdict.committed += outcome.status is Status.COMMITTED
         return True
@@ -286,6 +292,30 @@ class _Check:
                     f"of its first {leader.sequence} outcomes"
                 )
                 self._verdict.found([Problem(Kind.STATE, text, leader.sequence)])
+
+    def _check_principal(self, decided: Decided) -> None:
+        """Compare whom a record names with whom its content does, which the chain covers."""
+        record, sequence = decided.submitted.record, decided.outcome.sequence
+        if not isinstance(record, Transaction):
+            return
+        named = principal_in_content(record)
+        if named is None:
+            self._verdict.unattributed += bool(record.principal)
+        elif named != record.principal:
+            text = (
+                f"the transaction of outcome {sequence} says that {record.principal!r} submitted "
+                f"it, and its content, which the chain covers, that {named!r} did"
+            )
+            self._verdict.found([Problem(Kind.TRANSACTION, text, sequence)])
+
+    def _compare_retained(self) -> None:
+        """Compare what was given up with what the archive has of it."""
+        for retained, offset in self._walk.retained:
+            self._verdict.retained = retained.sequence
+            if isinstance(self._log, ArchivedLog):
+                archive = self._log.archive(self._partition)
+                self._verdict.found(compare(retained, offset, archive))
+        self._walk.retained.clear()
 
     def _compare_head(self, expected: Witness, digest: str) -> None:
         if not digest.startswith(expected.hash.lower()):

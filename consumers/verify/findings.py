@@ -17,7 +17,8 @@ class Kind(StrEnum):
     CHAIN = "chain"
     """The outcomes topic: a hash, an order, a record that is missing."""
     TRANSACTION = "transaction"
-    """The transaction that an outcome answers is missing or isn't the one that was decided."""
+    """The transaction that an outcome answers is missing or isn't the one that was decided, or
+    names another principal than its content does."""
     END = "end"
     """Somebody remembers more of the log, or other outcomes, than it has."""
     DECISION = "decision"
@@ -73,6 +74,8 @@ class Verdict:
     decided_again: int = 0
     not_decided_again: int = 0
     """Transactions that were decided on files which are gone since."""
+    unattributed: int = 0
+    """Transactions whose principal no hash covers: their content doesn't name it."""
     versions: int = 0
     """Manifests that were compared with the log."""
     files: int = 0
@@ -83,6 +86,8 @@ class Verdict:
     """Rows of the version index that were compared."""
     archived: int = 0
     """Outcomes of which the archive was proven."""
+    retained: int = 0
+    """The last outcome of which the log says that its transaction was given up to an archive."""
     resumed_at: int = 0
     """The sequence that an interrupted run had come to; 0: this one began at Genesis."""
     problems: list[Problem] = field(default_factory=list)
@@ -127,7 +132,7 @@ class Verdict:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
         """Return what `to_json` made an object of."""
-        values = {name: data[name] for name in cls.__slots__}
+        values = {name: data[name] for name in cls.__slots__ if name in data}
         values["problems"] = [
             Problem(**{**problem, "kind": Kind(problem["kind"])}) for problem in data["problems"]
         ]

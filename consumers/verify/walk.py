@@ -22,7 +22,14 @@ from typing import Protocol
 from commitlog.core.chain import Chain
 from commitlog.core.replica import Decided, Replica
 from commitlog.errors import CorruptLog, Unavailable
-from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Submitted
+from commitlog.model.records import (
+    Answered,
+    Genesis,
+    LeaderStarted,
+    Outcome,
+    Retained,
+    Submitted,
+)
 from commitlog.ports import Reader
 from consumers.verify.findings import Kind, Problem
 
@@ -64,6 +71,8 @@ class Walk:
         """What ended the walk before the log's end."""
         self.terms: list[tuple[LeaderStarted, int]] = []
         """Valid terms that began since this was emptied last, with their offsets."""
+        self.retained: list[tuple[Retained, int]] = []
+        """What the log says was given up, since this was emptied last, with the offsets."""
         self.sequence = replica.chain.sequence
         """The last outcome that was handed out with its transaction."""
         self._suspect: Problem | None = None
@@ -138,6 +147,8 @@ class Walk:
                 self._stop(expected, answered.offset, f"{void}: the start of its term is missing")
             elif record.epoch == chain.epoch and record.sequence >= expected:
                 self._suspicious(expected, answered.offset, void)
+        elif isinstance(record, Retained) and not void:
+            self._judge_retained(record, expected, answered.offset)
         elif void and not isinstance(record, Genesis):
             self._suspicious(expected, answered.offset, void, is_strange=True)
 
@@ -165,6 +176,13 @@ class Walk:
             )
             return
         self._suspect = None
+
+    def _judge_retained(self, retained: Retained, expected: int, offset: int) -> None:
+        if self._hash_of(retained.sequence) in (b"", retained.hash):
+            self.retained.append((retained, offset))
+        else:
+            text = f"what was given up ends with another outcome {retained.sequence}"
+            self._suspicious(expected, offset, text, is_strange=True)
 
     def _hash_of(self, sequence: int) -> bytes:
         return next((found for number, found in self._hashes if number == sequence), b"")

@@ -27,6 +27,7 @@ from tests.golden.records import (
     LEADER_STARTED,
     OUTCOME,
     PROTOCOL_VERSION,
+    RETAINED,
     TRANSACTION,
 )
 
@@ -35,6 +36,7 @@ RELEASED = {
     "leader-started-v1": "559638006f545ae1",
     "outcome-v1": "555dfcdc2d21409d",
     "protocol-version-v1": "3c593c737fe8ccec",
+    "retained-v1": "a554efd8c1acf6ee",
     "transaction-v1": "829f9a0767bc85cb",
 }
 """Fingerprints as records carry them. A line is added with a new schema file, never changed."""
@@ -83,7 +85,11 @@ def test_schemas_document_every_field(name: str) -> None:
 def test_schemas_have_the_fields_of_the_values() -> None:
     records = _records_by_name()
     kinds: list[type] = [
-        type(each) for each in (PROTOCOL_VERSION, GENESIS, LEADER_STARTED, *TRANSACTION.expects)
+        type(each)
+        for each in (
+            *(PROTOCOL_VERSION, GENESIS, LEADER_STARTED, RETAINED, *RETAINED.segments),
+            *TRANSACTION.expects,
+        )
     ]
     kinds += [type(operation) for operation in TRANSACTION.operations]
     assert set(Operation.__args__) <= set(kinds), "the golden transaction has each operation"
@@ -138,6 +144,7 @@ def test_frozen_bytes_are_still_read() -> None:
     assert avro.decode_outcome_record(frozen("genesis-v1")) == GENESIS
     assert avro.decode_outcome_record(frozen("leader-started-v1")) == LEADER_STARTED
     assert avro.decode_outcome_record(frozen("outcome-v1")) == OUTCOME
+    assert avro.decode_outcome_record(frozen("retained-v1")) == RETAINED
 
 
 @pytest.mark.parametrize("name", RELEASED)

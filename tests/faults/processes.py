@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.kafka import KafkaLog
-from commitlog.model.records import LeaderStarted, Outcome
+from commitlog.core.chain import Chain
+from commitlog.model.records import Outcome
 from consumers.broker import EmbeddedBroker
 from tests.faults.proxy import Proxy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOG = "commitlog"
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 END_SECONDS = 30.0
 AGAIN_SECONDS = 0.3
 """How long a process that died stays dead, as under a supervisor."""
@@ -148,6 +149,9 @@ class Cluster:
         servers = self.proxy.bootstrap_servers
         self.log = KafkaLog.connect(servers, LOG, {"client.id": "auditor"}, timeout_seconds=60)
         self.genesis = self.log.create(tables_root=str(folder / "tables"))
+        self._outcomes = self.log.read_outcomes(0)
+        self._chain = Chain()
+        self._decided_by = ""
         self.committers = [Committer(f"c{n}", folder, servers) for n in range(committers)]
         self.writers = [Writer(f"w{n}", folder, servers) for n in range(writers)]
         self._closing = threading.Event()
@@ -162,17 +166,23 @@ class Cluster:
     def restart_broker(self) -> None:
         """Start the broker again where it was."""
         self.broker = EmbeddedBroker.start(
-            self.folder, port=self.broker.port, settings=self._settings, timeout_seconds=120
+            self.folder,
+            port=self.broker.port,
+            settings=self._settings,
+            timeout_seconds=START_SECONDS,
         )
 
     def leader(self, *, has_decided: bool = False) -> Committer | None:
-        """Return the committer that leads by the newest records of the log."""
-        kinds = Outcome if has_decided else Outcome | LeaderStarted
-        for answered in reversed(self.log.last_outcome_records(0, 5)):
-            if isinstance(answered.record, kinds):
-                node = answered.record.node
-                return next((c for c in self.committers if c.node == node), None)
-        return None
+        """Return the committer of the newest valid term, or of the last valid outcome."""
+        end = self._outcomes.end_offset()
+        while self._outcomes.position() < end:
+            for answered in self._outcomes.poll(timeout_seconds=0.1):
+                record = answered.record
+                if not self._chain.admit(record) and isinstance(record, Outcome):
+                    self._decided_by = record.node
+        started = self._chain.leader
+        node = self._decided_by if has_decided or started is None else started.node
+        return next((c for c in self.committers if c.node == node), None)
 
     def await_leader(
         self, other_than: Committer | None = None, *, has_decided: bool = False
@@ -204,6 +214,7 @@ class Cluster:
         for child in self.children:
             child.send(signal.SIGCONT)
             child.close()
+        self._outcomes.close()
         self.log.close()
         self.broker.resume()
         self.broker.kill()

@@ -43,6 +43,8 @@ from commitlog.model.records import (
     PredicateUnchanged,
     ProtocolVersion,
     Recording,
+    Retained,
+    RetainedSegment,
     Status,
     TableAbsent,
     TableVersionIs,
@@ -137,6 +139,17 @@ GENESIS = Genesis(
     tables_root="file:///tables",
     created_at_ms=1_700_000_000_000,
 )
+RETAINED = Retained(
+    sequence=41,
+    hash=HASH,
+    transactions_offset=40,
+    segments=(
+        RetainedSegment(1, 20, HASH, HASH[::-1]),
+        RetainedSegment(21, 41, HASH[::-1], HASH),
+    ),
+    version="0.1.0",
+    retained_at_ms=1_700_000_000_000,
+)
 LEADER_STARTED = LeaderStarted(
     epoch=3,
     node="127.0.0.1:4444",
@@ -213,6 +226,7 @@ ENCODED = {
     "genesis-v1": avro.encode_genesis(GENESIS),
     "leader-started-v1": avro.encode_leader_started(LEADER_STARTED),
     "outcome-v1": OUTCOME_BYTES,
+    "retained-v1": avro.encode_retained(RETAINED),
 }
 """What this program makes of the values above, by schema."""
 

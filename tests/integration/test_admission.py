@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import lance
 import pytest
 
+import tests.service
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Append, Fate
 from commitlog.client import runtime
+from commitlog.client.caller import Caller, acting_for
 from commitlog.errors import Overloaded
 from commitlog.protocol import outcomes_topic
 from consumers import guards
+from consumers.committer import CommitterOptions
+from consumers.quotas import Quotas
 from tests.service import SCHEMA, Service, rows, service
 
 SETTLED_SECONDS = 60.0
@@ -103,6 +108,48 @@ def test_a_client_that_is_patient_goes_on_when_it_may(running: Service) -> None:
     release(running)
     # It waits for the rest of its pause by itself.
     assert running.client.append("t", rows(5)).version == sent + 2
+
+
+def test_a_principal_over_its_quota_pauses_wherever_it_sends_from_and_others_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards, "PULSE_SECONDS", 0.05)
+    monkeypatch.setattr(runtime, "OVERLOAD_PATIENCE_SECONDS", 0.0)
+    quotas = Quotas({"greedy": 0.2})
+    options = partial(CommitterOptions, quotas=quotas)
+    monkeypatch.setattr(tests.service, "CommitterOptions", options)
+    with service(tmp_path) as made:
+        made.client.create_table("t", SCHEMA)
+        first, second = (
+            CommitLog(lambda: MemoryLog(made.cluster), principal="greedy") for _ in range(2)
+        )
+        second.append("t", rows(1))  # connected, and told of what the first one does
+        number = 1
+        deadline = time.monotonic() + SETTLED_SECONDS
+        refused: list[Overloaded] = []
+        for client in (first, second):
+            while len(refused) < 1 + (client is second):
+                assert time.monotonic() < deadline, "nobody stopped it"
+                number += 1
+                try:
+                    client.append("t", rows(number))
+                except Overloaded as error:
+                    refused.append(error)
+        for one in refused:
+            assert "'greedy' may have 0.2 transactions decided a second" in str(one)
+            assert 0 < one.retry_after_seconds <= 60
+        before = transactions(made)
+        with pytest.raises(Overloaded):
+            first.append("t", rows(0))
+        assert transactions(made) == before, "what was refused was not appended"
+        # The same client in another name: as a server has many.
+        with acting_for(Caller("modest")):
+            assert first.append("t", rows(0)).status == "committed"
+        assert made.client.append("t", rows(0)).status == "committed"
+        paused = made.client.runtime().request(0, "status")["paused_principals"]
+        assert paused.keys() == {"greedy"}
+        first.close()
+        second.close()
 
 
 def test_with_much_undecided_each_writer_gets_less() -> None:

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from commitlog.adapters.log_records import to_submitted
 from commitlog.adapters.memory import MemoryLog
-from commitlog.errors import CorruptLog, WrongLog
-from commitlog.model.records import Outcome
+from commitlog.adapters.memory_cluster import Fate
+from commitlog.codecs.avro import encode_transaction
+from commitlog.errors import CorruptLog, Unavailable, WrongLog
+from commitlog.model.records import Outcome, Retained, Transaction
 from commitlog.ports import Log
 from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers.archive import writer
+from consumers.archive.files import check_segment, read_file, write_file
 from consumers.archive.log import FOLDER, with_archive
 from consumers.archive.proof import PROOF, Archive
 from consumers.archive.writer import Written, archive, give_up
+from consumers.commands import ask
 from consumers.replay import Options as ReplayOptions
 from consumers.replay import replay
 from consumers.verify import Kind, Options, Verdict, files, verify
 from tests.benchmarks.verify_cost import Generator, append_to, create
-from tests.service import Service
+from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
 
@@ -135,6 +142,112 @@ def test_what_was_given_up_is_read_from_the_archive(made: Service, tmp_path: Pat
     built = replay(together, 0, ReplayOptions(tmp_path / "new", made.root))
     assert built.problems == []
     assert built.equal_bytes > 10
+
+
+def test_the_log_says_what_it_gave_up_before_it_is_gone(made: Service, tmp_path: Path) -> None:
+    alone, together, _ = gave_up(made, tmp_path)
+    last = alone.last_outcome_records(0)[0].record
+    assert isinstance(last, Retained)
+    [segment] = opened(alone, tmp_path / FOLDER).segments
+    assert (last.sequence, last.hash.hex()) == (COUNT, segment.end.hash)
+    assert last.transactions_offset == segment.end.transactions_offset
+    [named] = last.segments
+    assert named.transactions_digest.hex() == segment.transactions.digest
+    shown = ask._record_row(alone.last_outcome_records(0)[0])
+    assert (shown["kind"], shown["sequence"]) == ("retained", COUNT)
+    assert log_of(together).retained == COUNT
+    assert "name the root that has it (--root)" in log_of(alone).problem
+
+
+class Killed(BaseException):
+    """What a test ends a run with."""
+
+
+@pytest.mark.parametrize("step", ["said", "tombstoned", "half"])
+def test_a_run_that_is_killed_between_the_steps_is_done_again(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    log, folder = Copy(made.log).log, tmp_path / FOLDER
+    for through in (9, 16, COUNT):
+        archive(log, 0, folder, through=through)
+    tombstone, calls = log.tombstone, 0
+
+    def dying(partition: int, keys: Sequence[bytes]) -> None:
+        nonlocal calls
+        calls += 1
+        if step == "said" or (step == "half" and calls == 2):
+            tombstone(partition, keys[: calls - 1])
+            raise Killed
+        tombstone(partition, keys)
+        if step == "tombstoned":
+            raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(log, "tombstone", dying, raising=False)
+        with pytest.raises(Killed):
+            give_up(log, 0, folder, Written(0))
+    compact(log)
+    together = with_archive(log, tmp_path)
+    between = log_of(together)
+    assert (between.problems, between.retained) == ([], COUNT)
+    assert replay(together, 0, ReplayOptions(tmp_path / "between", made.root)).problems == []
+    give_up(log, 0, folder, Written(0))
+    compact(log)
+    assert in_topic(log) == [0]
+    assert all(segment.given_up for segment in opened(log, folder).segments)
+    verdict = log_of(with_archive(log, tmp_path))
+    assert (verdict.problems, verdict.outcomes) == ([], COUNT)
+
+
+def test_nothing_goes_before_the_log_says_so(made: Service, tmp_path: Path) -> None:
+    log, folder = Copy(made.log).log, tmp_path / FOLDER
+    archive(log, 0, folder)
+    before = in_topic(log)
+    log.cluster.on_append = lambda append: Fate.REFUSE
+    with pytest.raises(Unavailable, match="nothing was given up"):
+        give_up(log, 0, folder, Written(0))
+    compact(log)
+    assert in_topic(log) == before
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_archive_that_is_another_than_the_log_says_is_found(
+    made: Service, tmp_path: Path, lost: bool
+) -> None:
+    """Also one that is whole by itself, forged with its proof: here, who asked."""
+    log, _, _ = gave_up(made, tmp_path)
+    kept = opened(log, tmp_path / FOLDER)
+    [segment] = kept.segments
+    forged = []
+    for raw in read_file(kept.folder, segment.transactions):
+        submitted = to_submitted(0, *raw)
+        assert submitted is not None
+        if isinstance(submitted.record, Transaction):
+            other = replace(submitted.record, principal="mallory")
+            raw = raw._replace(value=encode_transaction(other))
+        forged.append(raw)
+    name = segment.transactions.name
+    written = replace(segment, transactions=write_file(kept.folder, name, forged))
+    check_segment(kept.folder, written)
+    kept._saved(() if lost else (written,))
+    problem = log_of(with_archive(log, tmp_path)).problems[0]
+    assert problem.kind is Kind.ARCHIVE
+    said = "has no such segment" if lost else "its transactions are others than the log says"
+    assert said in problem.message
+
+
+def test_a_leader_goes_on_over_what_is_given_up_meanwhile(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA)
+        running.client.append("t", rows(1))
+        folder = tmp_path / FOLDER
+        archive(running.log, 0, folder)
+        give_up(running.log, 0, folder, Written(0))
+        for number in range(2, 6):
+            assert running.client.append("t", rows(number)).version == number + 1
+        compact(running.log)
+        verdict = log_of(with_archive(running.log, tmp_path))
+        assert (verdict.problems, verdict.retained) == ([], 3)
 
 
 def test_giving_up_twice_changes_nothing(made: Service, tmp_path: Path) -> None:

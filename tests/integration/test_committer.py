@@ -166,6 +166,18 @@ def test_expectations_are_checked_where_the_order_is_made(running: Service) -> N
     assert done.version == 2
 
 
+def test_an_expectation_that_fails_is_told_at_once(running: Service) -> None:
+    t = table(running)
+    running.client.append(t, rows(2)).raise_for_conflict()
+    asked = running.log.read_transactions(0).end_offset
+    before = asked()
+    stale = [TableVersionIs(("ns", "t"), 1)]
+    appended = running.client.append(t, rows(1), expects=stale)
+    assert (appended.code, asked()) == (Code.EXPECTATION_FAILED, before + 1)
+    deleted = running.client.delete(t, "true", expects=stale)
+    assert (deleted.code, asked()) == (Code.EXPECTATION_FAILED, before + 2)
+
+
 def test_names_and_locations_are_taken_once(running: Service, tmp_path: Path) -> None:
     t = table(running)
     with pytest.raises(TableAlreadyExists):

@@ -6,18 +6,24 @@ import dataclasses
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import lance
 import pytest
 
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.codecs.avro import decode_log_record, encode_transaction
+from commitlog.core.attribution import PRINCIPAL_PROPERTY
 from commitlog.errors import NoSuchTable
-from commitlog.model.records import Outcome, Status
+from commitlog.model.records import Outcome, Status, Transaction
 from consumers.verify import Kind, Options, Verdict, check, files, verify, walk
 from consumers.verify.witnesses import Witness
-from tests.service import Service, rows
-from tests.tampering import Copy, flip, swap
+from tests.service import SCHEMA, Service, rows, service
+from tests.tampering import Copy, flip, swap, with_value
 from tests.verified import ORDERS, filled_service, place
 
 
@@ -129,6 +135,51 @@ def test_a_start_of_a_term_that_is_missing_is_noticed(copy: Copy) -> None:
     verdict = log_of(copy)
     assert verdict.first_bad_sequence == end
     assert "term is missing" in verdict.problem
+
+
+@pytest.fixture(scope="module")
+def signed(tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """A log of which Alice committed outcomes 2 and 3, and somebody without a name outcome 4."""
+    with service(tmp_path_factory.mktemp("signed")) as running:
+        with CommitLog(lambda: MemoryLog(running.cluster), principal="alice") as alice:
+            alice.create_table("t", SCHEMA)
+            alice.append("t", rows(1))
+        running.client.append("t", rows(2))
+    return running
+
+
+def with_record(copied: Copy, sequence: int, **changes: Any) -> Copy:
+    """Change a transaction's record and nothing else."""
+    at = copied.transaction_of(sequence)
+    stored = copied.transactions[at]
+    record = decode_log_record(stored.key, stored.value or b"")
+    assert isinstance(record, Transaction)
+    copied.transactions[at] = with_value(stored, encode_transaction(replace(record, **changes)))
+    return copied
+
+
+@pytest.mark.parametrize("sequence", [2, 3])
+@pytest.mark.parametrize("name", ["mallory", "", "Alice"])
+def test_an_edited_principal_is_named(signed: Service, sequence: int, name: str) -> None:
+    verdict = log_of(with_record(Copy(signed.log), sequence, principal=name))
+    [problem] = verdict.problems
+    assert (problem.kind, verdict.first_bad_sequence) == (Kind.TRANSACTION, sequence)
+    assert f"{name!r} submitted it" in problem.message
+    assert "that 'alice' did" in problem.message
+
+
+def test_a_principal_is_edited_with_its_content_in_vain(signed: Service) -> None:
+    named = ((PRINCIPAL_PROPERTY, "mallory"),)
+    for properties in (named, ()):
+        edited = with_record(Copy(signed.log), 3, principal="mallory", properties=properties)
+        assert log_of(edited).first_bad_sequence == 3
+
+
+def test_what_names_a_principal_outside_of_its_content_only_is_counted(signed: Service) -> None:
+    whole = log_of(Copy(signed.log))
+    assert (whole.problems, whole.unattributed) == ([], 0)
+    made_up = log_of(with_record(Copy(signed.log), 4, principal="mallory"))
+    assert (made_up.problems, made_up.unattributed) == ([], 1)
 
 
 def test_a_lost_tail_of_transactions_is_named(copy: Copy) -> None:

@@ -19,6 +19,7 @@ from commitlog.adapters.memory_cluster import Fate
 from commitlog.client.connection import Anchor
 from commitlog.client.fallback import chain_at
 from commitlog.client.runtime import RuntimeSettings
+from commitlog.codecs.avro import encode_leader_started
 from commitlog.model.records import Code, Genesis, LeaderStarted, Submitted
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
 
@@ -127,6 +128,19 @@ def test_the_fallback_heeds_no_record_of_a_deposed_leader(
         ticket.result(1)
     leader.paused.clear()
     assert ticket.result(10, wait="committed").status is Status.COMMITTED
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_void_records_at_the_end_hide_no_leader(
+    client: CommitLog, log: MemoryLog, leader: FakeLeader, count: int
+) -> None:
+    """Campaigns that were lost name somebody who doesn't lead; nothing else may follow them."""
+    for number in range(count):
+        lost = LeaderStarted(1, "127.0.0.1:1", str(number), 0, bytes(32), bytes(32))
+        leader._append(f"leader/1/{number}", encode_leader_started(lost))
+    with CommitLog(lambda: log, settings=QUICK) as other:
+        assert other.table("a$t").version == 1
+        assert other.submit("a$t", _append(client, 1)).result(30, wait="committed").version == 2
 
 
 def test_a_hundred_are_in_flight_at_once(client: CommitLog) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import lance
 import pytest
 
+from commitlog.adapters.storage import LocalStore
 from commitlog.client.snapshot import Snapshot
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
@@ -19,6 +24,7 @@ from tests.service import SCHEMA, Service, rows, service
 from tests.unit.iceberg_examples import create_updates
 
 STEPS = 5
+TIMEOUT_SECONDS = 60.0
 ICE = ("shop", "ice")
 
 
@@ -74,12 +80,50 @@ def test_both_tables_of_a_transaction_are_there_or_neither(shop: Service, head: 
         snapshot = shop.client.snapshot(position)
         assert snapshot.positions == {0: position}
         if "shop$ice" in snapshot.tables:
-            lance, ice = steps(snapshot)
-            assert lance == ice
+            rows_there, ice = steps(snapshot)
+            assert rows_there == ice
             seen.append(ice)
     assert sorted(set(seen)) == list(range(STEPS + 1))
     assert seen == sorted(seen, reverse=True)
     assert steps(shop.client.snapshot()) == (STEPS, STEPS)
+
+
+def test_two_tables_are_opened_as_of_a_commit_while_one_of_them_has_no_file_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By path they may differ meanwhile; a snapshot shows both as the log has them, or waits."""
+    with service(tmp_path) as running:
+        client = running.client
+        for name in ("a", "b"):
+            client.create_table(name, SCHEMA)
+        late = str(running.location("b"))
+        is_held = threading.Event()
+        is_held.set()
+        create = LocalStore.create
+
+        def failing(store: LocalStore, path: str, data: bytes) -> bool:
+            if is_held.is_set() and store._root == late:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return create(store, path, data)
+
+        monkeypatch.setattr(LocalStore, "create", failing)
+        with client.transact(wait="committed") as both:
+            for name in ("a", "b"):
+                both.append(name, rows(1))
+        assert both.outcome is not None
+        snapshot = client.snapshot(both.outcome.sequence)
+        before = client.snapshot(both.outcome.sequence - 1)
+
+        def count(name: str) -> int:
+            return int(snapshot.open(name).count_rows())
+
+        with ThreadPoolExecutor() as pool:
+            counts = [pool.submit(count, name) for name in ("a", "b")]
+            assert counts[0].result(TIMEOUT_SECONDS) == 1
+            assert lance.dataset(late).count_rows() == 0, "by path it is as before"
+            assert [before.open(name).count_rows() for name in ("a", "b")] == [0, 0]
+            is_held.clear()
+            assert counts[1].result(TIMEOUT_SECONDS) == 1
 
 
 def test_an_index_says_the_same_as_the_log(shop: Service, head: int, index: str) -> None:

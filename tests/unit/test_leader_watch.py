@@ -1,0 +1,103 @@
+"""Does a standby take the place of a leader that is gone, and leave one alone that just won?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from commitlog.model.records import LeaderStarted
+from consumers import leader_watch
+from consumers.answers import Answers
+
+LOG_ID = "an id"
+OWN = "127.0.0.1:1"
+WAIT_SECONDS = 60.0
+
+
+class Standby:
+    """A session that follows a log in which one leader started, and the thread that stands by."""
+
+    def __init__(self, node: str, stop: threading.Event | None = None) -> None:
+        """Stand by at once."""
+        started = LeaderStarted(1, node, "x", 0, b"", b"")
+        self.follower = SimpleNamespace(
+            replica=SimpleNamespace(chain=SimpleNamespace(leader=started))
+        )
+        self.follows = threading.Event()
+        self.looks_again = threading.Event()
+        self.stands = threading.Event()
+        self.stop = stop or threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def follow(self, timeout_seconds: float) -> None:
+        self.follows.set()
+        self.stop.wait(0.01)
+
+    def catch_up(self) -> None:
+        self.looks_again.set()
+
+    def _run(self) -> None:
+        session: Any = self
+        leader_watch.stand_by(session, self.stop, node=OWN, log_id=LOG_ID, token="")
+        self.stands.set()
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    async def nobody(method: str, params: dict[str, Any]) -> None:
+        return None
+
+    made = Answers(
+        identity={"log": "commitlog", "log_id": LOG_ID, "partition": 0},
+        handler=nobody,
+        finder=lambda transaction_id, through: None,
+    )
+    yield made
+    made.close()
+
+
+def test_one_that_answers_and_does_not_lead_yet_has_time_to_begin(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = 12_345.0
+    monkeypatch.setattr(leader_watch, "BEGINNING_SECONDS", (long, long))
+    waits: list[float] = []
+    node = answers.start()
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if timeout == long:  # it waits for who won; now that one begins
+                waits.append(timeout)
+                answers.begin_term(1, node, 0, "")
+                return super().wait(0.0)
+            return super().wait(timeout)
+
+    standby = Standby(node, Stop())
+    assert standby.follows.wait(WAIT_SECONDS)
+    assert waits == [long]
+    assert not standby.stands.is_set()
+    answers.end_term()
+    assert standby.stands.wait(WAIT_SECONDS), "whose term ends is followed by another one"
+    assert waits == [long], "at once"
+
+
+@pytest.mark.parametrize("node", ["127.0.0.1:2", OWN])
+def test_nobody_waits_for_one_that_is_gone(node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leader_watch, "BEGINNING_SECONDS", (1e6, 1e6))
+    standby = Standby(node)
+    assert standby.stands.wait(WAIT_SECONDS)
+    assert not standby.follows.is_set()
+
+
+def test_one_that_never_begins_is_waited_for_once(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_watch, "BEGINNING_SECONDS", (0.0, 0.0))
+    standby = Standby(answers.start())
+    assert standby.stands.wait(WAIT_SECONDS)
+    assert not standby.follows.is_set()
