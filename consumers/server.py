@@ -31,6 +31,7 @@ from consumers.openapi.routes import openapi_routes
 from consumers.security.guard import Guard
 from consumers.security.identity import Security
 from consumers.security.limits import Limits, LimitSettings
+from consumers.server_heads import LimitedHeads
 
 SHUTDOWN_SECONDS = 3
 _STARTUP_SECONDS = 20.0
@@ -125,6 +126,9 @@ def serve(
         access_log=False,
         lifespan="off",
         ws="none",
+        http=LimitedHeads,
+        # The other loop is no faster here, and another one than everything else runs on.
+        loop="asyncio",
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         **_tls_of(settings.tls),

@@ -42,6 +42,7 @@ from consumers.iceberg.rest import iceberg_routes
 from consumers.namespace.routes import routes
 from consumers.namespace.service import Settings
 from consumers.server import ServerSettings, make_app
+from consumers.server_heads import LimitedHeads
 
 START_SECONDS = 20.0
 LATE_SECONDS = 0.5
@@ -123,7 +124,9 @@ class World:
         listener.listen(64)
         self.uri = f"http://127.0.0.1:{listener.getsockname()[1]}"
         self._listener = listener
-        self._server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+        self._server = uvicorn.Server(
+            uvicorn.Config(app, log_level="critical", lifespan="off", http=LimitedHeads)
+        )
         self._http = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
         self._http.start()
         deadline = time.monotonic() + START_SECONDS

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from commitlog.errors import Unavailable
-from consumers.server import make_app
+from consumers.server import ServerSettings, make_app
 
 START_SECONDS = 20
 
@@ -26,9 +26,11 @@ class NoHealth:
 
 
 @contextlib.contextmanager
-def serving_routes(routes: Sequence[BaseRoute]) -> Iterator[str]:
+def serving_routes(
+    routes: Sequence[BaseRoute], settings: ServerSettings | None = None
+) -> Iterator[str]:
     """Serve until the block ends; yields the address, as http://HOST:PORT."""
-    app = make_app(NoHealth(), routes)  # type: ignore[arg-type]
+    app = make_app(NoHealth(), routes, settings)  # type: ignore[arg-type]
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
     config.timeout_graceful_shutdown = 2
     server = uvicorn.Server(config)

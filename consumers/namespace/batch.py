@@ -277,7 +277,7 @@ def _results(
             results.append({"deregister_table": body})
         else:
             assert isinstance(operation, CreateTableVersion)
-            body = _version(service, known.get(operation.table), infos, operation, transaction_id)
+            body = _version(service, known.get(operation.table), infos, operation, outcome)
             results.append({"create_table_version": body})
     return results
 
@@ -287,17 +287,18 @@ def _version(
     known: TableInfo | None,
     infos: dict[TableId, TableInfo | None],
     made: CreateTableVersion,
-    transaction_id: str,
+    outcome: Outcome,
 ) -> dict[str, Any]:
+    transaction_id = outcome.transaction_id
     if known is not None and known.incarnation == made.incarnation:
-        entry = service.made_entry(known.location, made)
+        entry = service.made_entry(known.location, made, outcome)
         if entry is not None:
             return {"transaction_id": transaction_id, "version": entry}
     if made.table not in infos:
         infos[made.table] = service.find(made.table)
     info = infos[made.table]
     if info is not None and info.incarnation == made.incarnation:
-        return version_created(service, info, made, transaction_id)
+        return version_created(service, info, made, outcome)
     # The table was deregistered since, perhaps by this very batch.
     entry = {"version": made.version, "manifest_path": made.manifest_path.split(".manifest-")[0]}
     entry["manifest_path"] = f"{entry['manifest_path']}.manifest"

@@ -7,6 +7,7 @@ another version's and are ignored, as the protocol has it.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -105,6 +106,20 @@ class Call:
         if b'"identity"' not in self.body and b'"context"' not in self.body:
             return self.body
         return json.dumps(_without_caller(self.fields), sort_keys=True).encode()
+
+    @property
+    def digest(self) -> str:
+        """Return what tells one request from another under the same Idempotency-Key."""
+        digest = hashlib.sha256()
+        digest.update(json.dumps([self.operation, self.object_id, sorted(self.query)]).encode())
+        if self.stream is not None:
+            self.stream.seek(0)
+            while piece := self.stream.read(1 << 20):
+                digest.update(piece)
+            self.stream.seek(0)
+        else:
+            digest.update(self.content)
+        return digest.hexdigest()
 
     @property
     def delimiter(self) -> str:

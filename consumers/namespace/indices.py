@@ -54,8 +54,6 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
             f"index_type {request.index_type!r} is none of"
             f" {', '.join(sorted(SCALAR | TEXT | VECTOR))}"
         )
-    if request.name and request.name in _names(service.open(info)):
-        raise TableIndexAlreadyExistsError(f"{info.name} has an index {request.name!r}")
     fields = {
         name: getattr(request, name)
         for name in (_VECTOR_FIELDS if kind in VECTOR else _TEXT_FIELDS)
@@ -63,6 +61,8 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
     }
 
     def work(dataset: lance.LanceDataset) -> Any:
+        if request.name and request.name in _names(dataset):
+            raise TableIndexAlreadyExistsError(f"{info.name} has an index {request.name!r}")
         if kind in VECTOR:
             metric = request.distance_type or "l2"
             return dataset.create_index(request.column, kind, request.name, metric, **fields)
@@ -138,8 +138,12 @@ def drop_index(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(DropTableIndexRequest, {"branch", "index_name"})
     info = service.info(call.table)
     refuse_branch(call, info, request.branch)
-    _need(info, service.open(info), call.index_name)
-    body = commit_natively(service, call, lambda dataset: dataset.drop_index(call.index_name))
+
+    def drop(dataset: lance.LanceDataset) -> None:
+        _need(info, dataset, call.index_name)
+        dataset.drop_index(call.index_name)
+
+    body = commit_natively(service, call, drop)
     return {name: body[name] for name in ("transaction_id",) if name in body}
 
 

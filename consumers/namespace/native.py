@@ -15,10 +15,12 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_namespace import LogNamespace
+from commitlog.client.caller import acting_for
 from commitlog.client.tables import TableInfo
 from commitlog.errors import OutcomeUnknown
+from commitlog.model.records import Outcome, Transaction
 from consumers.namespace.call import Call
-from consumers.namespace.service import Service
+from consumers.namespace.service import BODY_HASH, Service
 
 UNKNOWN = "commit result"
 """In what pylance says when it could not find out whether it committed."""
@@ -28,25 +30,40 @@ _PYLANCE = frozenset({"lance", "pyarrow"})
 def commit_natively(
     service: Service, call: Call, work: Callable[[lance.LanceDataset], Any]
 ) -> dict[str, Any]:
-    """Let pylance change a table; return the transaction and version it committed."""
-    if call.key is not None:
-        raise UnsupportedOperationError(
-            f"{call.operation}: an Idempotency-Key is not supported here yet; leave it out"
-        )
+    """Let pylance change a table; return the transaction and version it committed.
+
+    Under an Idempotency-Key that is done once, in one commit that the key names.
+    """
+    first = service.first_answer(call)
+    if first is not None:
+        return _answered(call, *first)
     info = service.info(call.table)
-    dataset = service.open_managed(info)
+    who = call.caller
+    if call.key is not None:
+        said = (*who.properties, (BODY_HASH, call.digest))
+        who = replace(who, transaction_id=call.key, properties=said)
+    with acting_for(who):
+        dataset = service.open_managed(info)
     before = dataset.version
     try:
         result = work(dataset)
     except Exception as error:
-        raise refused_commit(dataset, error) from error
+        refused = refused_commit(dataset, error)
+        if call.key is not None and (first := service.first_answer(call)) is not None:
+            return _answered(call, *first)  # somebody was faster with the same key
+        raise refused from error
     changed = result if isinstance(result, lance.LanceDataset) else dataset
     body: dict[str, Any] = {"version": changed.version}
     if changed.version != before:
-        call.committed = body["transaction_id"] = service.transaction_id_of(
+        call.committed = body["transaction_id"] = call.key or service.transaction_id_of(
             replace(info, version=changed.version), changed.version
         )
     return body
+
+
+def _answered(call: Call, outcome: Outcome, transaction: Transaction) -> dict[str, Any]:
+    call.committed, call.position = outcome.transaction_id, outcome.sequence
+    return {"version": outcome.version, "transaction_id": transaction.transaction_id}
 
 
 def refused_commit(dataset: lance.LanceDataset, error: Exception) -> Exception:

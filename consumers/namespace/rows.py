@@ -23,7 +23,7 @@ from lance_namespace import (
     UpdateTableRequest,
 )
 
-from commitlog.client.execution import Execution
+from commitlog.client.execution import Execution, noted_counts
 from commitlog.client.rows import MergeOptions
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, TableAlreadyExists
@@ -33,7 +33,7 @@ from commitlog.model.table import TableId
 from consumers.namespace.call import Call, one_of
 from consumers.namespace.first_version import stage_first_version
 from consumers.namespace.native import commit_natively, refuse_branch
-from consumers.namespace.service import Service
+from consumers.namespace.service import BODY_HASH, Service
 from consumers.namespace.staged import Target, read_staged
 from consumers.namespace.tables import declaration
 from consumers.namespace.transactions import visible
@@ -135,12 +135,11 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
             service, call, lambda dataset: lance.write_dataset(rows, dataset, mode="overwrite")
         )
         return {**body, "num_inserted_rows": rows.num_rows}
-    execution = _execution(service, call, info.table_id)
-    outcome = _carried_out(service, call, lambda: execution.append(call.arrow()))
+    outcome, counts = _carried_out(service, call, lambda made: made.append(call.arrow()))
     return {
         "transaction_id": outcome.transaction_id,
         "version": outcome.version,
-        "num_inserted_rows": execution.counts.get("inserted", 0),
+        "num_inserted_rows": counts.get("inserted", 0),
     }
 
 
@@ -175,10 +174,13 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
         request.when_not_matched_by_source_delete_filt,
         use_index=bool(request.use_index),
     )
-    execution = _execution(service, call, info.table_id, seconds(request.timeout))
     on = tuple(request.on)
-    outcome = _carried_out(service, call, lambda: execution.merge_insert(call.arrow(), on, options))
-    counts = execution.counts
+    outcome, counts = _carried_out(
+        service,
+        call,
+        lambda made: made.merge_insert(call.arrow(), on, options),
+        seconds(request.timeout),
+    )
     return {
         "transaction_id": outcome.transaction_id,
         "num_updated_rows": counts.get("updated", 0),
@@ -200,12 +202,11 @@ def update(service: Service, call: Call) -> dict[str, Any]:
                 f"updates holds one [column, expression] per column, not {pair}"
             )
         values[pair[0]] = pair[1]
-    execution = _execution(service, call, info.table_id)
     where = request.predicate or None
-    outcome = _carried_out(service, call, lambda: execution.update(values, where))
+    outcome, counts = _carried_out(service, call, lambda made: made.update(values, where))
     return {
         "transaction_id": outcome.transaction_id,
-        "updated_rows": execution.counts.get("updated", 0),
+        "updated_rows": counts.get("updated", 0),
         "version": outcome.version,
     }
 
@@ -217,8 +218,7 @@ def delete(service: Service, call: Call) -> dict[str, Any]:
     refuse_branch(call, info, request.branch)
     if not request.predicate.strip():
         raise InvalidInputError("predicate is empty; to delete all rows, say `true`")
-    execution = _execution(service, call, info.table_id)
-    outcome = _carried_out(service, call, lambda: execution.delete(request.predicate))
+    outcome, _ = _carried_out(service, call, lambda made: made.delete(request.predicate))
     return {"transaction_id": outcome.transaction_id, "version": outcome.version}
 
 
@@ -231,25 +231,38 @@ def count_rows(service: Service, call: Call) -> int:
     return dataset.count_rows(request.predicate or None)
 
 
-def _execution(
-    service: Service, call: Call, table: TableId, timeout: float = TIMEOUT_SECONDS
-) -> Execution:
-    return Execution(
-        service.log,
-        table,
-        transaction_id=call.key,
-        timeout=timeout,
-    )
+def _carried_out(
+    service: Service,
+    call: Call,
+    work: Callable[[Execution], Outcome],
+    timeout: float = TIMEOUT_SECONDS,
+) -> tuple[Outcome, Mapping[str, int]]:
+    """Change rows until that is committed; return the outcome and how many rows it was.
 
-
-def _carried_out(service: Service, call: Call, work: Callable[[], Outcome]) -> Outcome:
-    began = time.monotonic()
-    outcome = work()
-    service.metrics.outcome(outcome, time.monotonic() - began)
+    Under an Idempotency-Key, the first answer is given again.
+    """
+    first = service.first_decision(call)
+    if first is None or first[0].status is not Status.COMMITTED:
+        execution = Execution(
+            service.log,
+            call.table,
+            transaction_id=call.key,
+            timeout=timeout,
+            properties=[(BODY_HASH, call.digest)] if call.key is not None else [],
+            notes_counts=call.key is not None,
+        )
+        began = time.monotonic()
+        outcome = work(execution)
+        service.metrics.outcome(outcome, time.monotonic() - began)
+        counts = execution.counts
+        # Somebody else may have been faster with the same key.
+        first = service.first_decision(call) if outcome.answers is not None else None
+    if first is not None:
+        outcome, counts = first[0], noted_counts(first[1].properties)
     call.position = outcome.sequence
     if outcome.status is Status.COMMITTED:
         call.committed = outcome.transaction_id
-    return outcome.raise_for_conflict()
+    return outcome.raise_for_conflict(), counts
 
 
 def seconds(text: str | None) -> float:

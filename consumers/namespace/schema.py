@@ -52,22 +52,30 @@ def alter_columns(service: Service, call: Call) -> dict[str, Any]:
                 f"AlterTableAlterColumns: {entry.path!r}: data_type and virtual_column are not"
                 " supported yet"
             )
-        _need_columns(service, call, [entry.path])
         change: dict[str, Any] = {"path": entry.path}
         if entry.rename is not None:
             change["name"] = entry.rename
         if entry.nullable is not None:
             change["nullable"] = entry.nullable
         alterations.append(change)
-    return commit_natively(service, call, lambda dataset: dataset.alter_columns(*alterations))
+
+    def change_all(dataset: lance.LanceDataset) -> None:
+        _need_columns(service, call, [entry["path"] for entry in alterations])
+        dataset.alter_columns(*alterations)
+
+    return commit_natively(service, call, change_all)
 
 
 def drop_columns(service: Service, call: Call) -> dict[str, Any]:
     """Take columns away; their data stays in the files."""
     request = call.read(AlterTableDropColumnsRequest, {"branch", "columns"})
     refuse_branch(call, service.info(call.table), request.branch)
-    _need_columns(service, call, request.columns)
-    return commit_natively(service, call, lambda dataset: dataset.drop_columns(request.columns))
+
+    def drop(dataset: lance.LanceDataset) -> None:
+        _need_columns(service, call, request.columns)
+        dataset.drop_columns(request.columns)
+
+    return commit_natively(service, call, drop)
 
 
 def _need_columns(service: Service, call: Call, paths: list[str]) -> None:
@@ -88,13 +96,12 @@ def update_schema_metadata(service: Service, call: Call) -> dict[str, str]:
     metadata: Mapping[str, str] = request.metadata or {}
     if not metadata:
         raise InvalidInputError("metadata is empty")
-    found: dict[str, str] = {}
-
-    def change(dataset: lance.LanceDataset) -> None:
-        found.update(dataset.update_schema_metadata(dict(metadata)))
-
-    commit_natively(service, call, change)
-    return found
+    body = commit_natively(
+        service, call, lambda dataset: dataset.update_schema_metadata(dict(metadata))
+    )
+    info = service.info(call.table)
+    schema = service.open(info, body["version"]).schema
+    return {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
 
 
 def update_field_metadata(service: Service, call: Call) -> dict[str, Any]:
@@ -105,9 +112,9 @@ def update_field_metadata(service: Service, call: Call) -> dict[str, Any]:
     if len(replaces) != 1:
         raise InvalidInputError("updates is empty, or some entries replace and others don't")
     updates = {entry.path: dict(entry.metadata) for entry in request.updates}
-    _need_columns(service, call, list(updates))
 
     def change(dataset: lance.LanceDataset) -> None:
+        _need_columns(service, call, list(updates))
         dataset.update_field_metadata(updates, replace=replaces.pop())
 
     body = commit_natively(service, call, change)

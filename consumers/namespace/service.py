@@ -8,8 +8,6 @@ Idempotency-Key, Lance's own uuid, or one made of the request's content.
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import os
 import threading
 import time
@@ -41,7 +39,8 @@ from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.metrics import Metrics
 from consumers.namespace.call import Call
-from consumers.namespace.version_facts import KnownVersions
+from consumers.namespace.turns import Turns, VersionTaken
+from consumers.namespace.version_facts import KnownVersions, written
 from consumers.security.identity import Security
 
 BODY_HASH = "http.body_sha256"
@@ -88,6 +87,8 @@ class Service:
         self.metrics = metrics or Metrics()
         self.attempts: OrderedDict[str, int] = OrderedDict()
         """The last attempt of ids whose tries came through this process: saves asking."""
+        self.turns = Turns()
+        """Of those who want to make one version."""
         self._versions = KnownVersions()
         self._lock = threading.Lock()
 
@@ -123,6 +124,8 @@ class Service:
 
     def is_as_known(self, known: TableInfo, error: Exception) -> bool:
         """Say whether a table, on which something failed, is the one that was learnt lately."""
+        if isinstance(error, VersionTaken):
+            return True
         if isinstance(error, CommitConflict):
             # The leader compared the incarnation before it decided anything else.
             return error.outcome.code not in (Code.TABLE_REPLACED, Code.NO_SUCH_TABLE)
@@ -218,18 +221,21 @@ class Service:
 
     def first_answer(self, call: Call) -> tuple[Outcome, Transaction] | None:
         """Return what a request under the same Idempotency-Key was answered, if there was one."""
+        found = self.first_decision(call)
+        if found is not None:
+            found[0].raise_for_conflict()
+        return found
+
+    def first_decision(self, call: Call) -> tuple[Outcome, Transaction] | None:
+        """Return what became of a request under the same Idempotency-Key, committed or not."""
         key = call.key
         found = self.transaction(key) if key is not None else None
-        if found is None:
-            return None
-        outcome, transaction = found
-        if dict(transaction.properties).get(BODY_HASH) != body_hash(call):
+        if found is not None and dict(found[1].properties).get(BODY_HASH) != call.digest:
             raise ConcurrentModificationError(
                 f"the Idempotency-Key was used for another request, transaction {key}; use a new"
                 " key for a new request"
             )
-        outcome.raise_for_conflict()
-        return outcome, transaction
+        return found
 
     def submit(
         self,
@@ -241,7 +247,7 @@ class Service:
         attempt: int = 0,
     ) -> tuple[Outcome, Transaction]:
         """Append a transaction and wait until its versions can be read."""
-        properties = [(BODY_HASH, body_hash(call))] if call.key is not None else []
+        properties = [(BODY_HASH, call.digest)] if call.key is not None else []
         transaction = self.log.transaction(
             tuple(operations),
             transaction_id=transaction_id,
@@ -306,35 +312,43 @@ class Service:
             raise TableVersionNotFoundError(
                 f"version {version} of {info.name} was deleted; {info.version} is the newest"
             )
+        path = written(info, version)
+        if path is not None:
+            return path
         answer = self.request(
             info.table_id, "materialize", table=list(info.table_id), version=version
         )
-        path: str = answer["path"]
+        path = str(answer["path"])
         return path if path.startswith(VERSIONS_DIRECTORY) else f"{VERSIONS_DIRECTORY}/{path}"
+
+    def maker(self, info: TableInfo, version: int) -> str:
+        """Return the transaction that made a version through this process; "" if none did."""
+        facts = self._versions.get(info.incarnation, version)
+        return facts.transaction_id if facts is not None else ""
 
     def version_entry(self, info: TableInfo, version: int, path: str = "") -> dict[str, Any]:
         """Describe a version whose manifest can be read."""
         path = path or self.readable(info, version)
         return self.version_entries(info, {version: path})[0]
 
-    def made_entry(self, location: str, made: CreateTableVersion) -> dict[str, Any] | None:
-        """Describe a version that was made just now, without asking anybody.
+    def made_entry(
+        self, location: str, made: CreateTableVersion, outcome: Outcome
+    ) -> dict[str, Any] | None:
+        """Describe a version that was made just now, without asking anybody or reading it.
 
-        None if its file isn't where such a version's usually is.
+        None if its file isn't where such a version's usually is, or it was made before.
         """
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
-        said = noted(made.e_tag, made.metadata)
-        try:
-            facts = self._versions.learn(
-                location,
-                (made.incarnation, made.version),
-                path,
-                said.e_tag if said else "",
-                dict(said.metadata) if said else {},
-            )
-        except FileNotFoundError:
+        if outcome.answers is not None:
             return None
-        return facts.entry(location, made.version, path)
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
+        facts = self._versions.note(
+            location,
+            (made.incarnation, made.version),
+            path,
+            noted(made.e_tag, made.metadata),
+            outcome,
+        )
+        return facts.entry(location, made.version, path) if facts is not None else None
 
     def version_entries(self, info: TableInfo, paths: Mapping[int, str]) -> list[dict[str, Any]]:
         """Describe versions whose manifests can be read at these paths, in this order."""
@@ -373,20 +387,6 @@ class Service:
         """Open a table's head for native writes, which go through the log."""
         self.open(info)
         return self.log.open(info.table_id)
-
-
-def body_hash(call: Call) -> str:
-    """Return what tells one request from another under the same key."""
-    digest = hashlib.sha256()
-    digest.update(json.dumps([call.operation, call.object_id, sorted(call.query)]).encode())
-    if call.stream is not None:
-        call.stream.seek(0)
-        while piece := call.stream.read(1 << 20):
-            digest.update(piece)
-        call.stream.seek(0)
-    else:
-        digest.update(call.content)
-    return digest.hexdigest()
 
 
 def _is_inside(path: str, folder: str) -> bool:

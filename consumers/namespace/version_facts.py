@@ -5,6 +5,7 @@ It never changes, so it is read once and remembered.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -13,7 +14,15 @@ from typing import Any
 
 from commitlog.adapters.lance_namespace import object_path
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    decode_manifest,
+    manifest_name,
+)
+from commitlog.core.decisions import Noted
+from commitlog.model.records import Outcome
 
 REMEMBERED_MAX = 100_000
 
@@ -27,6 +36,8 @@ class VersionFacts:
     """As its writer gave it, else the file's own."""
     timestamp_millis: int
     metadata: Mapping[str, str]
+    transaction_id: str = ""
+    """What made it, where this process had it made."""
 
     def entry(self, location: str, version: int, path: str) -> dict[str, Any]:
         """Describe the version as the protocol does."""
@@ -61,16 +72,55 @@ class KnownVersions:
         metadata: Mapping[str, str],
     ) -> VersionFacts:
         """Read a version's manifest, and remember that with what its writer said."""
-        root = local_path(location)
         data = store_for(location).read(path)
         state, _ = decode_manifest(data)
-        if root is not None and not e_tag:
-            stat = (root / path).stat()
-            e_tag = f'"{stat.st_ino:x}-{stat.st_mtime_ns // 1000:x}-{stat.st_size:x}"'
         milliseconds = state.timestamp_nanos // 1_000_000
-        facts = VersionFacts(len(data), e_tag, milliseconds, metadata)
+        e_tag = e_tag or _e_tag(location, path)
+        return self._remember(key, VersionFacts(len(data), e_tag, milliseconds, metadata))
+
+    def note(
+        self,
+        location: str,
+        key: tuple[str, int],
+        path: str,
+        said: Noted | None,
+        outcome: Outcome,
+    ) -> VersionFacts | None:
+        """Remember a version that an outcome made just now; None if its file isn't there."""
+        size = store_for(location).size(path)
+        if size < 0:
+            return None
+        metadata = dict(said.metadata) if said else {}
+        e_tag = (said.e_tag if said else "") or _e_tag(location, path)
+        facts = VersionFacts(size, e_tag, outcome.time_ms, metadata, outcome.transaction_id)
+        return self._remember(key, facts)
+
+    def _remember(self, key: tuple[str, int], facts: VersionFacts) -> VersionFacts:
         with self._lock:
             self._facts[key] = facts
             if len(self._facts) > REMEMBERED_MAX:
                 self._facts.popitem(last=False)
         return facts
+
+
+def _e_tag(location: str, path: str) -> str:
+    """Return what tells a local file from another one that takes its place."""
+    root = local_path(location)
+    if root is None:
+        return ""
+    found = os.stat(os.path.join(root, path))
+    return f'"{found.st_ino:x}-{found.st_mtime_ns // 1000:x}-{found.st_size:x}"'
+
+
+def written(info: TableInfo, version: int) -> str | None:
+    """Return the path of a version's file, if the version is known to be written.
+
+    None too if the file is called otherwise than it should be, or isn't there any more.
+    """
+    if version <= info.readable_version:
+        store = store_for(info.location)
+        for scheme in NamingScheme:
+            path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+            if store.size(path) >= 0:
+                return path
+    return None

@@ -28,6 +28,7 @@ from commitlog.core.tables import is_in
 from commitlog.errors import CommitLogError, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
+from commitlog.model.table import Policy
 from consumers.namespace.branches import (
     branch_entry,
     branch_versions,
@@ -38,11 +39,13 @@ from consumers.namespace.branches import (
 from consumers.namespace.call import Call
 from consumers.namespace.service import ATTEMPTS_MAX, Service
 from consumers.namespace.staged import (
+    Staged,
     StagedManifestMissing,
     Target,
     check_fields,
     read_staged,
 )
+from consumers.namespace.turns import VersionTaken
 
 _READABLE_BEFORE_MAX = 256
 """How many versions before the winner are made readable for a client that rebases by path."""
@@ -155,25 +158,46 @@ def _create_version(
         found = _committed_before(service, service.info(info.table_id), request)
         if found is None:
             raise
-        outcome, transaction = found
-    else:
+        return _created(service, info, *found)
+    with service.turns.of((info.incarnation, request.version), service.settings.commit_seconds):
+        _refuse_taken(service, call, info, staged)
         outcome, transaction = commit_staged(
             service, call, [staged.operation], staged.transaction_id
         )
         raise_refusal(service, outcome, transaction)
+        return _created(service, info, outcome, transaction)
+
+
+def _created(
+    service: Service, info: TableInfo, outcome: Outcome, transaction: Transaction
+) -> dict[str, Any]:
     made = transaction.operations[0]
     assert isinstance(made, CreateTableVersion)
-    return version_created(service, info, made, outcome.transaction_id)
+    return version_created(service, info, made, outcome)
+
+
+def _refuse_taken(service: Service, call: Call, info: TableInfo, staged: Staged) -> None:
+    """Refuse a version that another transaction got here: nothing needs to be appended for that."""
+    version = staged.operation.version
+    if call.key is not None or service.maker(info, version) in ("", staged.transaction_id):
+        return
+    now = service.info(info.table_id)
+    if now.incarnation == info.incarnation and version <= now.version:
+        make_readable(service, now, version)
+        raise VersionTaken(
+            f"version {version} of {info.name} is taken, and {now.version} is the newest: read"
+            " it, and stage yours anew"
+        )
 
 
 def version_created(
-    service: Service, info: TableInfo, made: CreateTableVersion, transaction_id: str
+    service: Service, info: TableInfo, made: CreateTableVersion, outcome: Outcome
 ) -> dict[str, Any]:
     """Describe a version that was committed, as it was offered."""
-    entry = service.made_entry(info.location, made) or service.version_entry(
+    entry = service.made_entry(info.location, made, outcome) or service.version_entry(
         _at_least(info, made.version), made.version
     )
-    return {"transaction_id": transaction_id, "version": entry}
+    return {"transaction_id": outcome.transaction_id, "version": entry}
 
 
 def _at_least(info: TableInfo, version: int) -> TableInfo:
@@ -265,6 +289,10 @@ def raise_refusal(service: Service, outcome: Outcome, transaction: Transaction) 
 
 def make_readable(service: Service, info: TableInfo, version: int) -> None:
     """Wait until a version, and those before it that a client may rebase over, have files."""
+    if info.policy is Policy.EVERY:
+        # Files are written in the order of their versions.
+        service.readable(info, max(version, info.readable_version))
+        return
     service.readable(info, info.version)
     known = readable_versions(info)
     for number in range(max(1, version - _READABLE_BEFORE_MAX), version + 1):

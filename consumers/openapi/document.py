@@ -19,6 +19,7 @@ from pydantic.json_schema import models_json_schema
 
 from consumers.namespace.call import ARROW_FILE, ARROW_STREAM
 from consumers.namespace.operations import OPERATIONS, Entry
+from consumers.openapi.asking import ASKING
 
 ICEBERG_SPECIFICATION = "https://iceberg.apache.org/rest-catalog-spec/"
 _REFERENCE = "#/components/schemas/{model}"
@@ -66,14 +67,15 @@ _NOT_IN_QUERY = frozenset({"id", "identity", "context"})
 def document(
     *, base_path: str = "", is_secured: bool = False, routes: Iterable[tuple[str, str]] = ()
 ) -> dict[str, Any]:
-    """Return the document; `routes` are methods and paths of the Iceberg catalogue."""
+    """Return the document; `routes` are methods and paths of what is served beside Lance's API."""
     paths: dict[str, Any] = {}
     for entry in OPERATIONS:
         paths.setdefault(entry.path, {})[entry.method.lower()] = _operation(entry)
     for path, item in _own().items():
         paths[path] = item
     for method, path in routes:
-        paths.setdefault(path, {})[method.lower()] = _iceberg(method, path)
+        described = ASKING.get((method, path)) or _iceberg(method, path)
+        paths.setdefault(path, {})[method.lower()] = described
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {

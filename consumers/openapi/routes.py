@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import BaseRoute, Route
 
+from consumers.openapi.asking import ASKING
 from consumers.openapi.document import document
 
 _ICEBERG = ("/v1/config", "/v1/namespaces", "/v1/tables", "/v1/transactions")
@@ -31,7 +32,7 @@ def openapi_routes(
     served: Sequence[BaseRoute], *, base_path: str = "", is_secured: bool = False
 ) -> list[Route]:
     """Return the routes that describe these."""
-    found = document(base_path=base_path, is_secured=is_secured, routes=_iceberg_routes(served))
+    found = document(base_path=base_path, is_secured=is_secured, routes=_others(served))
     page = _page(found)
 
     async def openapi(request: Request) -> JSONResponse:
@@ -43,11 +44,13 @@ def openapi_routes(
     return [Route("/openapi.json", openapi), Route("/docs", docs)]
 
 
-def _iceberg_routes(served: Iterable[BaseRoute]) -> Iterable[tuple[str, str]]:
+def _others(served: Iterable[BaseRoute]) -> Iterable[tuple[str, str]]:
+    """Yield methods and paths of what isn't Lance's API and isn't the page's own."""
     for route in served:
-        if isinstance(route, Route) and route.path.startswith(_ICEBERG):
+        if isinstance(route, Route):
             for method in sorted(route.methods or ()):
-                yield method, route.path.replace(":path}", "}")
+                if route.path.startswith(_ICEBERG) or (method, route.path) in ASKING:
+                    yield method, route.path.replace(":path}", "}")
 
 
 def _page(found: Mapping[str, Any]) -> str:

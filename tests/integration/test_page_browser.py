@@ -6,6 +6,7 @@ thread: what others do on the machine doesn't count.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import time
@@ -16,6 +17,9 @@ from typing import Any
 import pytest
 
 from consumers.page.routes import page_routes
+from consumers.security.access_file import AccessFile
+from consumers.security.identity import Security
+from consumers.server import ServerSettings
 from tests.page_server import serving_routes
 from tests.page_world import busy_log, extend_index
 
@@ -203,12 +207,16 @@ def test_no_step_of_scrolling_and_zooming_holds_a_frame_up(visit: Callable[..., 
     window = visit()
     window.open("/?view=log", READY["log"])
     window.await_all_events()
-    frame = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
+    # From the frame that shows a step to the next one: by the clock, so others disturb it.
+    frame = (
+        "new Promise(done => requestAnimationFrame(a => requestAnimationFrame(b => done(b - a))))"
+    )
     costs: dict[str, list[float]] = {}
+    frames: list[float] = []
 
     def step(name: str, script: str) -> None:
         before = window.cpu_ms()
-        window.page.evaluate(f"() => {{ {script}; return {frame}; }}")
+        frames.append(float(window.page.evaluate(f"() => {{ {script}; return {frame}; }}")))
         costs.setdefault(name, []).append(window.cpu_ms() - before)
 
     list_by = "document.querySelector('.rows').scrollTop += {}"
@@ -228,6 +236,8 @@ def test_no_step_of_scrolling_and_zooming_holds_a_frame_up(visit: Callable[..., 
         step("zoom out", key.format("-"))
     told = {name: (sorted(c)[len(c) // 2], max(c)) for name, c in costs.items()}
     print({name: f"p50 {p50:.1f}, max {most:.1f} ms" for name, (p50, most) in told.items()})
+    late = sum(one > FRAME_MS_MAX for one in frames)
+    print(f"by the clock: {len(frames)} frames, max {max(frames):.1f} ms, {late} over the limit")
     assert max(most for _, most in told.values()) < FRAME_MS_MAX
 
 
@@ -306,3 +316,32 @@ def test_what_the_log_holds_stays_text(browser: Any, tmp_path: Path) -> None:
         assert evil in window.text(".live")
         window.context.close()
         assert window.wrong == []
+
+
+def test_who_reads_is_asked_for_a_key_where_the_server_asks(browser: Any, tmp_path: Path) -> None:
+    decided, terms = busy_log(300)
+    extend_index(tmp_path, decided, terms)
+    secret = "the-secret-of-a-reader"
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    (tmp_path / "access.toml").write_text(
+        f'[keys]\nann = "sha256:{digest}"\n[[grants]]\nto = "ann"\non = "$"\ncan = "read"\n'
+    )
+    settings = ServerSettings(security=Security(AccessFile(tmp_path / "access.toml")))
+    with serving_routes(page_routes(tmp_path), settings) as uri:
+        window = Visit(browser, uri)
+        window.open("/", "dialog.key")
+        assert window.page.evaluate("document.activeElement.id") == "key"
+        assert window.page.get_by_label("API key or token").count() == 1
+        window.page.keyboard.type("not the secret of anybody")
+        window.page.keyboard.press("Enter")
+        assert "not known" in window.text("#key-problem")
+        window.page.keyboard.type(secret)
+        window.page.keyboard.press("Enter")
+        window.page.wait_for_selector(READY["tables"])
+        assert window.page.locator("dialog").count() == 0
+        window.page.reload()
+        window.page.wait_for_selector(READY["tables"])
+        window.page.get_by_role("button", name="Sign out").click()
+        window.page.wait_for_selector("dialog.key")
+        window.context.close()
+        assert [said for said in window.wrong if "401" not in said] == []

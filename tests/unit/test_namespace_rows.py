@@ -325,3 +325,51 @@ def test_another_delimiter_joins_the_names(world: World, table: str) -> None:
     options = "on=id&when_not_matched_insert_all=true&delimiter=::"
     status, body = merge(world, path, numbers(10, 11), options)
     assert (status, body["num_inserted_rows"]) == (200, 1), body
+
+
+MERGE = "merge_insert?on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
+ONCE: dict[str, Any] = {
+    "insert": pa.table,
+    MERGE: pa.table,
+    "insert?mode=overwrite": pa.table,
+    "update": {"updates": [["x", "x + 1"]]},
+    "delete": {"predicate": "id < 3"},
+    "add_columns": {"new_columns": [{"name": "y", "expression": "x * 2"}]},
+    "alter_columns": {"alterations": [{"path": "x", "rename": "z"}]},
+    "drop_columns": {"columns": ["x"]},
+    "schema_metadata/update": {"a": "b"},
+    "update_field_metadata": {"updates": [{"path": "x", "metadata": {"a": "b"}}]},
+    "create_index": {"column": "id", "index_type": "BTREE", "name": "by_id"},
+    "restore": {"version": 1},
+}
+
+
+@pytest.mark.parametrize("operation", ONCE)
+def test_a_key_has_an_operation_carried_out_once(world: World, table: str, operation: str) -> None:
+    key = {"Idempotency-Key": f"{operation} of {table}"}
+    body = ONCE[operation]
+
+    def ask(again: bool) -> tuple[int, Any]:
+        if body is pa.table:
+            rows = numbers(8, 12 if not again else 13)
+            return world.rows(f"{table}/{operation}", rows, headers=key)
+        sent = body | {"other": "1"} if again else body
+        return world.post(f"{table}/{operation}", sent, headers=key)
+
+    first = ask(again=False)
+    assert first[0] == 200, first
+    assert world.rows(f"{table}/insert", numbers(100, 101))[0] in (200, 400)
+    stands = world.post(f"{table}/version/list")[1]["versions"]
+    assert ask(again=False) == first
+    status, refused = ask(again=True)
+    assert (status, refused["code"]) == (409, 14)
+    assert world.post(f"{table}/version/list")[1]["versions"] == stands
+
+
+def test_an_index_is_dropped_once_under_a_key(world: World, table: str) -> None:
+    made = {"column": "id", "index_type": "BTREE", "name": "by_id"}
+    assert world.post(f"{table}/create_index", made)[0] == 200
+    key = {"Idempotency-Key": f"drop of {table}"}
+    first = world.post(f"{table}/index/by_id/drop", {}, headers=key)
+    assert first[0] == 200, first
+    assert world.post(f"{table}/index/by_id/drop", {}, headers=key) == first

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import lance
@@ -55,6 +56,26 @@ def test_a_taken_version_is_409_and_the_winner_can_be_described(
     assert status == 200
     assert body["version"]["manifest_path"].endswith(".manifest")
     assert os.path.exists(f"/{body['version']['manifest_path']}")
+
+
+def test_of_many_who_want_a_version_one_asks_the_log(world: World, table: list[str]) -> None:
+    wanted = [stage(world, table, 100 * number) for number in range(1, 7)]
+    before = decided(world)
+    with ThreadPoolExecutor(len(wanted)) as threads:
+        made = list(threads.map(lambda one: world.post(path(table, "create"), one), wanted))
+    assert sorted(status for status, _ in made) == [200, 409, 409, 409, 409, 409]
+    assert {body["code"] for status, body in made if status == 409} == {14}
+    assert decided(world) == before + 1, "who lost before it was asked needs no record"
+    won = next(body["version"] for status, body in made if status == 200)
+    status, body = world.post(path(table, "describe"), {"version": 2})
+    assert (status, body["version"]) == (200, won)
+    assert world.open(table).count_rows() == 15
+
+
+def decided(world: World) -> int:
+    """Return how many transactions the log has answered."""
+    answer = world.log.runtime().request(0, "status")
+    return int(answer["sequence"])
 
 
 def test_a_version_beyond_the_next_is_no_conflict(world: World, table: list[str]) -> None:

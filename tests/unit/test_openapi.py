@@ -1,5 +1,7 @@
 """Is the OpenAPI document true: does the server answer as it says, whatever fits or doesn't?"""
 
+import json
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,9 +10,15 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
+from consumers.feed import FeedSettings, feed_routes
 from consumers.namespace.operations import OPERATIONS
+from consumers.openapi.asking import ASKING
 from consumers.openapi.document import document
+from consumers.page.sql import SqlService
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
+from tests.page_server import serving_routes
+from tests.page_world import busy_log, extend_index
+from tests.service import service
 
 load_all_checks()
 CHECKED: list[Any] = [
@@ -106,3 +114,46 @@ def test_references_lead_somewhere() -> None:
 
     assert {name.rsplit("/", 1)[-1] for name in walk(found)} <= set(schemas)
     assert found["security"] == [{"ApiKeyAuth": []}, {"BearerAuth": []}]
+
+
+ASKED = schemathesis.openapi.from_dict(document(routes=ASKING)).include(
+    operation_id=["Feed", "Sql"]
+)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("asked")
+    extend_index(root, *busy_log(50))
+    sql = SqlService(root)
+    with service(root / "service") as running:
+        feeds = feed_routes(running.client, FeedSettings(seconds_max=0.5))
+        with serving_routes([*feeds, *sql.routes()]) as uri:
+            yield uri
+    sql.close()
+
+
+@ASKED.parametrize()
+@settings(
+    max_examples=5,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=(Phase.generate,),
+    suppress_health_check=list(HealthCheck),
+)
+def test_questions_are_answered_as_documented(case: schemathesis.Case[Any], asked: str) -> None:
+    case.call_and_validate(base_url=asked, checks=CHECKED, timeout=60)
+
+
+def test_a_question_s_answer_has_the_documented_shape(asked: str) -> None:
+    case = ASKED["/v1/sql"]["POST"].Case(body={"sql": "SELECT 1 AS one, 'a' AS two"})
+    answer = case.call_and_validate(base_url=asked, checks=CHECKED, timeout=60)
+    assert answer.json()["rows"] == [[1, "a"]]
+
+
+def test_the_document_names_questions_where_they_are_served(asked: str) -> None:
+    with urllib.request.urlopen(f"{asked}/openapi.json", timeout=60) as answer:
+        paths = json.load(answer)["paths"]
+    assert {("get" in paths["/v1/feed"]), ("post" in paths["/v1/sql"])} == {True}
+    assert "/v1/sql" not in document()["paths"]

@@ -1,5 +1,6 @@
 """Does every route ask who it is, and let each do what their grants say and no more?"""
 
+import contextlib
 import hashlib
 import http.client
 import json
@@ -25,6 +26,7 @@ from consumers.security.grants import Access
 from consumers.security.identity import Security
 from consumers.security.limits import LimitSettings
 from consumers.server import ServerSettings
+from consumers.server_heads import HEAD_BYTES_MAX
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 
 KEYS = {name: f"the-secret-key-of-{name}" for name in ("owner", "writer", "reader", "stranger")}
@@ -351,3 +353,24 @@ class _NoHealth:
 
     def found(self) -> tuple[()]:
         return ()
+
+
+@pytest.mark.parametrize("endless", [b"x-a: " + b"a" * 4096, b"x-a: a\r\n" * 512])
+def test_headers_without_an_end_end_the_connection(world: World, endless: bytes) -> None:
+    host, port = world.uri.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as opened:
+        # A long body is no long head.
+        opened.sendall(b"POST /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n")
+        opened.sendall(b" " * 99_999)
+        answer = http.client.HTTPResponse(opened)
+        answer.begin()
+        assert answer.status == 401, answer.read()
+        answer.read()
+        opened.sendall(b"GET /healthz HTTP/1.1\r\n")
+        with contextlib.suppress(ConnectionError):
+            for _ in range(2 * HEAD_BYTES_MAX // 4096):
+                opened.sendall(endless)
+        with contextlib.suppress(ConnectionError):
+            while piece := opened.recv(4096):
+                assert piece.startswith(b"HTTP/1.1 400")
+    assert world.send("GET", "/healthz")[0] == 200

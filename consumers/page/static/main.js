@@ -5,6 +5,7 @@ import { ConflictsView } from "./conflicts.js";
 import { fill, h, svg } from "./dom.js";
 import { count } from "./format.js";
 import { HistoryView } from "./history.js";
+import { credentials, signOut } from "./key.js";
 import { LiveView, rates } from "./live.js";
 import { address, current, listen } from "./state.js";
 import { TablesView } from "./tables.js";
@@ -77,9 +78,11 @@ async function poll() {
       const positions = JSON.stringify(found.positions.map((one) => one.sequence));
       const moved = status !== null && positions !== status.key;
       status = { ...found, key: positions };
+      drawSignOut();
       drawPulse();
       await view?.onStatus(status, moved);
     } catch (error) {
+      drawSignOut();
       fill(document.getElementById("pulse"), h("span.bad", {}, error.message));
     }
   }
@@ -101,6 +104,12 @@ function drawPulse() {
     h("span.rate", { title: "Decided per second over the last ten seconds" }, `${now < 10 ? now.toFixed(1) : count(Math.round(now))}/s`),
     h("span.decided", { title: "Decided in all" }, count(decided)),
     h(`span.lag${lag ? ".late" : ""}`, { title: "Outcomes in the log that the index has not yet" }, lag ? `${count(lag)} behind` : "up to date"));
+}
+
+function drawSignOut() {
+  const button = document.getElementById("sign-out");
+  button.hidden = !Object.keys(credentials()).length;
+  button.onclick = signOut;
 }
 
 const THEMES = { auto: "light", light: "dark", dark: "auto" };

@@ -1,0 +1,44 @@
+"""The HTTP protocol of a connection, with a limit on what comes before a body.
+
+`Limits` refuses headers that are too large once it sees them; a head that never ends would not get
+there, and its parser keeps what came.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+HEAD_BYTES_MAX = 64 * 1024
+
+
+class LimitedHeads(HttpToolsProtocol):
+    """Ends a connection whose request line and headers are too long."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        """Take what uvicorn gives to each connection."""
+        super().__init__(*arguments, **options)
+        self._is_in_head = True
+        self._began_now = False
+        self._head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, unless a head has become too long by it."""
+        self._began_now = False
+        super().data_received(data)
+        if not self._is_in_head or self._began_now:  # what came is a body's, nearly all of it
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            self.send_400_response(f"a request has over {HEAD_BYTES_MAX} bytes before its body.")
+
+    def on_headers_complete(self) -> None:
+        """Note that the body comes next."""
+        self._is_in_head, self._head_bytes = False, 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Note that the next request may come."""
+        super().on_message_complete()
+        self._is_in_head = self._began_now = True
