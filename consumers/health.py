@@ -199,6 +199,7 @@ def index_check(root: Path, due: dict[int, int]) -> Check:
     """See that the published index has what is due, per partition."""
     # DuckDB is loaded here: not everybody who checks has an index to look at.
     from consumers import history
+    from consumers.version_index.layout import last_failure
 
     advice = "see that `commitlog index` runs, and its log"
 
@@ -208,7 +209,9 @@ def index_check(root: Path, due: dict[int, int]) -> Check:
         late = [partition for partition, least in due.items() if has.get(partition, 0) < least]
         if late:
             found = f"it has {has.get(late[0], 0)} of {due[late[0]]} outcomes"
-            return Check("index", Level.FAIL, found, advice)
+            failure = last_failure(root)
+            said = f"; its keeper ended last with: {failure}" if failure else ""
+            return Check("index", Level.FAIL, found + said, advice)
         return f"{sum(has.values())} outcomes"
 
     return finding("index", look, advice)

@@ -26,6 +26,7 @@ from commitlog.errors import (
     UnsupportedFormat,
 )
 from consumers.index_format import SCHEMA_VERSION
+from consumers.lance_tags import lance_tags
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 Row = dict[str, Value]
@@ -244,6 +245,26 @@ def table_at_time(root: str | os.PathLike[str], table: str, moment: datetime) ->
         f"table {table!r} had no version yet at {jsonable(utc.replace(tzinfo=None))}; it has "
         f"{_span(root, table)}"
     )
+
+
+def table_at_tag(root: str | os.PathLike[str], table: str, tag: str) -> Row:
+    """Return what made the version, or Iceberg's snapshot, that a tag of a table names now.
+
+    Iceberg's tags are in the log; Lance keeps its own beside the table, where they are read.
+    Raises NoSuchTable or NoSuchVersion, naming what exists nearby, and OSError.
+    """
+    rows = query(root, "FROM table_at_tag(?, ?)", [table, tag])
+    if rows:
+        return rows[0]
+    _check_table(root, table)
+    lance = "ended_by IS NULL AND format = 'lance' AND table_name = ?"
+    found = query(root, f"SELECT location FROM tables WHERE {lance}", [table])
+    tags = lance_tags(str(found[0]["location"])) if found else {}
+    if tag not in tags:
+        near = difflib.get_close_matches(tag, tags, NEAR_NAMES_MAX) or sorted(tags)[:NEAR_NAMES_MAX]
+        there = f"; it has {', '.join(near)}" if near else ""
+        raise NoSuchVersion(f"table {table!r} has no tag {tag!r}{there}")
+    return {**table_at(root, table, tags[tag]), "name": tag, "kind": "tag"}
 
 
 def _span(root: str | os.PathLike[str], table: str) -> str:

@@ -34,6 +34,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Observation
 from commitlog.model.table import TableId
 from consumers.follower import RECORDINGS
+from consumers.in_the_way import put
 
 VECTORS_MAX = 2_000
 BUILD_WAIT_SECONDS = 60.0
@@ -125,9 +126,7 @@ class StoreObserver:
     def write(self, decision: Decision) -> None:
         """Put the decision's files; raise OSError when the store fails."""
         for file in decision.files:
-            store = self._store(file.location)
-            if not store.create(file.path, file.data) and store.read(file.path) != file.data:
-                store.write(file.path, file.data)
+            put(self._store(file.location), file.location, file.path, file.data)
             if file.path.startswith("_deletions/"):
                 self._remember((file.location, file.path), file.data)
         for recording in decision.recordings:

@@ -92,15 +92,17 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
         if not result.is_changed:
             continue
         table_id, after = result.table, result.after
-        location = _checked_place(draft, table_id, after.location, root)
-        file = _checked_place(draft, table_id, after.metadata_location, root)
+        if _is_elsewhere(result):
+            place = _checked_place(draft, table_id, after.location, root)
+            file = _checked_place(draft, table_id, after.metadata_location, root)
+            if result.writes_file:
+                _check_free(draft, table_id, root, file.removeprefix(f"{root}/"))
+            draft.take_for_iceberg(place, Place(table_id, after.uuid, is_live=True))
+        else:
+            file = normalize_location(after.metadata_location)
         if result.writes_file:
-            path = file.removeprefix(f"{root}/")
-            if _is_new_folder(result):
-                _check_free(draft, table_id, root, path)
-            draft.files.append(FileToWrite(root, path, after.encode()))
+            draft.files.append(FileToWrite(root, file.removeprefix(f"{root}/"), after.encode()))
         draft.iceberg_views[table_id] = after
-        draft.take_for_iceberg(location, Place(table_id, after.uuid, is_live=True))
     return results
 
 
@@ -148,12 +150,17 @@ def _checked_place(draft: Draft, table: TableId, location: str, root: str) -> st
     return place
 
 
-def _is_new_folder(result: IcebergResult) -> bool:
-    """Say whether this is the first metadata file that the log puts into its folder."""
+def _is_elsewhere(result: IcebergResult) -> bool:
+    """Say whether metadata comes to lie where the log hasn't put this table's before.
+
+    Where it did, in the table's own location, nothing but Iceberg tables ever gets a place.
+    """
     before, after = result.before, result.after
-    if before is None:
+    if before is None or before.location != after.location:
         return True
-    return before.metadata_location.rpartition("/")[0] != after.metadata_location.rpartition("/")[0]
+    folder = after.metadata_location.rpartition("/")[0]
+    is_inside = folder.startswith(f"{after.location}/")
+    return not is_inside or before.metadata_location.rpartition("/")[0] != folder
 
 
 def _check_free(draft: Draft, table: TableId, root: str, path: str) -> None:

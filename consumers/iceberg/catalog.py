@@ -94,6 +94,7 @@ class IcebergCatalog:
         return self.service.submit(
             operations,
             transaction_id=asked.transaction_id,
+            id_is_new=not asked.has_key,
             principal=asked.principal,
             timeout_seconds=self.settings.timeout_seconds,
         )

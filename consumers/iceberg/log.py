@@ -77,6 +77,7 @@ class LogIcebergService:
         operations: Sequence[Operation],
         *,
         transaction_id: str,
+        id_is_new: bool,
         principal: str,
         timeout_seconds: float,
     ) -> Committed | Refused:
@@ -84,7 +85,7 @@ class LogIcebergService:
         runtime = self._log.runtime()
         made = self._log.transaction(tuple(operations), transaction_id=transaction_id)
         transaction = replace(made, principal=made.principal or principal)
-        ticket = runtime.submit(transaction, id_is_new=False)
+        ticket = runtime.submit(transaction, id_is_new=id_is_new)
         try:
             outcome = ticket.result(timeout_seconds, "committed")
         finally:

@@ -4,6 +4,7 @@ A metadata file is written before its outcome, under a name that follows from th
 the leader died in between, the next one decides the transaction again and the file gets its
 outcome, so a file is an orphan only as of the log's present end. A table that was dropped with its
 files keeps its last metadata file until all others are gone; what that still leads to is left.
+What somebody else had put in the way of the log's own files lies beside them, under another name.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from commitlog.errors import Unavailable
 from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log
 from consumers.iceberg.files import TableFiles, contents
+from consumers.in_the_way import MARK
 
 SILENCE_SECONDS = 30.0
 _OURS = re.compile(
@@ -26,6 +28,7 @@ _OURS = re.compile(
     r"(\.gz)?\.metadata\.json"
 )
 """The names that the log gives (uuid version 5); others' metadata files are not looked at."""
+_ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
 _ENDINGS = frozenset({"DropTable", "DropNamespace"})
 
 
@@ -54,7 +57,12 @@ def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
     """Compare the files below the tables root with the log's outcomes, to their present ends."""
     files = TableFiles(tables_root)
     # In this order: a file that is there now has its outcome later, if it gets one.
-    there = [normalize_location(place) for place in files.walk() if _OURS.fullmatch(place)]
+    there, aside = [], []
+    for place in files.walk():
+        if _ASIDE.fullmatch(place):
+            aside.append(normalize_location(place))
+        elif _OURS.fullmatch(place):
+            there.append(normalize_location(place))
     named = _Named(set(), {})
     for partition in range(log.partitions()):
         _read_outcomes(log, partition, named)
@@ -63,7 +71,7 @@ def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
     ]
     for last in named.purged:
         found += _left(files, last)
-    return found
+    return found + [Orphan(place, "it was in the way of a file of the log") for place in aside]
 
 
 def _read_outcomes(log: Log, partition: int, named: _Named) -> None:

@@ -63,10 +63,14 @@ class IcebergService(Protocol):
         operations: Sequence[Operation],
         *,
         transaction_id: str,
+        id_is_new: bool,
         principal: str,
         timeout_seconds: float,
     ) -> Committed | Refused:
-        """Append one transaction and return its outcome; the same id returns the same outcome."""
+        """Append one transaction and return its outcome; the same id returns the same outcome.
+
+        `id_is_new`: nobody can have asked under this id before, which is cheaper.
+        """
 
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""

@@ -7,6 +7,7 @@ as soon as anything in the process closes another descriptor of the live file.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from dataclasses import dataclass
@@ -51,6 +52,11 @@ class Layout:
         """Where a live file goes that cannot be read any more."""
         return self.folder / "damaged"
 
+    @property
+    def failure(self) -> Path:
+        """What the keeper said when it ended last."""
+        return self.folder / "failure.txt"
+
     def prepare(self) -> None:
         """Make the folders and remove what an interrupted publication left."""
         self.segments.mkdir(parents=True, exist_ok=True)
@@ -72,6 +78,20 @@ class Layout:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
+
+
+def note_failure(root: str | os.PathLike[str], message: str) -> None:
+    """Leave why the keeper ends, for whoever finds the index late."""
+    with contextlib.suppress(OSError):
+        Layout.of(root).failure.write_text(message, encoding="utf-8")
+
+
+def last_failure(root: str | os.PathLike[str]) -> str:
+    """Return what the keeper said when it ended last; empty if it never failed."""
+    try:
+        return Layout.of(root).failure.read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
 def sync_folder(folder: Path) -> None:

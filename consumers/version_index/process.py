@@ -17,10 +17,11 @@ from dataclasses import asdict
 
 from commitlog.core.chain import Chain
 from commitlog.core.replica import Decided, Replica
-from commitlog.errors import CorruptLog, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted, Outcome
 from commitlog.ports import Log
 from consumers.follower import Recordings
+from consumers.version_index.layout import note_failure
 from consumers.version_index.store import Position, Term, VersionIndex
 
 BATCH_RECORDS_MAX = 5_000
@@ -35,6 +36,8 @@ POLL_TIMEOUT_SECONDS = 0.2
 CATCH_UP_PUBLISH_SECONDS = 2.0
 END_OFFSET_SECONDS = 2.0
 CHECK_TIMEOUT_SECONDS = 30.0
+MISSING_SECONDS = 30.0
+"""How long an outcome's transaction may take to come before it is asked whether it can."""
 
 GATHER_SECONDS = 0.1
 """Between two publications records are read so often: hundreds at once cost a third of as many
@@ -117,13 +120,38 @@ class Follower:
                 self.terms.append(Term(answered.record, answered.offset))
         self.pending.extend(replica.drain())
         # A transaction is in the log before its outcome, so this ends as soon as Kafka answers.
+        heard = time.monotonic()
         while replica.waiting_for is not None and not stop.is_set():
-            for submitted in self._transactions.poll(
+            submitted = self._transactions.poll(
                 records_max=POLL_RECORDS_MAX, timeout_seconds=POLL_TIMEOUT_SECONDS
-            ):
-                replica.receive_submitted(submitted)
+            )
+            for one in submitted:
+                replica.receive_submitted(one)
             self.pending.extend(replica.drain())
+            if submitted:
+                heard = time.monotonic()
+            elif time.monotonic() >= heard + MISSING_SECONDS:
+                self._check_missing()
+                heard = time.monotonic()
         return len(answers) == POLL_RECORDS_MAX
+
+    def _check_missing(self) -> None:
+        """Raise CorruptLog if the transaction that is waited for can never come."""
+        wanted = self._replica.waiting_for
+        assert wanted is not None
+        where = f"partition {self.partition}: an outcome answers the transaction at offset {wanted}"
+        try:
+            end = self._transactions.end_offset()
+        except Unavailable as error:
+            logger.warning("%s, which did not come yet: %s", where, error)
+            return
+        if self._transactions.position() <= wanted < end:
+            logger.warning("%s, which the log has and does not send", where)
+            return
+        raise CorruptLog(
+            f"{where}, which the log has no more: its transactions end at {end}. Restore the topic,"
+            " or replay an archive of it; `commitlog verify` says what else is missing"
+        )
 
     def flush(self, index: VersionIndex) -> None:
         """Commit what was gathered, with the position after it."""
@@ -218,13 +246,17 @@ def run_index(
         Unavailable: another process keeps the index, or its files can't be written.
     """
     with VersionIndex.open(root) as index:
-        follow(
-            log,
-            index,
-            stop=stop,
-            on_progress=on_progress,
-            publish_interval_seconds=publish_interval_seconds,
-        )
+        try:
+            follow(
+                log,
+                index,
+                stop=stop,
+                on_progress=on_progress,
+                publish_interval_seconds=publish_interval_seconds,
+            )
+        except CommitLogError as error:
+            note_failure(root, str(error))
+            raise
 
 
 def follow(

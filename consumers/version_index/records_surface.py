@@ -28,7 +28,7 @@ TAGS = Question(
     "",
     "FROM tags",
     "The tags of Iceberg tables as they stand. (Tags of Lance lie beside its tables, not in the"
-    " log.)",
+    " log: `consumers.history.table_at_tag` reads them there.)",
     "SELECT * EXCLUDE (kind) FROM refs WHERE kind = 'tag'",
 )
 

@@ -107,6 +107,7 @@ class MemoryIcebergService:
         operations: Sequence[Operation],
         *,
         transaction_id: str,
+        id_is_new: bool,
         principal: str,
         timeout_seconds: float,
     ) -> Committed | Refused:
@@ -114,6 +115,7 @@ class MemoryIcebergService:
             raise self.failure
         with self._lock:
             if transaction_id in self._answers:
+                assert not id_is_new
                 asked, answer = self._answers[transaction_id]
                 if asked == tuple(operations):
                     return answer

@@ -100,20 +100,19 @@ def finish(draft: Draft, base: IcebergTable | None, *, transaction_id: str) -> I
         _check_whole(draft.table)
     if draft.is_layout_changed:
         _check_layout(draft.table)
-    table = replace(
-        draft.table,
+    table = draft.table
+    return replace(
+        table,
         last_updated_ms=draft.time_ms,
         snapshot_log=_checked_log(draft, base.snapshot_log if base else SnapshotLog()),
+        metadata_log=_longer_metadata_log(table, base) if base else table.metadata_log,
+        metadata_location=next_metadata_location(
+            table.location,
+            table.properties,
+            base.metadata_location if base else "",
+            derived_uuid(transaction_id, table.uuid),
+        ),
     )
-    if base is not None:
-        table = replace(table, metadata_log=_longer_metadata_log(table, base))
-    place = next_metadata_location(
-        table.location,
-        table.properties,
-        base.metadata_location if base else "",
-        derived_uuid(transaction_id, table.uuid),
-    )
-    return replace(table, metadata_location=place)
 
 
 def log_current(log: SnapshotLog, snapshot_id: int, time_ms: int) -> SnapshotLog:

@@ -1,0 +1,161 @@
+"""What somebody puts in the way of the log's files holds up nobody, and isn't lost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.adapters.storage import store_for
+from commitlog.core.iceberg.naming import derived_uuid
+from consumers.iceberg.catalog import IcebergSettings
+from consumers.iceberg.log import LogIcebergService
+from consumers.iceberg.orphans import find_orphans
+from consumers.in_the_way import MARK, put
+from tests.iceberg_server import IcebergServer, serving
+from tests.namespace_world import World
+
+_KEY = "0199a000-0000-4000-8000-00000000aa{:02x}"
+_OTHERS = b"somebody else's"
+
+
+def a_file(path: Path) -> None:
+    path.write_bytes(_OTHERS)
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "inside").write_bytes(_OTHERS)
+
+
+def a_broken_link(path: Path) -> None:
+    path.symlink_to("nowhere")
+
+
+def a_circle_of_links(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def a_link_to_a_file(path: Path) -> None:
+    (path.parent / "elsewhere").write_bytes(_OTHERS)
+    path.symlink_to("elsewhere")
+
+
+def a_file_for_its_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("renamed"))
+    path.parent.write_bytes(_OTHERS)
+
+
+def a_broken_link_for_its_folder(path: Path) -> None:
+    path.parent.rename(path.parent.with_name("renamed"))
+    path.parent.symlink_to("nowhere")
+
+
+IN_THE_WAY: list[Callable[[Path], None]] = [
+    a_file,
+    a_folder,
+    a_broken_link,
+    a_circle_of_links,
+    a_link_to_a_file,
+    a_file_for_its_folder,
+    a_broken_link_for_its_folder,
+]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> MemoryCluster:
+    return MemoryCluster()
+
+
+@pytest.fixture(scope="module")
+def world(cluster: MemoryCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("in-the-way"), lambda: MemoryLog(cluster))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def server(world: World) -> Iterator[IcebergServer]:
+    service = LogIcebergService(world.log)
+    with serving(service, IcebergSettings(service.tables_root, timeout_seconds=20)) as running:
+        yield running
+
+
+def aside(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if MARK in path.name]
+
+
+@pytest.mark.parametrize("obstruct", IN_THE_WAY)
+def test_a_commit_takes_its_name_from_whatever_has_it(
+    cluster: MemoryCluster, world: World, server: IcebergServer, obstruct: Callable[[Path], None]
+) -> None:
+    name = world.fresh_name()
+    tables = f"/v1/namespaces/{name}/tables"
+    server.ask("POST", "/v1/namespaces", {"namespace": [name]})
+    body = {"name": "ice", "schema": {"type": "struct", "fields": []}}
+    made = server.ask("POST", tables, body).json["metadata"]
+    location = Path(made["location"])
+    key = _KEY.format(IN_THE_WAY.index(obstruct))
+    uuid = derived_uuid("\x1f".join((key, name, "ice")), made["table-uuid"])
+    expected = location / "metadata" / f"00001-{uuid}.metadata.json"
+    obstruct(expected)
+
+    change: dict[str, Any] = {
+        "requirements": [],
+        "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
+    }
+    reply = server.ask("POST", f"{tables}/ice", change, {"Idempotency-Key": key})
+    assert (reply.status, reply.json["metadata-location"]) == (200, str(expected)), reply.data
+    assert server.ask("GET", f"{tables}/ice").json["metadata"]["properties"]["a"] == "b"
+    (moved,) = aside(location)
+    if obstruct in (a_file, a_file_for_its_folder, a_link_to_a_file):
+        assert moved.read_bytes() == _OTHERS
+    elif obstruct is a_folder:
+        assert (moved / "inside").read_bytes() == _OTHERS
+    else:
+        assert moved.is_symlink()
+    found = find_orphans(MemoryLog(cluster), str(world.tables_root))
+    listed = {one.location: one.reason for one in found}
+    place = str(moved / "inside") if obstruct is a_folder else str(moved)
+    assert listed[place] == "it was in the way of a file of the log"
+
+
+def test_what_is_written_already_stays(tmp_path: Path) -> None:
+    store = store_for(str(tmp_path))
+    for _ in range(2):
+        put(store, str(tmp_path), "metadata/file", b"ours")
+    assert (tmp_path / "metadata" / "file").read_bytes() == b"ours"
+    assert not aside(tmp_path)
+
+
+class _Failing:
+    """A store that fails; nothing in it may be moved for that."""
+
+    def __init__(self, error: OSError) -> None:
+        self._error = error
+
+    def create(self, path: str, data: bytes) -> bool:
+        raise self._error
+
+    def move(self, path: str, to: str) -> None:
+        raise AssertionError(f"{path} was moved")
+
+
+@pytest.mark.parametrize("error", [OSError("timed out"), OSError(5, "I/O"), OSError(28, "full")])
+def test_a_store_that_fails_is_not_tidied_up(error: OSError, tmp_path: Path) -> None:
+    store: Any = _Failing(error)
+    with pytest.raises(OSError, match=str(error).replace("[", r"\[").replace("]", r"\]")):
+        put(store, str(tmp_path), "file", b"ours")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_cannot_be_read_is_in_the_way_too(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(_OTHERS)
+    (tmp_path / "file").chmod(0)
+    put(store_for(str(tmp_path)), str(tmp_path), "file", b"ours")
+    assert (tmp_path / "file").read_bytes() == b"ours"
