@@ -4,9 +4,11 @@
 
 Four streaming queries append, two batch jobs append, a MERGE loop updates and inserts, and a
 compaction rewrites fragments, all on one table of a whole service (`commitlog up`). Each job is a
-process of its own and is killed with -9, Spark's JVM with it, at random moments. At the end all of
-them finish their work undisturbed, and the table must hold exactly the rows that the plain model
-has. A job that ends by itself other than well, on a conflict say, is a failure.
+process of its own and is killed with -9, Spark's JVM with it, at random moments: mostly one that
+has committed since it was started, so that none of them starves, and now and then any. At the end
+all of them finish their work undisturbed, and the table must hold exactly the rows that the plain
+model has. A job that ends by itself other than well, on a conflict say, is a failure, and so is one
+that committed less than a few times.
 """
 
 from __future__ import annotations
@@ -38,12 +40,20 @@ SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
 STREAMS, BATCH_JOBS = 4, 2
 JOBS = ("streams", "batches", "merges", "compaction")
 STREAM_FILE_ROWS, BATCH_ROWS, MERGED_KEYS = 50, 40, 30
-STEPS_MIN = 2
-FILES_PER_BATCH = 4
+COMMITS_MIN = 3
+"""How often each job must commit."""
+FILES_PER_BATCH = 25
 FILE_SECONDS = 3.0
-KILL_SECONDS = (15.0, 60.0)
-"""Between two kills: a job needs most of a minute to start where processors are few."""
-FINISH_SECONDS = 240.0
+KILL_SECONDS = (5.0, 30.0)
+"""Between two kills."""
+LOST_RACE = ("conflict", "too many concurrent writers")
+"""What pylance says when a rewrite lost to other writers, once or until it gave up."""
+RASH_KILLS = 0.15
+"""How many of the kills take any job, in the middle of its start perhaps."""
+LATER_SECONDS = 600.0
+"""How much longer it may go on, until each job has committed often enough."""
+FINISH_SECONDS = 900.0
+"""For what is left to do when the kills end; a job needs a minute to start on a busy machine."""
 
 
 @dataclass
@@ -56,6 +66,8 @@ class Job:
     kills: int = 0
     deaths: list[str] = field(default_factory=list)
     """Ends that nobody asked for."""
+    commits_before: int = 0
+    """How often the job had committed when its process was started."""
 
 
 def main() -> int:
@@ -97,10 +109,11 @@ def run(folder: Path, *, minutes: float, seed: int) -> dict[str, Any]:
         log.close()
     report["seed"] = seed
     report["kills"] = {job.name: job.kills for job in jobs}
+    report["commits"] = commits(folder)
+    report["starved"] = starved(folder)
     report["failed_jobs"] = {job.name: job.deaths for job in jobs if job.deaths}
-    report["ok"] = not (
-        report["lost"] or report["repeated"] or report["wrong"] or report["failed_jobs"]
-    )
+    wrong = ("lost", "repeated", "wrong", "failed_jobs", "starved")
+    report["ok"] = not any(report[name] for name in wrong)
     if report["failed_jobs"]:
         report["said"] = {name: tail(folder / f"{name}.log") for name in report["failed_jobs"]}
     return report
@@ -147,10 +160,13 @@ def disturb(
     jobs: list[Job], servers: str, folder: Path, choose: random.Random, seconds: float
 ) -> int:
     """Feed the streams and kill jobs for a while; return how many files each stream got."""
-    end, files = time.monotonic() + seconds, 0
-    next_file, next_kill = 0.0, time.monotonic() + choose.uniform(*KILL_SECONDS)
-    while time.monotonic() < end:
+    begin, files = time.monotonic(), 0
+    next_file, next_kill = 0.0, begin + choose.uniform(*KILL_SECONDS)
+    while True:
         now = time.monotonic()
+        is_late = now > begin + seconds + LATER_SECONDS
+        if now > begin + seconds and (is_late or not starved(folder)):
+            return files
         if now >= next_file:
             feed(folder, files)
             files, next_file = files + 1, now + FILE_SECONDS
@@ -160,13 +176,45 @@ def disturb(
                 job.deaths.append(f"exit code {code}")
                 job.process = _spawn(job.name, servers, folder, job.output)
         if now >= next_kill:
-            job = choose.choice(jobs)
-            kill(job)
-            job.kills += 1
-            job.process = _spawn(job.name, servers, folder, job.output)
+            is_rash = choose.random() < RASH_KILLS
+            victims = [job for job in jobs if is_rash or moves(job, folder)]
+            if victims:
+                again(choose.choice(victims), servers, folder)
             next_kill = now + choose.uniform(*KILL_SECONDS)
         time.sleep(0.1)
-    return files
+
+
+def moves(job: Job, folder: Path) -> bool:
+    """Return whether a job has committed since it was started."""
+    return committed(job.name, folder) > job.commits_before
+
+
+def again(job: Job, servers: str, folder: Path) -> None:
+    """Kill a job and start it again."""
+    kill(job)
+    job.kills += 1
+    job.commits_before = committed(job.name, folder)
+    job.process = _spawn(job.name, servers, folder, job.output)
+
+
+def committed(name: str, folder: Path) -> int:
+    """Return how often a job, with all its parts, has committed."""
+    return sum(count for part, count in commits(folder).items() if part.startswith(name))
+
+
+def commits(folder: Path) -> dict[str, int]:
+    """Return how often each part of each job has committed, as it noted itself."""
+    found = {}
+    for number in range(STREAMS):
+        noted = (folder / f"checkpoint-{number}" / "commits").glob("[0-9]*")
+        found[f"streams-{number}"] = max((int(path.name) + 1 for path in noted), default=0)
+    names = [f"batches-{number}" for number in range(BATCH_JOBS)] + ["merges", "compaction"]
+    return found | {name: progress(folder, name) for name in names}
+
+
+def starved(folder: Path) -> list[str]:
+    """Return which parts of the jobs have not committed often enough."""
+    return [name for name, count in commits(folder).items() if count < COMMITS_MIN]
 
 
 def feed(folder: Path, number: int) -> None:
@@ -197,7 +245,6 @@ def finish(jobs: list[Job]) -> None:
 
 def compare(log: CommitLog, folder: Path, files: int) -> dict[str, Any]:
     """Compare the table with what the jobs should have made of it."""
-    done = {name: progress(folder, name) for name in ("batch-0", "batch-1", "merges")}
     expected: dict[str, int] = {
         f"s{stream}:{number}:{row}": row
         for stream in range(STREAMS)
@@ -205,9 +252,9 @@ def compare(log: CommitLog, folder: Path, files: int) -> dict[str, Any]:
         for row in range(STREAM_FILE_ROWS)
     }
     for job in range(BATCH_JOBS):
-        for number in range(done[f"batch-{job}"]):
+        for number in range(progress(folder, f"batches-{job}")):
             expected |= {f"b{job}:{number}:{row}": row for row in range(BATCH_ROWS)}
-    expected |= merged(done["merges"])
+    expected |= merged(progress(folder, "merges"))
     info = log.table(TABLE)
     table = lance.dataset(info.location).to_table().to_pylist()
     counted = Counter(row["key"] for row in table)
@@ -216,8 +263,6 @@ def compare(log: CommitLog, folder: Path, files: int) -> dict[str, Any]:
         "rows": len(table),
         "versions": info.version,
         "files_per_stream": files,
-        "batches": [done["batch-0"], done["batch-1"]],
-        "merges": done["merges"],
         "lost": sorted(expected.keys() - found.keys())[:10],
         "repeated": [key for key, count in counted.items() if count > 1][:10],
         "wrong": sorted(key for key in found if expected.get(key) != found[key])[:10],
@@ -240,7 +285,7 @@ def progress(folder: Path, name: str) -> int:
 
 def goes_on(folder: Path, name: str) -> bool:
     """Return whether a job has something to do: until the end, and some steps at least."""
-    return not (folder / "finish").exists() or progress(folder, name) < STEPS_MIN
+    return not (folder / "finish").exists() or progress(folder, name) < COMMITS_MIN
 
 
 def note(folder: Path, name: str, count: int) -> None:
@@ -265,7 +310,7 @@ def run_job(name: str, servers: str, folder: Path) -> None:
 
     spark = local_session(name, memory="512m")
     spark.dataSource.register(CommitLogDataSource)
-    options = {"kafka.bootstrap.servers": servers}
+    options = {"kafka.bootstrap.servers": servers, "timeoutSeconds": "900"}
     {"streams": stream_rows, "batches": append_batches, "merges": merge_rows}[name](
         spark, options, folder
     )
@@ -294,15 +339,15 @@ def _stream(spark: Any, options: dict[str, str], folder: Path, number: int) -> A
 
 def append_batches(spark: Any, options: dict[str, str], folder: Path) -> None:
     """Two batch jobs by turns: each batch has a number, so that it lands once."""
-    while goes_on(folder, "batch-0"):
+    while goes_on(folder, "batches-1"):
         for job in range(BATCH_JOBS):
-            number = progress(folder, f"batch-{job}")
+            number = progress(folder, f"batches-{job}")
             key = f"concat('b{job}:{number}:', id)"
             frame = spark.range(BATCH_ROWS).selectExpr(f"{key} AS key", "id AS value")
             writer = frame.write.format("commitlog").options(**options).option("table", TABLE)
-            writer = writer.options(txnAppId=f"batch-{job}", txnVersion=number)
+            writer = writer.options(txnAppId=f"batches-{job}", txnVersion=number)
             writer.mode("append").save()
-            note(folder, f"batch-{job}", number + 1)
+            note(folder, f"batches-{job}", number + 1)
 
 
 def merge_rows(spark: Any, options: dict[str, str], folder: Path) -> None:
@@ -323,10 +368,13 @@ def compact(servers: str, folder: Path) -> None:
     """Rewrite small fragments; a rewrite that loses to another writer is simply done again."""
     log = CommitLog.connect(servers)
     while not (folder / "finish").exists():
+        table = log.open(TABLE)
         try:
-            log.open(TABLE).optimize.compact_files(target_rows_per_fragment=100_000)
+            done = table.optimize.compact_files(target_rows_per_fragment=100_000)
+            if done.fragments_removed:
+                note(folder, "compaction", progress(folder, "compaction") + 1)
         except (OSError, RuntimeError) as error:
-            if "conflict" not in str(error).lower():
+            if not any(word in str(error).lower() for word in LOST_RACE):
                 raise
         time.sleep(1.0)
     log.close()

@@ -60,6 +60,8 @@ def check(given: pa.Schema, wanted: pa.Schema, table: str) -> None:
                 raise _bad(table, field.name, "is required and missing", "Select it")
             continue
         found = given.field(position).type
+        if pa.types.is_null(found) and not field.nullable:
+            raise _bad(table, field.name, "is required and always null", "Select its values")
         if not fits(found, field.type):
             raise _bad(
                 table, field.name, f"is {found} where the table has {field.type}",

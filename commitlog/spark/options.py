@@ -23,7 +23,7 @@ REACH = (BOOTSTRAP_SERVERS, "log", "timeoutSeconds")
 COMMON = ("table", "path", *REACH)
 WRITE = ("txnAppId", "txnVersion", "rowsPerFile", "bytesPerFile")
 AS_OF = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag")
-READ = ("read", *AS_OF, "columns", "pushFilters", "batchRows")
+READ = ("read", *AS_OF, "columns", "pushFilters", "batchRows", "rowsPerPartition")
 READ_TABLE, READ_CHANGES, READ_LOG = "table", "changes", "log"
 """What option `read` may be."""
 CHANGES = (
@@ -39,6 +39,7 @@ ROWS_PER_FILE = 1024 * 1024
 BYTES_PER_FILE = 90 * 1024**3
 """Lance's own defaults."""
 BATCH_ROWS = 16 * 1024
+ROWS_PER_PARTITION = 512 * 1024
 TIMEOUT_SECONDS = 120.0
 CONNECT_SECONDS = 30.0
 """The longest wait for a log that doesn't answer."""
@@ -77,6 +78,7 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
     push_filters: bool = False
     batch_rows: int = BATCH_ROWS
+    rows_per_partition: int = ROWS_PER_PARTITION
     timeout_seconds: float = TIMEOUT_SECONDS
 
 
@@ -170,6 +172,7 @@ def parse_read(options: Mapping[str, str]) -> ReadOptions:
         columns=_names(values, "columns"),
         push_filters=_flag(values, "pushFilters"),
         batch_rows=_integer(values, "batchRows", minimum=1) or BATCH_ROWS,
+        rows_per_partition=_integer(values, "rowsPerPartition", minimum=1) or ROWS_PER_PARTITION,
         timeout_seconds=_seconds(values),
     )
 

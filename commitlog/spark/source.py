@@ -1,17 +1,19 @@
-"""The batch source: one version of a table, one partition per fragment.
+"""The batch source: one version of a table, its fragments dealt out to tasks.
 
 The version is fixed when the query is planned, so all tasks read the same one however long the
-query runs. Spark has no column pruning for Python sources: option `columns` prunes here.
+query runs. Neighbouring small fragments are one task's: a task costs as much as some ten thousand
+rows. Spark has no column pruning for Python sources: option `columns` prunes here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import lance
 import pyarrow as pa
+from lance.fragment import FragmentMetadata
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -20,19 +22,19 @@ from pyspark.sql.types import DataType, StructType
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.pushdown import to_sql
-from commitlog.spark.versions import TableVersions
+from commitlog.spark.versions import TableVersions, VersionWanted
+
+PARTITION_BYTES = 128 * 1024**2
+"""What Spark reads in one task of other files, too."""
 
 
-@dataclass
-class FragmentPartition(InputPartition):
-    """One fragment of one version; None: the version is empty."""
+class FragmentsPartition(InputPartition):
+    """The fragments of one version that one task reads; none: the version is empty."""
 
-    fragment_id: int | None
-
-    def __init__(self, fragment_id: int | None) -> None:
-        """Keep the id."""
-        super().__init__(fragment_id)
-        self.fragment_id = fragment_id
+    def __init__(self, fragment_ids: tuple[int, ...]) -> None:
+        """Keep the ids."""
+        super().__init__(fragment_ids)
+        self.fragment_ids = fragment_ids
 
 
 def open_table(options: ReadOptions, connect: Callable[[Connection], Any]) -> lance.LanceDataset:
@@ -46,7 +48,12 @@ def open_table(options: ReadOptions, connect: Callable[[Connection], Any]) -> la
 
 def table_schema(options: ReadOptions, connect: Callable[[Connection], Any]) -> StructType:
     """Return a version's columns as Spark sees them."""
-    return spark_schema(open_table(options, connect).schema, options.table, options.columns)
+    if options.version == VersionWanted():
+        # The log knows the head's columns; no file has to be opened.
+        schema = connect(options.connection).table(options.table).schema
+    else:
+        schema = open_table(options, connect).schema
+    return spark_schema(schema, options.table, options.columns)
 
 
 def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> StructType:
@@ -113,26 +120,29 @@ class TableReader(DataSourceReader):
         self.schema = schema
         self.batch_rows = options.batch_rows
         self.predicate = ""
-        self.fragment_ids = [int(f.fragment_id) for f in dataset.get_fragments()]
+        sizes = [(int(f.fragment_id), *size_of(f.metadata)) for f in dataset.get_fragments()]
+        self.groups = grouped(sizes, options.rows_per_partition)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return one partition per fragment (Spark asks for at least one)."""
-        return [FragmentPartition(i) for i in self.fragment_ids] or [FragmentPartition(None)]
+        """Return what each task reads (Spark asks for one task at least)."""
+        return [FragmentsPartition(ids) for ids in self.groups] or [FragmentsPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield one fragment's rows, without deleted ones; runs on an executor."""
-        assert isinstance(partition, FragmentPartition)
-        if partition.fragment_id is None:
+        """Yield some fragments' rows, without deleted ones; runs on an executor."""
+        assert isinstance(partition, FragmentsPartition)
+        if not partition.fragment_ids:
             return
         schema = to_arrow_schema(self.schema, timezone="UTC")
-        dataset = lance.dataset(self.location, version=self.version)
-        fragment = dataset.get_fragment(partition.fragment_id)
-        assert fragment is not None, "a version keeps its fragments"
-        batches = fragment.to_batches(
+        dataset = opened(self.location, self.version)
+        found = map(dataset.get_fragment, partition.fragment_ids)
+        fragments = [fragment for fragment in found if fragment is not None]
+        assert len(fragments) == len(partition.fragment_ids), "a version keeps its fragments"
+        batches = dataset.scanner(
             columns=list(schema.names),
             filter=self.predicate or None,
             batch_size=self.batch_rows,
-        )
+            fragments=fragments,
+        ).to_batches()
         for batch in batches:
             yield to_spark(batch, schema)
 
@@ -155,6 +165,33 @@ class FilteringReader(TableReader):
             else:
                 yield wanted
         self.predicate = " AND ".join(predicates)
+
+
+def size_of(fragment: FragmentMetadata) -> tuple[int, int]:
+    """Return a fragment's rows, deleted ones included, and the bytes of its files."""
+    return fragment.physical_rows, sum(file.file_size_bytes or 0 for file in fragment.files)
+
+
+def grouped(
+    sizes: Iterable[tuple[int, int, int]], rows_max: int, bytes_max: int = PARTITION_BYTES
+) -> list[tuple[int, ...]]:
+    """Put neighbours together until they have so many rows or bytes; (id, rows, bytes) each."""
+    groups: list[list[int]] = []
+    rows = size = 0
+    for number, more_rows, more_bytes in sizes:
+        if groups and rows + more_rows <= rows_max and size + more_bytes <= bytes_max:
+            groups[-1].append(number)
+            rows, size = rows + more_rows, size + more_bytes
+        else:
+            groups.append([number])
+            rows, size = more_rows, more_bytes
+    return [tuple(group) for group in groups]
+
+
+@lru_cache(maxsize=8)
+def opened(location: str, version: int) -> lance.LanceDataset:
+    """Return a version, which a worker that reads much of it opens once."""
+    return lance.dataset(location, version=version)
 
 
 def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

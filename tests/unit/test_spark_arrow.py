@@ -107,6 +107,7 @@ def test_a_value_that_does_not_fit_is_named(values: pa.Array, field: pa.Field, s
         (pa.schema([("id", pa.string())]), "is string where the table has int64"),
         (pa.schema([("at", INSTANT)]), "is required and missing"),
         (pa.schema([("id", pa.int64()), ("id", pa.int64())]), "is there twice"),
+        (pa.schema([("id", pa.null())]), "is required and always null"),
     ],
 )
 def test_columns_that_can_never_fit_are_refused_at_once(given: pa.Schema, says: str) -> None:

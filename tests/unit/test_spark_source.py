@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Una
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.options import Connection, ReadOptions, parse_read
 from commitlog.spark.pushdown import to_sql
-from commitlog.spark.source import FilteringReader, TableReader, table_schema
+from commitlog.spark.source import FilteringReader, TableReader, grouped, table_schema
 from commitlog.spark.versions import TableVersions, VersionWanted
 from tests.service import SCHEMA, Service, rows, service
 
@@ -58,12 +59,9 @@ def read(world: Service, kind: type[TableReader] = TableReader, **given: str) ->
         assert list(reader.pushFilters([EqualTo(("id",), 2), StringEndsWith(("name",), "a")])) == [
             StringEndsWith(("name",), "a")
         ]
-    return [
-        row
-        for partition in reader.partitions()
-        for batch in reader.read(partition)
-        for row in batch.to_pylist()
-    ]
+    # As they reach a task.
+    sent, parts = pickle.loads(pickle.dumps((reader, reader.partitions())))
+    return [row for part in parts for batch in sent.read(part) for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("policy", ["every", "latest"])
@@ -110,7 +108,7 @@ def test_a_position_in_the_future_is_an_error(world: Service) -> None:
         versions(world).resolve(VersionWanted(position=1000))
 
 
-def test_one_partition_per_fragment_without_deleted_rows(world: Service) -> None:
+def test_fragments_are_read_without_deleted_rows(world: Service) -> None:
     world.client.create_table(TABLE, SCHEMA)
     world.client.append(TABLE, rows(1, 2))
     world.client.append(TABLE, rows(3))
@@ -118,8 +116,26 @@ def test_one_partition_per_fragment_without_deleted_rows(world: Service) -> None
     assert read(world, columns="id") == [{"id": 2}, {"id": 3}]
     assert read(world, versionAsOf="2") == [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]
     assert read(world, FilteringReader) == [{"id": 2, "name": "a"}]
+    assert read(world, versionAsOf="1") == []
     with pytest.raises(InvalidTransaction, match="no column 'nmae'"):
         read(world, columns="nmae")
+
+
+def test_small_fragments_are_one_tasks(world: Service) -> None:
+    def parts(**given: str) -> list[tuple[int, ...]]:
+        wanted = options(**given)
+        reader = TableReader(wanted, StructType(), lambda _: world.client)
+        return [part.fragment_ids for part in reader.partitions()]  # type: ignore[attr-defined]
+
+    world.client.create_table(TABLE, SCHEMA)
+    assert parts() == [()]
+    for _ in range(5):
+        world.client.append(TABLE, rows(1, 2))
+    assert parts() == [(0, 1, 2, 3, 4)]
+    assert parts(rowsPerPartition="5") == [(0, 1), (2, 3), (4,)]
+    assert parts(rowsPerPartition="1") == [(0,), (1,), (2,), (3,), (4,)]
+    assert read(world, columns="id", rowsPerPartition="5") == [{"id": 1}, {"id": 2}] * 5
+    assert grouped([(0, 9, 5), (1, 9, 5), (2, 9, 50), (3, 9, 1)], 100, 12) == [(0, 1), (2,), (3,)]
 
 
 def test_what_is_not_there_is_said_before_a_task_starts(world: Service) -> None:

@@ -1,0 +1,248 @@
+"""The audit of a long log, on as many executors as are asked for, with its progress.
+
+    python -m tests.spark_audit --transactions 1000000 --master 'local-cluster[2,1,1024]'
+
+Fills a log on a broker of its own as a leader with very fast storage would: appends, settings of
+which most are refused since another one won, repetitions that the first commit answers, requests
+for no table, and several terms. Then Spark decides all of it again, and what it says is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow.dataset
+import pyspark
+from confluent_kafka import KafkaError, Message, Producer
+from pyspark.sql import SparkSession
+
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.codecs.avro import encode_leader_started, seal_outcome
+from commitlog.core.decisions import Decision, FileWanted, Found, Need, Wanted
+from commitlog.core.machine import Machine
+from commitlog.core.replica import Replica
+from commitlog.errors import Overloaded
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.operations import LanceCommit
+from commitlog.model.records import (
+    Application,
+    LeaderStarted,
+    Observation,
+    Submitted,
+    Transaction,
+)
+from commitlog.ports import Log
+from commitlog.protocol import outcomes_topic
+from commitlog.spark import local_session
+from commitlog.spark.audit import audit
+from commitlog.spark.log_positions import read_to
+from consumers.broker import EmbeddedBroker
+from tests.benchmarks.verify_cost import FILE_BYTES, append_to, create
+
+TABLES = 100
+TERM_OUTCOMES = 50_000
+NODE = "127.0.0.1:1"
+SETTING, REPEATED, LOST = 19, 37, 97
+"""Every so many transactions one that sets a key, repeats a commit, or names no table."""
+SETTING_TABLES = 7
+START_SECONDS = 300.0
+"""For the broker, beside other work."""
+IN_FLIGHT = 5_000
+PATIENT = {"acks": "all", "enable.idempotence": True, "delivery.timeout.ms": 600_000}
+"""A leader's own producer gives up sooner, since others wait for it."""
+
+
+@dataclass
+class Filled:
+    """What is in a log that was made."""
+
+    outcomes: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    answers: int = 0
+    versions: int = 0
+    head: str = ""
+
+
+def transaction(number: int) -> Transaction:
+    """Return the request of a number, from 1 on; the same one every time."""
+    if number % LOST == 0:
+        return append_to("none", number)
+    if number % SETTING == 0:
+        return setting(f"t{number % SETTING_TABLES}", number)
+    first = number - 1 if number % REPEATED == 0 else number
+    made = append_to(f"t{first % TABLES}", number)
+    return replace(made, application=Application("stream", first, "run"))
+
+
+def setting(table: str, number: int) -> Transaction:
+    """Return a change of a table's configuration that has seen nothing but its creation."""
+    message = LanceTransaction(uuid=str(uuid.UUID(int=number)), read_version=1)
+    upserts = message.update_config.config_updates
+    upserts.update_entries.add(key="owner", value=str(number))
+    operation = LanceCommit(
+        (table,), "UpdateConfig", 1, message.SerializeToString(deterministic=True)
+    )
+    return Transaction(message.uuid, (operation,), principal="bench", submitted_at_ms=0)
+
+
+def fill(bootstrap_servers: str, name: str, count: int) -> Filled:
+    """Make a log, append so many transactions to it, then decide them."""
+    log = KafkaLog.connect(bootstrap_servers, log=name)
+    machine = Machine(log.create(tables_root="/tables", replication_factor=1))
+    writer = log.transactions_writer()
+    try:
+        for number in range(TABLES + count):
+            asked = create(f"t{number}") if number < TABLES else transaction(number - TABLES + 1)
+            while True:
+                try:
+                    writer.append(asked, partition=0)
+                    break
+                except Overloaded:
+                    writer.poll(0.1)
+        assert writer.flush(60) == 0, "the broker did not take the transactions"
+    finally:
+        writer.close()
+    producer = Producer({"bootstrap.servers": bootstrap_servers, **PATIENT})
+    made = _Leader(log, machine, producer).run()
+    log.close()
+    return made
+
+
+class _Leader:
+    """Decides what is in a log."""
+
+    def __init__(self, log: Log, machine: Machine, producer: Producer) -> None:
+        self._log = log
+        self._machine = machine
+        self._producer = producer
+        self._made = Filled()
+        self._on_its_way = 0
+        self._replica = Replica()
+
+    def run(self) -> Filled:
+        reader = self._log.read_outcomes(0)
+        for answered in read_to(reader, self._log.last_outcome_records(0)[0].offset + 1):
+            self._replica.receive_answered(answered)
+        transactions = self._log.read_transactions(0)
+        for submitted in read_to(transactions, transactions.end_offset()):
+            if self._machine.sequence % TERM_OUTCOMES == 0:
+                self._begin()
+            self._decide(submitted)
+        while self._on_its_way:
+            self._producer.poll(1.0)
+        return self._made
+
+    def _begin(self) -> None:
+        chain, machine = self._replica.chain, self._machine
+        epoch = chain.epoch + 1
+        started = LeaderStarted(
+            epoch, NODE, f"term {epoch}", machine.sequence, chain.hash, machine.digest()
+        )
+        self._append(f"leader/{epoch}/generated", encode_leader_started(started))
+        assert not chain.admit(started)
+
+    def _decide(self, submitted: Submitted) -> None:
+        decision = self._machine.decide(submitted, {})
+        if isinstance(decision, Need):
+            seen: Mapping[Wanted, Found] = {
+                file: Found(Observation(file.path, FILE_BYTES))
+                for file in decision.wanted
+                if isinstance(file, FileWanted)
+            }
+            decision = self._machine.decide(submitted, seen)
+        assert isinstance(decision, Decision)
+        chain, made = self._replica.chain, self._made
+        outcome, record = seal_outcome(
+            decision.outcome, previous_hash=chain.hash, epoch=chain.epoch, node=NODE
+        )
+        assert not chain.admit(outcome)
+        self._machine.apply(submitted, outcome, changes=decision.changes)
+        self._append(f"{chain.epoch}/{outcome.sequence}", record)
+        made.outcomes += 1
+        made.statuses[str(outcome.status)] += 1
+        made.answers += outcome.answers is not None
+        if outcome.answers is None:
+            made.versions += sum(result.version > 0 for result in outcome.results)
+        made.head = outcome.hash.hex()
+
+    def _append(self, key: str, value: bytes) -> None:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            assert error is None, error
+            self._on_its_way -= 1
+
+        self._on_its_way += 1
+        topic = outcomes_topic(self._log.name)
+        self._producer.produce(topic, value, key, partition=0, on_delivery=on_delivery)
+        self._producer.poll(0)
+        while self._on_its_way > IN_FLIGHT:
+            self._producer.poll(1.0)
+
+
+@contextmanager
+def session(master: str) -> Iterator[SparkSession]:
+    """Run a session, of which `local-cluster[...]` starts the executors as processes."""
+    with tempfile.TemporaryDirectory(prefix="commitlog-spark-home-") as folder:
+        # A worker keeps its applications' files in Spark's home, which should stay as it is.
+        for entry in Path(pyspark.__file__).parent.iterdir():
+            (Path(folder) / entry.name).symlink_to(entry)
+        os.environ["SPARK_HOME"] = folder
+        spark = local_session("audit", cores=master, conf={"spark.executor.memory": "768m"})
+        try:
+            yield spark
+        finally:
+            spark.stop()
+
+
+def run(bootstrap_servers: str, count: int, master: str, into: str) -> None:
+    """Fill a log, audit it, and print what was found and how long it took."""
+    name = f"audited-{uuid.uuid4().hex[:8]}"
+    started = time.monotonic()
+    made = fill(bootstrap_servers, name, count)
+    print(f"filled in {time.monotonic() - started:.0f} s: {made}", flush=True)
+
+    def tell(partition: int, done: int, end: int) -> None:
+        rate = done / (time.monotonic() - started)
+        print(f"partition {partition}: {done:,} of {end:,}, {rate:,.0f}/s", flush=True)
+
+    with session(master) as spark:
+        options = {"kafka.bootstrap.servers": bootstrap_servers, "log": name}
+        started = time.monotonic()
+        [found] = audit(spark, options, into=into, on_progress=tell)
+        print(f"{found}\n{found.outcomes:,} outcomes in {time.monotonic() - started:.0f} s")
+        assert found.is_whole
+        assert (found.recomputed, found.head) == (made.outcomes, made.head)
+        if into:
+            rebuilt = pyarrow.dataset.dataset(f"{into}/log").count_rows()
+            versions = pyarrow.dataset.dataset(f"{into}/versions").count_rows()
+            print(f"rebuilt: {rebuilt:,} outcomes, {versions:,} versions")
+            assert (rebuilt, versions) == (made.outcomes, made.versions)
+
+
+def main() -> None:
+    """Run it on the cluster that is named, or on a broker of its own."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--transactions", type=int, default=200_000)
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--bootstrap-servers", default="")
+    parser.add_argument("--into", default="", help="a folder for the log as Parquet")
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        servers = given.bootstrap_servers
+        if not servers:
+            root = stack.enter_context(tempfile.TemporaryDirectory(prefix="commitlog-audit-"))
+            started = EmbeddedBroker.start(Path(root), timeout_seconds=START_SECONDS)
+            servers = stack.enter_context(started).bootstrap_servers
+        run(servers, given.transactions, given.master, given.into)
+
+
+if __name__ == "__main__":
+    main()
