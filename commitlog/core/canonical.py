@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
+from json import encoder
 from typing import Any
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
+def _chunks_of() -> Callable[[Any, int], Iterable[str]]:
+    """Return what `_ENCODER` makes anew for each value: half of the time that a small one takes."""
+    make: Any = getattr(encoder, "c_make_encoder", None)
+    if make is None:  # an interpreter without it
+        return lambda value, level: _ENCODER.iterencode(value)
+    chunks: Callable[[Any, int], Iterable[str]] = make(
+        None,  # no look for values that hold themselves
+        _ENCODER.default,
+        encoder.encode_basestring,
+        None,
+        _ENCODER.key_separator,
+        _ENCODER.item_separator,
+        _ENCODER.sort_keys,
+        _ENCODER.skipkeys,
+        _ENCODER.allow_nan,
+    )
+    return chunks
+
+
+_CHUNKS = _chunks_of()
+
+
 def to_json(value: Any) -> bytes:
     """Return a value as canonical JSON in UTF-8."""
-    return _ENCODER.encode(value).encode()
+    return "".join(_CHUNKS(value, 0)).encode()

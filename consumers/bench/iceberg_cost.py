@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from commitlog.core.decisions import Decision, FileWanted, Found, Need, Wanted
@@ -28,7 +28,7 @@ _NAME = ("bench", "t")
 _START_MS = 1_800_000_000_000
 
 
-def snapshot_costs(sizes: Sequence[int]) -> list[dict[str, Any]]:
+def snapshot_costs(sizes: Sequence[int], report: Callable[[str], None]) -> list[dict[str, Any]]:
     """Return what an append costs at each number of snapshots, in milliseconds of CPU."""
     world = _World()
     rows = []
@@ -51,6 +51,10 @@ def snapshot_costs(sizes: Sequence[int]) -> list[dict[str, Any]]:
                 "commit_ms": statistics.median(whole),
                 "metadata_bytes": len(world.table.encode()),
             }
+        )
+        report(
+            f"{size:,} snapshots: evaluated in {rows[-1]['evaluate_ms']:.2f} ms of CPU, "
+            f"whole commit {rows[-1]['commit_ms']:.2f} ms"
         )
     return rows
 

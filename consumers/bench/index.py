@@ -82,10 +82,22 @@ def run(
                 filled = (log.sequence - begun) / (time.perf_counter() - started)
                 report(f"{size:,} versions: filled at {filled:,.0f} transactions/s")
                 costs.append(_costs(index, log, root, size))
-                questions += _questions(root, log, size)
+                answers = _questions(root, log, size)
+                questions += answers
+                report(_line(costs[-1], answers))
             report(f"{rate} commits/s for {seconds:.0f} s, a reader opening all the time")
             freshness = _freshness(index, log, genesis, root, rate, seconds)
     return {"costs": costs, "questions": questions, "freshness": freshness}
+
+
+def _line(costs: dict[str, Any], answers: Sequence[dict[str, Any]]) -> str:
+    slowest = sorted(answers, key=lambda row: row["p50_ms"])[-3:]
+    named = ", ".join(f"{row['question']} {row['p50_ms']:.1f} ms" for row in reversed(slowest))
+    return (
+        f"{costs['versions']:,} versions: commit p50 {costs['commit_p50_ms']:.2f} p99 "
+        f"{costs['commit_p99_ms']:.2f} ms, publish p50 {costs['publish_p50_ms']:.1f} p99 "
+        f"{costs['publish_p99_ms']:.1f} ms; slowest questions: {named}"
+    )
 
 
 def _beginning() -> tuple[Genesis, ProtocolVersion]:

@@ -1,14 +1,16 @@
 """What a round of concurrent writers is measured by, and how the processes are run.
 
-A round starts all writers at one barrier, lets each commit one after another until its time is
-over, and keeps every latency. Ratios are taken between rounds that ran next to each other.
+A round has every writer commit once, which opens what it opens lazily, starts all of them at one
+barrier, lets each commit one after another until its time is over, and keeps every latency. Ratios
+are taken between rounds that ran next to each other.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -29,6 +31,10 @@ class Writer:
     ended: float
     cpu_seconds: float
     """Of this process, all threads, between the two."""
+    redone: int = 0
+    """How often work was executed again before it was committed."""
+    unmeasured: int = 0
+    """Commits before the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,15 @@ class Round:
     writer_cpu_ms: float
     """CPU time of the writers' processes per commit."""
     verified: str = ""
+    redone: int = 0
+    """How often writers executed work again because of others."""
+    unmeasured: int = 0
+    """Commits before the start: each writer's first one."""
+
+    @property
+    def landed(self) -> int:
+        """All commits that were acknowledged, measured or not."""
+        return self.commits + self.unmeasured
 
     @property
     def fairness(self) -> float:
@@ -61,9 +76,14 @@ class Round:
         return {**asdict(self), "fairness": self.fairness}
 
 
-Commit = Callable[[], None]
+Commit = Callable[[], int | None]
+"""Commits once and waits for it; may return how often it executed its work again."""
 Prepare = Callable[..., Commit]
-"""Runs in the writer's process: connects, and returns what commits once and waits for it."""
+"""Runs in the writer's process: connects, and returns what commits."""
+
+
+class NothingLeft(Exception):
+    """A writer has done all that there was for it to do, before its time was over."""
 
 
 def run_round(
@@ -103,8 +123,10 @@ def _writer(
 ) -> None:
     latencies: list[float] = []
     failures: list[str] = []
+    redone = 0
     try:
         commit = prepare(*arguments)
+        unmeasured = _commit_first(commit, failures)
         barrier.wait(START_SECONDS)
     except Exception as error:
         # The others stop waiting for this one.
@@ -115,7 +137,9 @@ def _writer(
     started = before = time.perf_counter()
     while before - started < seconds:
         try:
-            commit()
+            redone += commit() or 0
+        except NothingLeft:
+            break
         except Exception as error:
             failures.append(f"{type(error).__name__}: {error}"[:300])
             before = time.perf_counter()
@@ -124,7 +148,20 @@ def _writer(
             latencies.append(after - before)
             before = after
     cpu_seconds = time.process_time() - cpu_before
-    results.put(Writer(latencies, failures, started, time.perf_counter(), cpu_seconds))
+    ended = time.perf_counter()
+    results.put(Writer(latencies, failures, started, ended, cpu_seconds, redone, unmeasured))
+
+
+def _commit_first(commit: Commit, failures: list[str]) -> int:
+    """Commit once, so that a handle is warm; return how many commits were acknowledged."""
+    try:
+        commit()
+    except NothingLeft:
+        return 0
+    except Exception as error:
+        failures.append(f"{type(error).__name__}: {error}"[:300])
+        return 0
+    return 1
 
 
 def _summarize(system: str, done: list[Writer]) -> Round:
@@ -146,7 +183,14 @@ def _summarize(system: str, done: list[Writer]) -> Round:
         slowest_writer=min(counts),
         fastest_writer=max(counts),
         writer_cpu_ms=sum(writer.cpu_seconds for writer in done) / max(1, len(latencies)) * 1000,
+        redone=sum(writer.redone for writer in done),
+        unmeasured=sum(writer.unmeasured for writer in done),
     )
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Return the least, the median and the greatest of some values."""
+    return {"min": min(values), "median": statistics.median(values), "max": max(values)}
 
 
 def percentile(ordered: list[float], share: float) -> float:

@@ -3,8 +3,15 @@
 Nothing of lance runs there, only its import, so none of its threads is lost in a fork.
 """
 
+import contextlib
 import warnings
 
 warnings.filterwarnings("ignore", message="lance is not fork-safe")
+warnings.filterwarnings("ignore", message="lancedb fork support")
 
-import consumers.bench.commit  # noqa: E402, F401
+import consumers.bench.commit  # noqa: E402
+import consumers.bench.merge  # noqa: E402, F401
+
+for _peer in ("lancedb", "deltalake"):
+    with contextlib.suppress(ModuleNotFoundError):
+        __import__(_peer)

@@ -30,8 +30,8 @@ from lance.namespace import RestAdapter
 from lance_namespace import CreateNamespaceRequest
 
 from commitlog.adapters.lance_namespace import StagingNamespace, object_path
-from consumers.bench.commit import ROWS, rows_of_work
 from consumers.bench.measure import Commit, Round, run_round
+from consumers.bench.peers import ROWS, rows_of_work
 
 OURS, REFERENCE = "commitlog", "reference"
 TABLES = 100
@@ -100,7 +100,7 @@ def _round(system: str, uri: str, writers: int, seconds: float) -> Round:
     text = json.dumps(fragment.to_json())
     measured = run_round(system, writers, seconds, prepare, uri, table, text)
     found = lance.dataset(namespace_client=names, table_id=table).count_rows()
-    expected = (measured.commits + 1) * ROWS
+    expected = (measured.landed + 1) * ROWS
     # A failed commit may have landed: pylance's caller can't know.
     fits = expected <= found <= expected + measured.failures * ROWS
     return replace(measured, verified=f"{'' if fits else 'WRONG: '}{found} rows")

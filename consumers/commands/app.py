@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App, Group
 
-from consumers.commands import ask, care, explain, jobs, look, measure, prove, run
+from consumers.commands import ask, care, explain, jobs, look, measure, prove, run, speed
 from consumers.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
@@ -46,6 +46,11 @@ bench.command(jobs.bench_spark, name="spark", help_epilogue="")
 bench.command(jobs.bench_iceberg, name="iceberg", help_epilogue="")
 bench.command(measure.bench_index, name="index", help_epilogue="")
 bench.command(jobs.bench_server, name="server", help_epilogue="")
+bench.command(speed.bench_merge, name="merge", help_epilogue="")
+bench.command(speed.bench_growth, name="growth", help_epilogue="")
+bench.command(speed.bench_replay, name="replay", help_epilogue="")
+bench.command(speed.bench_all, name="all", help_epilogue="")
+bench.command(speed.bench_report, name="report", help_epilogue="")
 app.command(bench)
 app.register_install_completion_command(add_to_startup=False, group=_SHELL)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -38,10 +39,10 @@ def demo(*, root: Path = Path("demo-data")) -> int:
     root
         Folder of the demo: its broker, tables and index stay there to be looked at.
     """
-    stage = _module("consumers.demo.stage", extra="demo")
+    stage = need_module("consumers.demo.stage", extra="demo")
     expected = (
-        _module("consumers.demo.children", extra="demo").ChildFailed,
-        _module("consumers.demo.source", extra="demo").NoData,
+        need_module("consumers.demo.children", extra="demo").ChildFailed,
+        need_module("consumers.demo.source", extra="demo").NoData,
     )
     try:
         return int(stage.run_demo(root))
@@ -94,7 +95,7 @@ def bench_commit(
     seconds: float = 5.0,
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
 ) -> None:
-    """Measure commits per second and latencies beside pylance's own commit, in turns.
+    """Measure commits per second and latencies beside pylance, lancedb and delta-rs, in turns.
 
     Uses the cluster that is named; without one, a service of its own in a temporary folder.
 
@@ -109,8 +110,8 @@ def bench_commit(
     as_json
         Print the whole report as JSON.
     """
-    commit = _module("consumers.bench.commit", extra="bench")
-    with _service(where.load()) as (servers, log):
+    commit = need_module("consumers.bench.commit", extra="bench")
+    with service_for(where.load()) as (servers, log):
         report = commit.run(
             servers,
             log,
@@ -134,7 +135,6 @@ SUMMARY = (
     Column("p50 ms", lambda row: f"{row['p50_ms']:.2f}", is_number=True),
     Column("times two hops", lambda row: _ratio(row["p50_times_two_hop"]), is_number=True),
     Column("p99 ms", lambda row: f"{row['p99_ms']:.1f}", is_number=True),
-    Column("pylance p99", lambda row: f"{row['pylance_p99_ms']:.1f}", is_number=True),
     Column("failed", lambda row: row["failures"], is_number=True),
     Column("fastest/slowest", lambda row: _ratio(row["fairness"]), is_number=True),
 )
@@ -166,8 +166,8 @@ def bench_spark(
     as_json
         Print the whole report as JSON.
     """
-    spark = _module("consumers.bench.spark", extra="bench")
-    with _service(where.load()) as (servers, log):
+    spark = need_module("consumers.bench.spark", extra="bench")
+    with service_for(where.load()) as (servers, log):
         report = spark.run(
             servers,
             log,
@@ -196,7 +196,7 @@ def bench_iceberg(
     *,
     uri: str = "",
     writers: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 8, 32),
-    rounds: int = 3,
+    rounds: int = 2,
     seconds: float = 5.0,
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
 ) -> None:
@@ -235,8 +235,9 @@ def _measured_over_http(
     suite: str, uri: str, writers: tuple[int, ...], rounds: int, seconds: float
 ) -> dict[str, Any]:
     """Run a suite against a service's address, or against a service of its own."""
-    bench = _module(suite, extra="bench")
-    with contextlib.nullcontext(uri) if uri else _http() as address:
+    bench = need_module(suite, extra="bench")
+    with contextlib.ExitStack() as stack:
+        address = uri or stack.enter_context(own_service()).http
         report: dict[str, Any] = bench.run(
             address, writers=tuple(writers), rounds=rounds, seconds=seconds, report=output.note
         )
@@ -314,25 +315,29 @@ def _ratio(value: float | None) -> str:
 
 
 @contextlib.contextmanager
-def _service(config: Config) -> Iterator[tuple[str, str]]:
+def service_for(config: Config) -> Iterator[tuple[str, str]]:
     """Use the service that the settings name, or run one for as long as it is needed."""
     if config.bootstrap_servers:
         yield config.bootstrap_servers, config.log
         return
-    with _ready() as said:
-        yield said[3], config.log
+    with own_service() as own:
+        yield own.servers, config.log
+
+
+@dataclass(frozen=True, slots=True)
+class OwnService:
+    """A service that was started for a measurement."""
+
+    servers: str
+    """Kafka's HOST:PORT."""
+    http: str
+    pid: int
+    """Of the supervisor, whose descendants are all the others."""
 
 
 @contextlib.contextmanager
-def _http() -> Iterator[str]:
-    """Run a service for as long as it is needed; yield its HTTP address."""
-    with _ready() as said:
-        yield said[1]
-
-
-@contextlib.contextmanager
-def _ready() -> Iterator[list[str]]:
-    """Run `commitlog up` in a temporary folder; yield the words of its ready line."""
+def own_service() -> Iterator[OwnService]:
+    """Run `commitlog up` in a temporary folder for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         command = [sys.executable, "-P", "-m", "consumers.cli", "up", "--root", folder]
         with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as up:
@@ -341,7 +346,7 @@ def _ready() -> Iterator[list[str]]:
                 ready = up.stdout.readline().split()
                 if len(ready) < 4:
                     raise Unavailable("the service did not start; what it said stands above")
-                yield ready
+                yield OwnService(ready[3], ready[1], up.pid)
             finally:
                 up.terminate()
                 try:
@@ -350,7 +355,8 @@ def _ready() -> Iterator[list[str]]:
                     up.kill()
 
 
-def _module(name: str, *, extra: str) -> ModuleType:
+def need_module(name: str, *, extra: str) -> ModuleType:
+    """Import what an extra installs; say which one if it isn't there."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:

@@ -52,7 +52,9 @@ def test_a_system_is_compared_with_sqlcatalog_at_the_same_work() -> None:
 
 
 def test_the_cost_of_history_is_measured_on_real_appends() -> None:
-    few, more = snapshot_costs((1, 300))
+    said: list[str] = []
+    few, more = snapshot_costs((1, 300), said.append)
+    assert [line.split()[0] for line in said] == ["1", "300"]
     assert (few["snapshots"], more["snapshots"]) == (1, 300)
     assert more["metadata_bytes"] > few["metadata_bytes"] > 0
     assert more["evaluate_ms"] > 0

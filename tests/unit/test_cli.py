@@ -14,7 +14,8 @@ from consumers.exit_codes import ExitCode, exit_code
 HELP = Path(__file__).parents[1] / "golden" / "help"
 COMMANDS = sorted(
     [name for name in app if not name.startswith("-")]
-    + ["bench commit", "bench conflicts", "bench iceberg", "bench index", "bench spark"]
+    + ["bench all", "bench commit", "bench conflicts", "bench growth", "bench iceberg"]
+    + ["bench index", "bench merge", "bench replay", "bench report", "bench spark"]
 )
 
 

@@ -1,0 +1,148 @@
+"""Logs made up for measurements: real records in a log in memory, really decided, without a leader.
+
+Records are encoded, hashed, decided and chained as a leader does it; only Kafka and the tables'
+files are missing, so what reads such a log does all of its own work and waits for nobody.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import replace
+
+from commitlog.adapters.log_records import encode_to_append
+from commitlog.adapters.memory import MemoryLog
+from commitlog.codecs.avro import encode_leader_started, payload_hash, seal_outcome
+from commitlog.core.creation import STORAGE_VERSIONS
+from commitlog.core.decisions import Decision, FileWanted, Found, Need, Wanted
+from commitlog.core.machine import Machine
+from commitlog.core.replica import Replica
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.operations import CreateTable, LanceCommit, Summary
+from commitlog.model.records import LeaderStarted, Observation, Submitted, Transaction
+from commitlog.model.table import Policy
+from commitlog.protocol import outcomes_topic, transaction_key, transactions_topic
+
+FILE_BYTES = 5_000
+NODE = "127.0.0.1:1"
+COLUMNS = 3
+ROWS = 1_000
+
+
+def append_to(table: str, number: int, *, fragments: int = 1, read_version: int = 0) -> Transaction:
+    """Return an append of fragments of one file, as a writer sends it; `number` makes its id."""
+    name = f"{number:032x}"
+    message = LanceTransaction(uuid=str(uuid.UUID(int=number)), read_version=read_version)
+    for _ in range(fragments):
+        fragment: DataFragment = message.append.fragments.add(physical_rows=ROWS)
+        fragment.files.add(
+            path=f"{name}.lance",
+            fields=range(COLUMNS),
+            column_indices=range(COLUMNS),
+            file_major_version=2,
+            file_size_bytes=FILE_BYTES,
+        )
+    summary = Summary(ROWS * fragments, 0, FILE_BYTES, fragments, 0, 0, (f"{name}.lance",))
+    data = message.SerializeToString(deterministic=True)
+    operation = LanceCommit((table,), "Append", read_version, data, summary=summary)
+    return Transaction(message.uuid, (operation,), principal="bench", submitted_at_ms=0)
+
+
+def create(table: str, *, location: str = "") -> Transaction:
+    """Return the creation of a table of three columns."""
+    fields = tuple(
+        Field(
+            name=f"c{number}", id=number, parent_id=-1, logical_type="int64", nullable=True
+        ).SerializeToString()
+        for number in range(COLUMNS)
+    )
+    operation = CreateTable(
+        (table,),
+        str(uuid.uuid4()),
+        location or f"/tables/{table}",
+        fields,
+        policy=Policy.LATEST,
+        data_storage_version=STORAGE_VERSIONS[0],
+    )
+    return Transaction(str(uuid.uuid4()), (operation,))
+
+
+def configure(table: str, number: int) -> Transaction:
+    """Return a change of one of a table's config keys, which leaves its fragments alone."""
+    message = LanceTransaction(uuid=str(uuid.UUID(int=2**64 + number)), read_version=number)
+    message.update_config.config_updates.update_entries.add(key="bench", value=str(number))
+    data = message.SerializeToString(deterministic=True)
+    operation = LanceCommit((table,), "UpdateConfig", number, data)
+    return Transaction(message.uuid, (operation,), principal="bench", submitted_at_ms=0)
+
+
+def decide(machine: Machine, submitted: Submitted) -> Decision:
+    """Decide a record; files that it names are there. Nothing changes."""
+    seen = look(machine.prefetch(submitted))
+    decision = machine.decide(submitted, seen)
+    if isinstance(decision, Need):
+        seen |= look(decision.wanted)
+        decision = machine.decide(submitted, seen)
+    assert isinstance(decision, Decision)
+    return decision
+
+
+def look(wanted: Iterable[Wanted]) -> dict[Wanted, Found]:
+    """Return files as found, of the size that `append_to` gives them."""
+    found: dict[Wanted, Found] = {}
+    for file in wanted:
+        assert isinstance(file, FileWanted), file
+        found[file] = Found(Observation(file.path, FILE_BYTES))
+    return found
+
+
+class MadeLog:
+    """Writes a log as a leader with very fast storage would."""
+
+    def __init__(self) -> None:
+        """Begin a term on an empty log."""
+        self.log = MemoryLog()
+        self.machine = Machine(self.log.create(tables_root="/tables"))
+        self.replica = Replica()
+        self.bytes = {"transactions": 0, "outcomes": 0}
+        """Of the values that `run` appended to each topic."""
+        for answered in self.log.read_outcomes(0).poll():
+            self.replica.receive_answered(answered)
+        chain = self.replica.chain
+        started = LeaderStarted(1, NODE, "leader", 0, chain.hash, b"")
+        self._append_outcome("leader/1/leader", encode_leader_started(started))
+        chain.admit(started)
+        for submitted in self.log.read_transactions(0).poll():
+            self.decide(submitted)
+
+    def run(self, transaction: Transaction) -> None:
+        """Append a transaction and decide it."""
+        self.decide(self.append(transaction))
+
+    def append(self, transaction: Transaction) -> Submitted:
+        """Append a transaction, as the leader will read it."""
+        value = encode_to_append(transaction)
+        self.bytes["transactions"] += len(value)
+        key = transaction_key(transaction.transaction_id)
+        cluster, topic = self.log.cluster, transactions_topic(self.log.name)
+        offset = cluster.append(topic, 0, key, value)
+        time_ms = cluster.partition(topic, 0).records[-1].time_ms
+        record = replace(transaction, payload_hash=payload_hash(transaction))
+        return Submitted(0, offset, time_ms, record)
+
+    def decide(self, submitted: Submitted) -> None:
+        """Decide a record and append its outcome."""
+        decision = decide(self.machine, submitted)
+        chain = self.replica.chain
+        outcome, record = seal_outcome(
+            decision.outcome, previous_hash=chain.hash, epoch=1, node=NODE
+        )
+        assert not chain.admit(outcome)
+        self.machine.apply(submitted, outcome, changes=decision.changes)
+        self._append_outcome(f"1/{outcome.sequence}", record)
+
+    def _append_outcome(self, key: str, value: bytes) -> None:
+        self.bytes["outcomes"] += len(value)
+        self.log.cluster.append(outcomes_topic(self.log.name), 0, key.encode(), value)

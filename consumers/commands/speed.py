@@ -1,0 +1,248 @@
+"""The commands that measure what a log costs under load, with age and from its beginning; and all.
+
+Each suite is told about in `consumers/bench/`, at the top of its module.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from commitlog.errors import InvalidTransaction
+from consumers import output
+from consumers.commands.jobs import need_module, own_service, service_for
+from consumers.commands.options import HERE, Where
+from consumers.output import Column
+
+AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
+
+
+def bench_merge(
+    *,
+    where: Where = HERE,
+    writers: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 32),
+    rounds: int = 3,
+    seconds: float = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure deletes and merges of one fragment's rows beside pylance's own, in turns.
+
+    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+
+    Parameters
+    ----------
+    writers
+        Numbers of writer processes to measure with; may be repeated.
+    rounds
+        How often each is measured.
+    seconds
+        How long one measurement takes.
+    as_json
+        Print the whole report as JSON.
+    """
+    merge = need_module("consumers.bench.merge", extra="bench")
+    with service_for(where.load()) as (servers, log):
+        report = merge.run(
+            servers,
+            log,
+            writers=tuple(writers),
+            rounds=rounds,
+            seconds=seconds,
+            report=output.note,
+        )
+    if as_json:
+        output.print_json(report)
+        return
+    output.print_listing(MERGE, report["summary"], as_json=False, nothing="nothing was measured")
+
+
+def bench_growth(
+    *,
+    where: Where = HERE,
+    commits: int = 200,
+    as_json: AsJson = False,
+) -> None:
+    """Measure a lone writer's commits as tables grow and age, and over many tables at once.
+
+    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+
+    Parameters
+    ----------
+    commits
+        Commits of each measurement.
+    as_json
+        Print the whole report as JSON.
+    """
+    growth = need_module("consumers.bench.growth", extra="bench")
+    with service_for(where.load()) as (servers, log):
+        report = growth.run(servers, log, commits=commits, report=output.note)
+    if as_json:
+        output.print_json(report)
+        return
+    output.print_listing(POINTS, report["points"], as_json=False, nothing="nothing was measured")
+    print()
+    output.print_listing(ALONE, report["alone"], as_json=False, nothing="nothing was measured")
+    print()
+    output.print_listing(RATIOS, report["ratios"], as_json=False, nothing="nothing was measured")
+
+
+def bench_replay(
+    *,
+    transactions: int = 1_000_000,
+    decisions: int = 50_000,
+    as_json: AsJson = False,
+) -> None:
+    """Measure deciding, verifying and taking over, on a log that is made up in memory.
+
+    A million transactions take some minutes to make and 2 GB of memory.
+
+    Parameters
+    ----------
+    transactions
+        How many transactions the log has.
+    decisions
+        How many the bare machine decides in each round.
+    as_json
+        Print the whole report as JSON.
+    """
+    from consumers.bench import replay
+
+    report = replay.run(transactions=transactions, decisions=decisions, report=output.note)
+    if as_json:
+        output.print_json(report)
+        return
+    takeover = report["takeover"]
+    works = (
+        ("decided and applied, nothing else", report["decision"]),
+        ("decided, encoded and chained", report["generated"]),
+        ("hashes, order and answers verified", report["chain"]),
+        ("the same, and every outcome decided again", report["decided_again"]),
+    )
+    rows = [{"work": name, **found} for name, found in works]
+    output.print_listing(REPLAY, rows, as_json=False, nothing="nothing was measured")
+    print(
+        f"\ntakeover with {takeover['behind_checkpoint']:,} transactions behind the checkpoint and"
+        f" {takeover['after_checkpoint']:,} after it: {takeover['seconds']:.2f} s"
+        f" ({takeover['cpu_seconds']:.2f} s of CPU)"
+    )
+
+
+def bench_all(
+    *,
+    into: Path = Path("bench.json"),
+    quick: Annotated[bool, Parameter(negative="")] = False,
+    suites: Annotated[tuple[str, ...], Parameter(name="--suite", negative="")] = (),
+) -> int:
+    """Run every suite in turn, with a service of their own; `bench report` makes a page of it.
+
+    Give it the machine to itself: about an hour, or ten minutes with --quick.
+
+    Parameters
+    ----------
+    into
+        The file that is written, anew after each suite.
+    quick
+        Small sizes and few rounds.
+    suites
+        Only these; may be repeated.
+    """
+    everything = need_module("consumers.bench.everything", extra="bench")
+    unknown = [name for name in suites if name not in everything.SUITES]
+    if unknown:
+        raise InvalidTransaction(
+            f"there is no suite {', '.join(unknown)}",
+            field="suite",
+            value=unknown,
+            advice=f"There are {', '.join(everything.SUITES)}",
+        )
+    found = everything.run(
+        own_service,
+        suites=suites or tuple(everything.SUITES),
+        is_quick=quick,
+        into=into,
+        report=output.note,
+    )
+    failed = [name for name, one in found["suites"].items() if "error" in one]
+    print(into)
+    return 1 if failed else 0
+
+
+def bench_report(
+    measured: Path,
+    *,
+    into: Path = Path("BENCHMARKS.md"),
+    plots: Path | None = None,
+) -> None:
+    """Make a page of what `bench all` measured: each aim with its figure, met or missed.
+
+    Parameters
+    ----------
+    measured
+        The file that `bench all` wrote.
+    into
+        The page.
+    plots
+        A folder for pictures (extra `plots`); none are drawn without it.
+    """
+    from consumers.bench import pictures, report
+
+    found = json.loads(measured.read_text(encoding="utf-8"))
+    into.write_text(report.page(found), encoding="utf-8")
+    print(into)
+    if plots is not None:
+        need_module("matplotlib", extra="plots")
+        for path in pictures.draw(found, plots):
+            print(path)
+
+
+def _number(name: str, key: str, *, digits: int = 2) -> Column:
+    return Column(
+        name,
+        lambda row: "" if row.get(key) is None else f"{row[key]:,.{digits}f}",
+        is_number=True,
+    )
+
+
+def _text(name: str, of: Callable[[Any], str]) -> Column:
+    return Column(name, of)
+
+
+MERGE = (
+    _text("work: system", lambda row: row["system"]),
+    _number("writers", "writers", digits=0),
+    _number("commits/s", "commits_per_second", digits=1),
+    _number("times pylance", "times_pylance"),
+    _number("p50 ms", "p50_ms", digits=1),
+    _number("p99 ms", "p99_ms", digits=0),
+    _number("failed", "failures", digits=0),
+    _number("again per commit", "redone_per_commit"),
+    _number("fastest/slowest", "fairness"),
+)
+POINTS = (
+    _text("by", lambda row: row["curve"]),
+    _number("at", "at", digits=0),
+    _number("committed p50 ms", "committed_p50_ms"),
+    _number("p99 ms", "committed_p99_ms"),
+    _number("readable p50 ms", "readable_p50_ms"),
+    _number("manifest bytes", "manifest_bytes", digits=0),
+)
+ALONE = (
+    _text("curve", lambda row: row["curve"]),
+    _number("at", "at", digits=0),
+    _number("CPU µs", "cpu_us", digits=1),
+    _number("manifest bytes", "manifest_bytes", digits=0),
+    _number("its CPU ms", "manifest_cpu_ms"),
+)
+RATIOS = (
+    _text("largest to smallest", lambda row: f"{row['curve']}: {row['of']}"),
+    _number("ratio", "ratio"),
+)
+REPLAY = (
+    _text("work", lambda row: row["work"]),
+    _number("per second", "per_second", digits=0),
+    _number("per second of CPU", "per_cpu_second", digits=0),
+)

@@ -1,0 +1,247 @@
+"""What one commit costs, counted: records, bytes, messages, files, calls. No clock is looked at.
+
+The limits are what is true now with a little room: who makes a commit dearer changes a number
+here, and says why.
+"""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from commitlog.adapters.storage import LocalStore
+from commitlog.codecs.manifest_file import encode_manifest
+from commitlog.core.machine import Machine
+from commitlog.model.records import Status, Submitted, Transaction
+from commitlog.protocol import outcomes_topic, transactions_topic
+from commitlog.wire import FrameBuffer
+from consumers.bench.made_log import MadeLog, append_to, configure, create, decide
+from tests.service import SCHEMA, Service, rows, service
+
+COMMITS = 10
+TABLE = "shop$orders"
+
+TRANSACTION_BYTES_MAX, OUTCOME_BYTES_MAX = 360, 360
+FRAGMENT_BYTES_MAX = 75
+"""Of a manifest, for a fragment of one file with three columns and a name of 38 bytes."""
+DECIDE_CALLS_MAX = 230
+CALLS_SPREAD, BLOCKS_MAX = 1.05, 25
+
+
+class Counted:
+    """What went through the service."""
+
+    def __init__(self) -> None:
+        self.frames: Counter[str] = Counter()
+        self.files: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def clear(self) -> None:
+        for counter in (self.frames, self.files, self.bytes):
+            counter.clear()
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    """Count frames as they arrive on either side, and calls of a table's store."""
+    found = Counted()
+    feed = FrameBuffer.feed
+
+    def counting_feed(self: FrameBuffer, data: bytes) -> Any:
+        frames = feed(self, data)
+        found.frames.update(kind.name for kind, _ in frames)
+        return frames
+
+    monkeypatch.setattr(FrameBuffer, "feed", counting_feed)
+    for name in ("write", "write_ahead", "create", "read", "size", "delete", "names"):
+        monkeypatch.setattr(LocalStore, name, _counting(found, name, getattr(LocalStore, name)))
+    return found
+
+
+def _counting(found: Counted, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    def counting(self: LocalStore, path: str, *arguments: Any) -> Any:
+        if path.startswith(("_versions", "data")):  # a table's; others are the log's own
+            found.files[name] += 1
+            if arguments:
+                found.bytes[name] += len(arguments[0])
+        return call(self, path, *arguments)
+
+    return counting
+
+
+@contextmanager
+def table(root: Path, policy: str) -> Iterator[tuple[Service, Callable[[], None]]]:
+    """Run a service with a table; yield it with what commits one append of it."""
+    with service(root) as running:
+        running.client.create_table(TABLE, SCHEMA, policy=policy)
+        info = running.client.table(TABLE)
+        [fragment] = lance.fragment.write_fragments(
+            rows(1), info.location, data_storage_version=info.data_storage_version
+        )
+
+        def commit() -> None:
+            append = lance.LanceOperation.Append([fragment])
+            ticket = running.client.submit(TABLE, append, read_version=info.version)
+            ticket.result(60).raise_for_conflict()
+
+        commit()
+        yield running, commit
+
+
+@pytest.mark.parametrize("policy", ["every", "latest"])
+def test_a_commit_is_two_records_one_answer_and_one_manifest(
+    tmp_path: Path, counted: Counted, policy: str
+) -> None:
+    with table(tmp_path, policy) as (running, commit):
+        topics = (transactions_topic(running.log.name), outcomes_topic(running.log.name))
+        partitions = [running.cluster.topics[topic].partitions[0] for topic in topics]
+        before = [partition.end for partition in partitions]
+        counted.clear()
+        for _ in range(COMMITS):
+            commit()
+        frames, files = Counter(counted.frames), Counter(counted.files)
+        assert [p.end - b for p, b in zip(partitions, before, strict=True)] == [COMMITS, COMMITS]
+        sizes = [max(len(r.value or b"") for r in p.records[-COMMITS:]) for p in partitions]
+    assert sizes[0] <= TRANSACTION_BYTES_MAX
+    assert sizes[1] <= OUTCOME_BYTES_MAX
+    # The answer comes unasked; a writer that hears nothing for long may ask as well.
+    assert frames["OUTCOME"] == COMMITS
+    assert sum(frames.values()) <= COMMITS + 2, frames
+    written = files["create"] + files["write"] + files["write_ahead"]
+    per_commit = {"every": 1, "latest": 2}[policy]  # under `latest` a hint goes ahead
+    assert written == per_commit * COMMITS, files
+    assert files["size"] + files["read"] + files["names"] <= 2 * COMMITS, "to look is to wait"
+
+
+def test_a_manifest_grows_by_its_fragments_alone() -> None:
+    """Linear by format: an append writes the bytes of every fragment, and nothing beside them."""
+    sizes = {}
+    for fragments in (10, 1_000):
+        made = MadeLog()
+        made.run(create("t"))
+        made.run(append_to("t", 1, fragments=fragments))
+        state = made.machine.tables[("t",)].manifest
+        assert state is not None
+        sizes[fragments] = len(encode_manifest(state, None))
+    each = (sizes[1_000] - sizes[10]) / 990
+    assert 0 < each <= FRAGMENT_BYTES_MAX
+    assert sizes[10] - 10 * each < 400, "what a manifest holds beside fragments"
+
+
+class Deciding:
+    """A machine with one table of some versions, and the next appends to it."""
+
+    def __init__(self, versions: int) -> None:
+        self.machine = Machine(MadeLog().log.genesis(0))
+        self._offset = 0
+        self.run(create("t"))
+        while (version := self.machine.tables[("t",)].version) < versions:
+            self.run(configure("t", version))
+
+    def run(self, transaction: Transaction) -> None:
+        self.take(self.submitted(transaction))
+
+    def submitted(self, transaction: Transaction) -> Submitted:
+        hashed = replace(transaction, payload_hash=transaction.transaction_id.encode()[:32])
+        self._offset += 1
+        return Submitted(0, self._offset, self._offset, hashed)
+
+    def take(self, submitted: Submitted) -> None:
+        decision = decide(self.machine, submitted)
+        assert decision.outcome.status is Status.COMMITTED
+        self.machine.apply(submitted, decision.outcome, changes=decision.changes)
+
+    def next_append(self, number: int, *, behind: int = 0) -> Submitted:
+        head = self.machine.tables[("t",)].version
+        return self.submitted(append_to("t", number, read_version=head - behind))
+
+
+def calls(deciding: Deciding, submitted: Submitted) -> int:
+    """Count the functions that are called to decide and apply a transaction."""
+    count = 0
+
+    def count_one(frame: Any, event: str, argument: Any) -> None:
+        nonlocal count
+        count += event in {"call", "c_call"}
+
+    sys.setprofile(count_one)
+    try:
+        deciding.take(submitted)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def blocks(deciding: Deciding, submitted: Submitted) -> int:
+    """Count the blocks of memory that deciding and applying leave behind."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.take_snapshot()
+        deciding.take(submitted)
+        changes = tracemalloc.take_snapshot().compare_to(before, "filename")
+    finally:
+        tracemalloc.stop()
+    ours = [one for one in changes if "commitlog" in one.traceback[0].filename]
+    return sum(one.count_diff for one in ours)
+
+
+@pytest.fixture(scope="module")
+def young_and_old() -> tuple[Deciding, Deciding]:
+    return Deciding(10), Deciding(10_000)
+
+
+@pytest.mark.parametrize("behind", [0, 5])
+def test_deciding_takes_as_many_calls_at_ten_versions_as_at_ten_thousand(
+    young_and_old: tuple[Deciding, Deciding], behind: int
+) -> None:
+    counts = []
+    for deciding in young_and_old:
+        # The best of some: now and then a list grows, or a chunk of ids begins.
+        work = [deciding.next_append for _ in range(5)]
+        counts.append(
+            min(
+                calls(deciding, make(1_000 * behind + n, behind=behind))
+                for n, make in enumerate(work, 1)
+            )
+        )
+    young, old = counts
+    assert old <= CALLS_SPREAD * young
+    assert young <= DECIDE_CALLS_MAX
+
+
+def test_a_writer_that_is_far_behind_takes_as_many_calls(
+    young_and_old: tuple[Deciding, Deciding],
+) -> None:
+    old = young_and_old[1]
+    near = calls(old, old.next_append(50_001, behind=1))
+    far = calls(old, old.next_append(50_002, behind=9_000))
+    assert far <= CALLS_SPREAD * near
+
+
+def test_what_deciding_leaves_in_memory_does_not_grow_with_the_versions(
+    young_and_old: tuple[Deciding, Deciding],
+) -> None:
+    young, old = (
+        min(blocks(deciding, deciding.next_append(90_000 + n)) for n in range(5))
+        for deciding in young_and_old
+    )
+    assert old <= young + 5
+    assert young <= BLOCKS_MAX
+
+
+def test_more_fragments_take_no_more_calls() -> None:
+    counts = []
+    for fragments in (10, 10_000):
+        deciding = Deciding(2)
+        deciding.run(append_to("t", 1, fragments=fragments))
+        counts.append(min(calls(deciding, deciding.next_append(n)) for n in range(2, 7)))
+    assert counts[1] <= CALLS_SPREAD * counts[0]
