@@ -46,9 +46,9 @@ QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS}/latest_version_hint.json"
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
 GATHERING = 3.0
-"""Under `latest`, how many times as long as the last manifest took is waited for more versions
-before the next one, if several had gathered: a manifest grows with the table, and its writer must
-not eat the leader's time."""
+"""Under `latest`, how many times as long as a manifest takes is waited for more versions before the
+next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
+leader's time."""
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,8 @@ class TableFiles:
     failures: int = 0
     retry_at: float = 0.0
     gather_until: float = 0.0
+    took_seconds: float = 0.0
+    """How long the last manifest took under `latest`."""
     waiters: list[tuple[int, Future[int]]] = field(default_factory=list)
     dropped: bool = False
 
@@ -284,8 +286,11 @@ class Materializer:
             started, count = self._clock(), len(files.pending)
             self._write_next(files, count)
             now = self._clock()
-            # One change at a time is a lone writer's, who waits for this file before the next.
-            files.gather_until = now + GATHERING * (now - started) if count > 1 else 0.0
+            took, files.took_seconds = files.took_seconds, now - started
+            # A store that hesitates once is no reason to wait; and one change at a time is a lone
+            # writer's, who waits for this file before the next.
+            gathering = GATHERING * min(took, files.took_seconds)
+            files.gather_until = now + gathering if count > 1 else 0.0
         files.failures = 0
         self._failing.discard(files.incarnation)
 

@@ -50,11 +50,11 @@ def _events(changes: list[Change]) -> list[Event]:
     ]
 
 
-def _changes(policy: Policy = Policy.EVERY) -> list[Change]:
+def _changes(policy: Policy = Policy.EVERY, appends: int = 2) -> list[Change]:
     world = World()
     world.create(policy=policy)
-    world.ask("a", append(1, "a.lance"))
-    world.ask("b", append(2, "b.lance"))
+    for number in range(1, appends + 1):
+        world.ask(f"id-{number}", append(number, f"{number}.lance"))
     return list(world.changes)
 
 
@@ -111,7 +111,7 @@ def test_a_materializer_that_wakes_up_late_stays_in_its_own_location() -> None:
     assert not [path for path in objects.bytes if path.startswith(f"{changes[0].location}-again")]
 
 
-def test_a_lone_change_is_written_at_once_and_a_group_makes_the_next_one_wait() -> None:
+def test_a_lone_change_is_written_at_once_and_groups_make_the_next_ones_wait() -> None:
     objects = Objects(Scheduler(0))
     process = Process("latest", is_spared=True)
     now = [0.0]
@@ -126,23 +126,38 @@ def test_a_lone_change_is_written_at_once_and_a_group_makes_the_next_one_wait() 
         open_store=lambda place: SlowStore(objects, process, place),
         clock=lambda: now[0],
     )
-    created, first, second = _events(_changes(Policy.LATEST))
-    for event in (created, first):
+    events = _events(_changes(Policy.LATEST, appends=8))
+    for event in events[:3]:
         materializer.put([event])
         materializer.step(0)
-    assert written == [1, 2]  # a lone writer waits for each file: none of them gathers
+    assert written == [1, 2, 3]
+    for start in (3, 5, 7):
+        materializer.put(events[start : start + 2])
+        materializer.step(0)
+    assert written == [1, 2, 3, 4, 5]
+    now[0] += 1000
+    materializer.step(0)
+    assert written == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
-    again = Materializer(
+
+def test_a_store_that_hesitates_once_makes_nobody_wait() -> None:
+    objects = Objects(Scheduler(0))
+    process = Process("latest", is_spared=True)
+    now, cost = [0.0], [0.0]
+
+    class HesitatingStore(SimulatedStore):
+        def _before(self, what: str, path: str) -> None:
+            now[0] += cost[0]
+
+    written: list[int] = []
+    materializer = Materializer(
         lambda events: written.extend(event.outcome.sequence for event in events),
-        open_store=lambda place: SlowStore(objects, process, place),
+        open_store=lambda place: HesitatingStore(objects, process, place),
         clock=lambda: now[0],
     )
-    written.clear()
-    again.put([created, first])
-    again.step(0)
-    again.put([second])
-    again.step(0)
-    assert written == [1, 2]
-    now[0] += 1000
-    again.step(0)
-    assert written == [1, 2, 3]
+    events = _events(_changes(Policy.LATEST, appends=5))
+    for start, seconds in ((0, 0.0), (2, 1.0), (4, 0.0)):
+        cost[0] = seconds
+        materializer.put(events[start : start + 2])
+        materializer.step(0)
+    assert written == [1, 2, 3, 4, 5, 6]
