@@ -3,8 +3,8 @@
 Input is acknowledged outcomes only, so no canonical name exists before its outcome does. A manifest
 is a function of the log: writing it again gives the same bytes, which makes recovery a repetition
 and lets a standby do the leader's work without asking. Under policy `every` each version gets its
-file; under `latest` a group of versions gets one, and its version hint goes ahead of it, since a
-reader may trust a hint that runs ahead but not one that stays behind a gap.
+file; under `latest` a group of versions gets one, and where that leaves a gap a version hint goes
+ahead of it: a reader may trust a hint that runs ahead but not one that stays behind a gap.
 
 A file that stands under a canonical name and isn't ours was written around the log. It is moved to
 `_quarantine/` and reported; the table goes on. A table whose files cannot be written is tried again
@@ -45,6 +45,8 @@ VERSIONS = "_versions"
 QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS}/latest_version_hint.json"
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
+UNHINTED_MAX = 8
+"""A reader looks for later versions than the hint's one by one, so it doesn't stay far behind."""
 GATHERING = 3.0
 """Under `latest`, how many times as long as a manifest takes is waited for more versions before the
 next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
@@ -67,6 +69,7 @@ class TableFiles:
     naming_scheme: str = "V2"
     """Empty: as the store's own manifests are named, once it answers."""
     written_version: int = 0
+    hinted_version: int = 0
     pending: deque[tuple[Change, Event | None]] = field(default_factory=deque)
     applied: int = 0
     """How many of `pending` are in `state` already (a write failed after them)."""
@@ -338,7 +341,7 @@ class Materializer:
             name = f"{VERSIONS}/{manifest_name(change.version, files.naming_scheme)}"
             data = encode_manifest(files.state, change.message or None)
             if files.policy is Policy.LATEST:
-                files.store.write(HINT, json.dumps({"version": change.version}).encode())
+                _hint_at(files, change.version)
             # First, so that a copied folder has what its newest manifest names.
             if change.message and (path := transaction_path(files.state)):
                 files.store.write_ahead(path, change.message)
@@ -372,6 +375,14 @@ class Materializer:
             files.waiters = [w for w in files.waiters if w not in due]
         for _, future in due:
             future.set_result(files.written_version)
+
+
+def _hint_at(files: TableFiles, version: int) -> None:
+    """Have a reader find a version, whose file comes next."""
+    is_gap = version != files.written_version + 1
+    if is_gap or version >= files.hinted_version + UNHINTED_MAX:
+        files.store.write(HINT, json.dumps({"version": version}).encode())
+        files.hinted_version = version
 
 
 def _delete_versions(files: TableFiles, change: Change) -> None:

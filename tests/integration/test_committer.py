@@ -33,6 +33,7 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVersionIs
 from consumers.checkpoint import Checkpoints
+from consumers.materializer import UNHINTED_MAX
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
 
@@ -56,6 +57,16 @@ def test_under_every_each_version_opens_in_plain_pylance_by_path(running: Servic
     for version in range(1, 7):
         dataset = lance.dataset(str(running.location(t)), version=version)
         assert ids_of(dataset) == list(range(1, version))
+
+
+def test_under_latest_a_reader_by_path_finds_each_version_that_was_answered(
+    running: Service,
+) -> None:
+    """Without a gap the hint stays a little behind, and Lance looks on from there."""
+    t = table(running, policy="latest")
+    for number in range(2 * UNHINTED_MAX + 3):
+        outcome = running.client.append(t, rows(number))
+        assert lance.dataset(str(running.location(t))).version == outcome.version
 
 
 def test_under_latest_the_newest_opens_by_path_and_any_through_the_log(running: Service) -> None:
