@@ -90,8 +90,8 @@ def finish(query: Any) -> None:
 
 
 @contextmanager
-def spark_world(root: Path, bootstrap_servers: str) -> Iterator[SparkWorld]:
-    """Run a service and a session for as long as a module's tests need them."""
+def led_log(root: Path, bootstrap_servers: str) -> Iterator[str]:
+    """Make a log with a leader in this process; yield its name."""
     name = f"spark-{uuid.uuid4().hex[:8]}"
     log = KafkaLog.connect(bootstrap_servers, log=name)
     log.create(tables_root=str(root / "tables"), replication_factor=1)
@@ -99,19 +99,28 @@ def spark_world(root: Path, bootstrap_servers: str) -> Iterator[SparkWorld]:
     committer = Committer(log, CommitterOptions(root), on_ready=lambda node: leads.set())
     thread = threading.Thread(target=committer.run, args=(stop,), daemon=True)
     thread.start()
-    spark: SparkSession | None = None
-    client: CommitLog | None = None
     try:
         assert leads.wait(READY_SECONDS), "nobody leads"
-        spark = local_session("tests", conf={"spark.sql.session.timeZone": "America/New_York"})
-        spark.dataSource.register(CommitLogDataSource)
-        client = CommitLog.connect(bootstrap_servers, log=name)
-        yield SparkWorld(root, bootstrap_servers, name, client, spark)
+        yield name
     finally:
-        if spark is not None:
-            spark.stop()
-        if client is not None:
-            client.close()
         stop.set()
         thread.join(READY_SECONDS)
         log.close()
+
+
+@contextmanager
+def spark_world(root: Path, bootstrap_servers: str) -> Iterator[SparkWorld]:
+    """Run a service and a session for as long as a module's tests need them."""
+    spark: SparkSession | None = None
+    client: CommitLog | None = None
+    with led_log(root, bootstrap_servers) as name:
+        try:
+            spark = local_session("tests", conf={"spark.sql.session.timeZone": "America/New_York"})
+            spark.dataSource.register(CommitLogDataSource)
+            client = CommitLog.connect(bootstrap_servers, log=name)
+            yield SparkWorld(root, bootstrap_servers, name, client, spark)
+        finally:
+            if spark is not None:
+                spark.stop()
+            if client is not None:
+                client.close()

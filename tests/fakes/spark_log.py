@@ -1,7 +1,8 @@
 """A stand-in for `CommitLog` as the Spark sink uses it: a directory of Lance tables and a journal.
 
 The first commit of an (application id, sequence) wins, as in the log. A file `crash` in the
-directory kills the JVM and the committing process at a commit, before or after it is made.
+directory kills the JVM at a commit: with the committing process before or after it is made, or
+when Spark was answered and has not noted the batch.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import fcntl
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,10 +21,16 @@ from typing import Any
 
 import lance
 import pyarrow as pa
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from commitlog.model.records import Application, Outcome, Status
 from commitlog.spark import CommitLogDataSource
-from commitlog.spark.options import Connection
+from commitlog.spark.options import Connection, parse_write
+from commitlog.spark.sink import StreamSink
+
+STOPPED_SECONDS = 0.5
+"""What the JVM's threads need to stand still, and the commit's process to answer."""
 
 
 @dataclass(frozen=True)
@@ -126,16 +134,33 @@ class FakeLog:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def crash_at(self, when: str, commit: int) -> None:
-        """Kill the JVM and the committing process `before` or `after` a commit, from 0."""
+        """Kill the JVM `before` or `after` a commit, from 0, or once that was `answered`."""
         (self.root / "crash").write_text(f"{when} {commit}")
 
+    def stop_before_noting(self, commit: int) -> None:
+        """Let the JVM be answered, if so ordered, but never act on it."""
+        if self._is_ordered("answered", commit):
+            jvm = self._jvm()
+            # Stopped, it finds the answer in its socket and notes nothing; then it is killed.
+            os.kill(jvm, signal.SIGSTOP)
+            time.sleep(STOPPED_SECONDS)
+            threading.Timer(STOPPED_SECONDS, os.kill, (jvm, signal.SIGKILL)).start()
+
     def _crash(self, when: str, commit: int) -> None:
-        order = self.root / "crash"
-        if order.exists() and order.read_text() == f"{when} {commit}":
-            order.unlink()
-            os.kill(int((self.root / "jvm.pid").read_text()), signal.SIGKILL)
+        if self._is_ordered(when, commit):
+            os.kill(self._jvm(), signal.SIGKILL)
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def _is_ordered(self, when: str, commit: int) -> bool:
+        order = self.root / "crash"
+        if not order.exists() or order.read_text() != f"{when} {commit}":
+            return False
+        order.unlink()
+        return True
+
+    def _jvm(self) -> int:
+        return int((self.root / "jvm.pid").read_text())
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -151,6 +176,21 @@ class FakeDataSource(CommitLogDataSource):
     def connect(connection: Connection) -> FakeLog:
         """Open the stand-in."""
         return FakeLog(Path(connection.bootstrap_servers))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> FakeSink:  # noqa: N802
+        """Return the sink itself, which may be killed once it has committed."""
+        options = parse_write(self.options, streaming=True)
+        checkpoint = self.options.get("checkpointLocation", "")
+        return FakeSink(options, schema, overwrite, self.connect, checkpoint)
+
+
+class FakeSink(StreamSink):
+    """The sink, and the last point at which a batch can be lost to Spark."""
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit one micro-batch, and crash where that is ordered."""
+        super().commit(messages, batchId)
+        self.connect(self.options.connection).stop_before_noting(batchId)
 
 
 def _key(application: Application) -> list[str | int]:

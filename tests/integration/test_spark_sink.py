@@ -159,12 +159,15 @@ tell(
     assert ids(log) == []
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", "after", "answered"])
 def test_a_batch_lands_once_whenever_the_driver_is_killed(log: FakeLog, when: str) -> None:
     put_files(log, *(range(start, start + 10) for start in range(0, 50, 10)))
     log.crash_at(when, 3)
     run(log, "stream().awaitTermination()", killed=True)
-    assert len(log.journal()) == (4 if when == "after" else 3)
+    assert len(log.journal()) == (3 if when == "before" else 4)
+    checkpoint = log.root / "checkpoint"
+    assert (checkpoint / "offsets" / "3").exists()
+    assert not (checkpoint / "commits" / "3").exists()
     run(log, "stream().awaitTermination()")
     assert ids(log) == list(range(50))
     numbers = [key[2] for key in keys(log)]

@@ -1,0 +1,44 @@
+"""The audit on executors that are processes of their own, as on a cluster."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SECONDS = 540
+
+
+def test_a_log_is_replayed_and_audited_by_a_cluster(broker: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.spark_audit", "--transactions", "1500"]
+    command += ["--master", "local-cluster[2,1,1024]", "--into", str(tmp_path / "audit")]
+    done = subprocess.run(
+        [*command, "--bootstrap-servers", broker.bootstrap_servers],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    filled, *progress, found, seconds, rebuilt = done.stdout.splitlines()
+    assert "'committed': " in filled
+    assert "'incompatible': " in filled
+    assert "'rejected': " in filled
+    assert progress[-1].startswith("partition 0: 1,601 of 1,60")
+    assert "outcomes=1601, recomputed=1601, as_recorded=0, states=1, differences=[]" in found
+    assert seconds.startswith("1,601 outcomes in ")
+    assert rebuilt.startswith("rebuilt: 1,601 outcomes, ")
