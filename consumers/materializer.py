@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import queue
 import threading
@@ -23,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import (
@@ -35,51 +33,26 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest import ManifestState, apply_delta
-from commitlog.core.tables import is_in
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
+from consumers.table_files import (
+    VERSIONS,
+    TableFiles,
+    delete_versions,
+    hint_at,
+    naming_scheme,
+)
 from consumers.unusable import open_or_fail_later
 
-VERSIONS = "_versions"
 QUARANTINE = "_quarantine"
-HINT = f"{VERSIONS}/latest_version_hint.json"
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
-UNHINTED_MAX = 8
-"""A reader looks for later versions than the hint's one by one, so it doesn't stay far behind."""
 GATHERING = 3.0
 """Under `latest`, how many times as long as a manifest takes is waited for more versions before the
 next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
 leader's time."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class TableFiles:
-    """One incarnation of a table as far as its files go."""
-
-    table: TableId
-    incarnation: str
-    location: str
-    policy: Policy
-    store: ObjectStore
-    state: ManifestState
-    """The newest version that was applied here; its file follows."""
-    naming_scheme: str = "V2"
-    """Empty: as the store's own manifests are named, once it answers."""
-    written_version: int = 0
-    hinted_version: int = 0
-    pending: deque[tuple[Change, Event | None]] = field(default_factory=deque)
-    applied: int = 0
-    """How many of `pending` are in `state` already (a write failed after them)."""
-    failures: int = 0
-    retry_at: float = 0.0
-    gather_until: float = 0.0
-    took_seconds: float = 0.0
-    """How long the last manifest took under `latest`."""
-    waiters: list[tuple[int, Future[int]]] = field(default_factory=list)
-    dropped: bool = False
 
 
 class Materializer:
@@ -310,7 +283,7 @@ class Materializer:
         if last is not None and not files.dropped:
             self._write_manifest(files, last)
         for position in range(count):
-            _delete_versions(files, files.pending[position][0])
+            delete_versions(files, files.pending[position][0])
         for _ in range(count):
             change, event = files.pending.popleft()
             files.applied -= 1
@@ -341,7 +314,7 @@ class Materializer:
             name = f"{VERSIONS}/{manifest_name(change.version, files.naming_scheme)}"
             data = encode_manifest(files.state, change.message or None)
             if files.policy is Policy.LATEST:
-                _hint_at(files, change.version)
+                hint_at(files, change.version)
             # First, so that a copied folder has what its newest manifest names.
             if change.message and (path := transaction_path(files.state)):
                 files.store.write_ahead(path, change.message)
@@ -375,32 +348,3 @@ class Materializer:
             files.waiters = [w for w in files.waiters if w not in due]
         for _, future in due:
             future.set_result(files.written_version)
-
-
-def _hint_at(files: TableFiles, version: int) -> None:
-    """Have a reader find a version, whose file comes next."""
-    is_gap = version != files.written_version + 1
-    if is_gap or version >= files.hinted_version + UNHINTED_MAX:
-        files.store.write(HINT, json.dumps({"version": version}).encode())
-        files.hinted_version = version
-
-
-def _delete_versions(files: TableFiles, change: Change) -> None:
-    """Remove the manifests of versions that were deleted; their data files are vacuum's."""
-    if not change.deleted or files.dropped:
-        return
-    for name in files.store.names(VERSIONS):
-        parsed = parse_manifest_name(name)
-        if parsed is None or parsed.staged_by or parsed.is_detached:
-            continue
-        if is_in(parsed.version, change.deleted):
-            files.store.delete(f"{VERSIONS}/{name}")
-
-
-def naming_scheme(store: ObjectStore) -> str:
-    """Return how a location's manifests are named: "V1" or "V2" (also where there are none)."""
-    for name in store.names(VERSIONS):
-        stem, _, ending = name.partition(".")
-        if ending == "manifest" and stem.isdigit():
-            return "V2" if len(stem) == 20 else "V1"
-    return "V2"

@@ -33,7 +33,7 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVersionIs
 from consumers.checkpoint import Checkpoints
-from consumers.materializer import UNHINTED_MAX
+from consumers.table_files import UNHINTED_MAX
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
 

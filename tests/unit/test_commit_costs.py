@@ -25,7 +25,7 @@ from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
 from commitlog.wire import FrameBuffer
 from consumers.bench.made_log import MadeLog, append_to, configure, create, decide
-from consumers.materializer import UNHINTED_MAX
+from consumers.table_files import UNHINTED_MAX
 from tests.service import SCHEMA, Service, rows, service
 
 COMMITS = 16
