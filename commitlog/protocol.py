@@ -8,8 +8,8 @@ nothing else.
 
 from __future__ import annotations
 
-import os
 import re
+import secrets
 from collections.abc import Mapping
 
 from commitlog.errors import InvalidSettings
@@ -113,7 +113,7 @@ def transaction_key(transaction_id: str, session: str = "") -> bytes:
     With the same key, compaction would keep the later copy of a resent record and so change the
     order of what was decided. A `session` before the random part says who waits for the outcome.
     """
-    nonce = os.urandom(8).hex()
+    nonce = secrets.token_hex(8)
     return (
         f"{transaction_id}/{session}.{nonce}".encode()
         if session
@@ -139,7 +139,7 @@ def leader_key(epoch: int, leader_id: str) -> str:
 
 def retained_key(sequence: int) -> str:
     """Return a key for one Retained record; asked again, it returns another one."""
-    return f"retained/{sequence}/{os.urandom(8).hex()}"
+    return f"retained/{sequence}/{secrets.token_hex(8)}"
 
 
 def genesis_key(partition: int) -> str:
