@@ -45,8 +45,8 @@ from commitlog.protocol import outcomes_topic
 from commitlog.spark import local_session
 from commitlog.spark.audit import audit
 from commitlog.spark.log_positions import read_to
+from consumers.bench.made_log import FILE_BYTES, append_to, create
 from consumers.broker import EmbeddedBroker
-from tests.benchmarks.verify_cost import FILE_BYTES, append_to, create
 
 TABLES = 100
 TERM_OUTCOMES = 50_000

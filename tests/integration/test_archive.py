@@ -22,11 +22,11 @@ from consumers.archive.files import check_segment, read_file, write_file
 from consumers.archive.log import FOLDER, with_archive
 from consumers.archive.proof import PROOF, Archive
 from consumers.archive.writer import Written, archive, give_up
+from consumers.bench.made_log import MadeLog, append_to, create
 from consumers.commands import ask
 from consumers.replay import Options as ReplayOptions
 from consumers.replay import replay
 from consumers.verify import Kind, Options, Verdict, files, verify
-from tests.benchmarks.verify_cost import Generator, append_to, create
 from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
@@ -313,7 +313,7 @@ def test_an_archive_belongs_to_one_log(made: Service, tmp_path: Path) -> None:
 
 
 def test_transactions_that_were_decided_out_of_order_are_read_in_order(tmp_path: Path) -> None:
-    made = Generator()
+    made = MadeLog()
     made.run(create("t0"))
     late = made.append(append_to("t0", 1))
     for number in range(2, 6):
