@@ -30,6 +30,7 @@ from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.checkpoint import Checkpoint
 from consumers.follower import Recordings
+from consumers.table_files import HINT
 from consumers.verify.files import Files
 from consumers.verify.findings import PROBLEMS_MAX, Kind, Problem
 from consumers.verify.iceberg import is_same_metadata
@@ -40,7 +41,6 @@ from consumers.verify.walk import Walk, new_replica
 
 STATE = ".replay"
 INDEX = "index.duckdb"
-HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
 SAVE_SECONDS = 15.0
 SAVE_SHARE = 10.0
 
