@@ -155,7 +155,7 @@ class Connection:
             self._socket.send(entry.frame)
             self.read_until(entry.future.done, deadline)
             if not entry.future.done():
-                with self.attended():
+                with self.attended(entry.future.done):
                     return entry.future.result(max(0.0, deadline - time.monotonic()))
             return entry.future.result()
         except TimeoutError as error:

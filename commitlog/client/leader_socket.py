@@ -5,8 +5,8 @@ says hello. When the socket breaks it begins again, with backoff, for as long as
 
 Whoever waits reads: a caller that finds nobody reading takes the socket and hands out what comes,
 his own answer among it, which spares two changes of threads per commit. The thread reads for those
-who wait otherwise (`attended`: a second caller, an event loop), and looks now and then when nobody
-waits.
+who wait otherwise (`attended`: a second caller, an event loop) until they know, so that the next
+caller finds nobody reading, and looks now and then when nobody waits.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class LeaderSocket:
         """How often nobody greeted since a leader did."""
         self._broken: Exception | None = None
         """What a caller met while it read; the thread carries on from there."""
-        self._attending = 0
+        self._attending: dict[object, Callable[[], bool]] = {}
+        """What says of those who wait and don't read whether they know."""
         self._has_callers = False
         """Whether a caller read since the thread looked last."""
         self._thread: threading.Thread | None = None
@@ -159,16 +160,17 @@ class LeaderSocket:
                         self._wake.notify_all()
 
     @contextlib.contextmanager
-    def attended(self) -> Iterator[None]:
-        """Have the thread read meanwhile: the caller waits for something and doesn't read."""
+    def attended(self, is_known: Callable[[], bool]) -> Iterator[None]:
+        """Have the thread read until something is known: the caller waits for it elsewhere."""
+        waiter = object()
         with self._wake:
-            self._attending += 1
+            self._attending[waiter] = is_known
             self._wake.notify_all()
         try:
             yield
         finally:
             with self._wake:
-                self._attending -= 1
+                del self._attending[waiter]
 
     def close(self) -> None:
         """End the socket and the thread."""
@@ -288,11 +290,13 @@ class LeaderSocket:
         """Read whenever no caller does, until the socket ends."""
         while not self._closed:
             with self._wake:
-                if not self._attending and self._broken is None and not self._closed:
+                attended = self._is_attended()
+                if not attended and self._broken is None and not self._closed:
                     quiet = self._has_callers or not self._listener.is_wanted()
                     self._has_callers = False
                     self._wake.wait(SILENCE_SECONDS if quiet else _UNATTENDED_SECONDS)
-                broken, attended = self._broken, self._attending
+                    attended = self._is_attended()
+                broken = self._broken
             if broken is not None:
                 raise broken
             if self._reading.acquire(timeout=_UNATTENDED_SECONDS):
@@ -301,6 +305,10 @@ class LeaderSocket:
                         self._receive(opened, SILENCE_SECONDS if attended else 0.0)
                 finally:
                     self._reading.release()
+
+    def _is_attended(self) -> bool:
+        # Who was just told has not left yet, and may be the next to read.
+        return any(not is_known() for is_known in self._attending.values())
 
     def _receive(self, opened: socket.socket, timeout_seconds: float) -> None:
         """Take what comes within a time (with `_reading` held); OSError when the socket ended."""

@@ -177,10 +177,10 @@ class Runtime:
                 connection.watch(watch, ticket.deliver, is_new=False)
 
         @contextlib.contextmanager
-        def attended() -> Iterator[None]:
+        def attended(is_known: Callable[[], bool]) -> Iterator[None]:
             with contextlib.ExitStack() as stack:
                 for connection in connections:
-                    stack.enter_context(connection.attended())
+                    stack.enter_context(connection.attended(is_known))
                 yield
 
         return Ticket(Transaction(transaction_id, ()), ask, attended=attended)

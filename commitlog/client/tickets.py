@@ -41,8 +41,12 @@ Read = Callable[[Callable[[], bool], float], None]
 once if that isn't possible now."""
 
 
+Attended = Callable[[Callable[[], bool]], AbstractContextManager[None]]
+"""Have another thread read answers until the function says that the caller knows, or he leaves."""
+
+
 @contextlib.contextmanager
-def _nobody() -> Iterator[None]:
+def _nobody(is_known: Callable[[], bool]) -> Iterator[None]:
     yield
 
 
@@ -57,7 +61,7 @@ class Ticket:
         payload_hash: bytes = b"",
         session: str = "",
         read: Read | None = None,
-        attended: Callable[[], AbstractContextManager[None]] = _nobody,
+        attended: Attended = _nobody,
     ) -> None:
         """Take the transaction and how to ask the leader for its outcome.
 
@@ -105,7 +109,7 @@ class Ticket:
             self._read(is_known, deadline)
         if not is_known():
             future = self._future(wait)
-            with contextlib.suppress(TimeoutError), self._attended():
+            with contextlib.suppress(TimeoutError), self._attended(is_known):
                 future.result(max(0.0, deadline - time.monotonic()))
         return self._found(timeout, wait)
 
@@ -119,7 +123,7 @@ class Ticket:
         """Wait as `result` does, without blocking the event loop."""
         is_known = self._ask_for(wait)
         if not is_known():
-            with self._attended():
+            with self._attended(is_known):
                 await asyncio.wait({asyncio.wrap_future(self._future(wait))}, timeout=timeout)
         return self._found(timeout, wait)
 

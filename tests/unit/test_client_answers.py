@@ -21,6 +21,7 @@ from commitlog.client.fallback import chain_at
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.codecs.avro import encode_leader_started
 from commitlog.model.records import Code, Genesis, LeaderStarted, Submitted
+from commitlog.wire import Kind
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
 
 QUICK = RuntimeSettings(fallback_after_seconds=0.3, request_timeout_seconds=5)
@@ -156,6 +157,27 @@ def test_threads_share_a_client(client: CommitLog) -> None:
         outcomes = list(pool.map(lambda i: client.append("a$t", {"id": [i]}), range(24)))
     assert sorted(o.version for o in outcomes) == list(range(2, 26))
     assert client.open("a$t").count_rows() == 24
+
+
+def test_who_waits_reads_again_after_somebody_else_did(client: CommitLog) -> None:
+    """Two changes of threads per commit would stay for good once one caller came second."""
+    connection = client.runtime().connection(0)
+    readers: list[threading.Thread] = []
+    taken = connection.on_frame
+
+    def on_frame(kind: Kind, body: bytes) -> None:
+        readers.append(threading.current_thread())
+        taken(kind, body)
+
+    connection.on_frame = on_frame  # type: ignore[method-assign]
+    with connection.attended(lambda: False):
+        client.append("a$t", [{"id": 1, "v": "x"}])
+    assert threading.main_thread() not in readers
+    client.append("a$t", [{"id": 2, "v": "x"}])
+    readers.clear()
+    for number in range(3, 8):
+        client.append("a$t", [{"id": number, "v": "x"}])
+    assert set(readers) == {threading.main_thread()}
 
 
 def test_a_ticket_can_be_awaited_without_blocking_the_loop(
