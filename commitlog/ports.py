@@ -109,13 +109,16 @@ class OutcomesWriter(Protocol):
     """Appends to one partition of the outcomes topic, in order, for one term. One thread."""
 
     def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
-        """Send a record on its way; RecordTooLarge and Overloaded as for transactions."""
+        """Send a record on its way; RecordTooLarge and Overloaded as for transactions.
+
+        It may go with the next group, once `poll` has told of the one before.
+        """
 
     def poll(self, timeout_seconds: float) -> int:
         """Run callbacks on this thread; return how many ran, waiting for the first one."""
 
     def purge(self) -> None:
-        """Give up what is on its way: the callbacks get an error, of which `appended` is None."""
+        """Give up what is on its way: the callbacks get an error, as of any that failed."""
 
     def close(self) -> None:
         """Purge, run the remaining callbacks, and let go."""

@@ -23,13 +23,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import (
-    KafkaOutcomesWriter,
-    KafkaReader,
-    KafkaTransactionsWriter,
-    Watermarks,
-)
+from commitlog.adapters.kafka_io import KafkaReader, Watermarks
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger
+from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
 from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
 from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
 from commitlog.errors import TopicSettings, Unavailable, WrongLog

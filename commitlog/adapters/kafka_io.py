@@ -1,7 +1,7 @@
-"""Reading and appending through Kafka's clients: one partition each way, in order.
+"""Kafka's clients, and reading one partition in order.
 
 A reader assigns its partition itself and starts where it is told; there is no consumer group and
-no stored offset. A writer's callbacks run on the thread that polls it.
+no stored offset.
 
 `consume(n, timeout)` of the client waits for n records until the timeout, which costs a lone
 record the whole of it; so a reader polls for one, then takes what else is there.
@@ -9,10 +9,9 @@ record the whole of it; so a reader polls for one, then takes what else is there
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import (
@@ -27,24 +26,16 @@ from confluent_kafka import (
 from commitlog.adapters.kafka_settings import (
     ClientSettings,
     ends_reading,
-    error_of,
     is_passing,
     logger,
 )
-from commitlog.adapters.log_records import check_size, encode_to_append
-from commitlog.errors import CommitLogError, Overloaded, RecordTooLarge, Unavailable
-from commitlog.model.records import ProtocolVersion, Transaction
-from commitlog.ports import DeliveryFailed, OnDelivery
-from commitlog.protocol import transaction_key
+from commitlog.errors import CommitLogError, Unavailable
 
 Record = TypeVar("Record")
 Decode = Callable[[int, int, int, bytes | None, bytes | None], Record | None]
 """From partition, offset, time, key and value; None for what is no record of the log."""
 
-CLOSE_TIMEOUT_SECONDS = 5.0
-CONNECT_TIMEOUT_SECONDS = 2.0
 MISSING_SECONDS = 2.0
-TOMBSTONES_AT_ONCE = 10_000
 
 
 class Watermarks:
@@ -217,118 +208,6 @@ class KafkaReader(Generic[Record]):
         if self._consumer is None:
             raise RuntimeError("the reader is closed")
         return self._consumer
-
-
-class _Writer:
-    """A producer whose callbacks get an offset or a `DeliveryFailed`."""
-
-    def __init__(self, settings: ClientSettings, topic: str) -> None:
-        self._settings = settings
-        self._topic = topic
-        self._producer = new_producer(settings)
-        with contextlib.suppress(KafkaException):
-            # A first record that comes before any broker is connected waits half a second for
-            # its producer id; unreachable now may be reachable at the first append.
-            self._producer.cluster_id(CONNECT_TIMEOUT_SECONDS)
-
-    def _produce(
-        self, partition: int, key: bytes, value: bytes | None, on_delivery: OnDelivery | None
-    ) -> None:
-        def delivered(error: KafkaError | None, message: Message) -> None:
-            if on_delivery is None:
-                return
-            if error is None:
-                offset = message.offset()
-                assert offset is not None
-                on_delivery(offset, None)
-            else:
-                on_delivery(-1, self._settings.delivery_failed(error, self._topic))
-
-        try:
-            self._producer.produce(
-                self._topic, value, key, partition=partition, on_delivery=delivered
-            )
-        except BufferError as error:
-            raise Overloaded(
-                f"too many records are on their way to {self._topic}; this one was not sent", 0.1
-            ) from error
-        except KafkaException as error:
-            raise self._not_sent(error) from error
-
-    def _not_sent(self, error: KafkaException) -> CommitLogError:
-        code = error_of(error).code()
-        if code == KafkaError.MSG_SIZE_TOO_LARGE:
-            return RecordTooLarge(self._settings.clean(error_of(error).str()), field="record")
-        if code == KafkaError._FATAL:
-            return DeliveryFailed(
-                f"this writer to {self._topic} has failed for good; open another one",
-                appended=False,
-            )
-        return self._settings.translate(error, f"appending to {self._topic}")
-
-    def poll(self, timeout_seconds: float) -> int:
-        """Run callbacks; return how many ran, waiting for the first one."""
-        return self._producer.poll(timeout_seconds)
-
-    def flush(self, timeout_seconds: float) -> int:
-        """Wait until nothing is on its way; return how much still is."""
-        return self._producer.flush(timeout_seconds)
-
-    def purge(self) -> None:
-        """Give up what is on its way; its callbacks get an error at the next poll."""
-        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
-
-    def close(self) -> None:
-        """Give up what is on its way, run its callbacks, and let go."""
-        self.purge()
-        self._producer.flush(CLOSE_TIMEOUT_SECONDS)
-
-
-class KafkaTransactionsWriter(_Writer):
-    """Appends to the transactions topic; threads may share it."""
-
-    def append(
-        self,
-        transaction: Transaction | ProtocolVersion,
-        *,
-        partition: int,
-        on_delivery: OnDelivery | None = None,
-        session: str = "",
-    ) -> None:
-        """Send a transaction on its way, under a key that no other append has."""
-        value = encode_to_append(transaction)
-        key = transaction_key(transaction.transaction_id, session)
-        self._produce(partition, key, value, on_delivery)
-
-    def tombstone(self, partition: int, keys: Sequence[bytes], timeout_seconds: float) -> None:
-        """Append a null value under each key; return when Kafka has them all."""
-        failures: list[Exception] = []
-
-        def delivered(offset: int, error: Exception | None) -> None:
-            del offset
-            if error is not None:
-                failures.append(error)
-
-        for start in range(0, len(keys), TOMBSTONES_AT_ONCE):
-            for key in keys[start : start + TOMBSTONES_AT_ONCE]:
-                self._produce(partition, key, None, delivered)
-            if self.flush(timeout_seconds) or failures:
-                why = failures[0] if failures else f"no acknowledgement in {timeout_seconds} s"
-                raise Unavailable(f"not all tombstones were appended ({why}); run it again")
-
-
-class KafkaOutcomesWriter(_Writer):
-    """Appends to one partition of the outcomes topic, in order."""
-
-    def __init__(self, settings: ClientSettings, topic: str, partition: int) -> None:
-        """Connect a producer of its own, so that a purge gives up this term's records only."""
-        super().__init__(settings, topic)
-        self._partition = partition
-
-    def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
-        """Send an outcome on its way."""
-        check_size(f"outcome {key}", value)
-        self._produce(self._partition, key.encode(), value, on_delivery)
 
 
 def new_consumer(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.kafka import KafkaLog
-from commitlog.adapters.kafka_io import KafkaOutcomesWriter
+from commitlog.adapters.kafka_writers import KafkaOutcomesWriter
 from consumers.committer import CommitterOptions, run_committer
 from consumers.observer import StoreObserver
 from consumers.session import Session

@@ -1,0 +1,193 @@
+"""Appending through Kafka's client, in order. Callbacks run on the thread that polls."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from commitlog.adapters.kafka_io import new_producer
+from commitlog.adapters.kafka_settings import ClientSettings, error_of
+from commitlog.adapters.log_records import check_size, encode_to_append
+from commitlog.errors import CommitLogError, Overloaded, RecordTooLarge, Unavailable
+from commitlog.model.records import ProtocolVersion, Transaction
+from commitlog.ports import DeliveryFailed, OnDelivery
+from commitlog.protocol import transaction_key
+
+CLOSE_TIMEOUT_SECONDS = 5.0
+CONNECT_TIMEOUT_SECONDS = 2.0
+TOMBSTONES_AT_ONCE = 10_000
+
+
+class _Writer:
+    """A producer whose callbacks get an offset or a `DeliveryFailed`."""
+
+    def __init__(self, settings: ClientSettings, topic: str) -> None:
+        self._settings = settings
+        self._topic = topic
+        self._producer = new_producer(settings)
+        with contextlib.suppress(KafkaException):
+            # A first record that comes before any broker is connected waits half a second for
+            # its producer id; unreachable now may be reachable at the first append.
+            self._producer.cluster_id(CONNECT_TIMEOUT_SECONDS)
+
+    def _produce(
+        self, partition: int, key: bytes, value: bytes | None, on_delivery: OnDelivery | None
+    ) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if on_delivery is None:
+                return
+            if error is None:
+                offset = message.offset()
+                assert offset is not None
+                on_delivery(offset, None)
+            else:
+                on_delivery(-1, self._settings.delivery_failed(error, self._topic))
+
+        try:
+            self._producer.produce(
+                self._topic, value, key, partition=partition, on_delivery=delivered
+            )
+        except BufferError as error:
+            raise Overloaded(
+                f"too many records are on their way to {self._topic}; this one was not sent", 0.1
+            ) from error
+        except KafkaException as error:
+            raise self._not_sent(error) from error
+
+    def _not_sent(self, error: KafkaException) -> CommitLogError:
+        code = error_of(error).code()
+        if code == KafkaError.MSG_SIZE_TOO_LARGE:
+            return RecordTooLarge(self._settings.clean(error_of(error).str()), field="record")
+        if code == KafkaError._FATAL:
+            return DeliveryFailed(
+                f"this writer to {self._topic} has failed for good; open another one",
+                appended=False,
+            )
+        return self._settings.translate(error, f"appending to {self._topic}")
+
+    def poll(self, timeout_seconds: float) -> int:
+        """Run callbacks; return how many ran, waiting for the first one."""
+        return self._producer.poll(timeout_seconds)
+
+    def flush(self, timeout_seconds: float) -> int:
+        """Wait until nothing is on its way; return how much still is."""
+        return self._producer.flush(timeout_seconds)
+
+    def purge(self) -> None:
+        """Give up what is on its way; its callbacks get an error at the next poll."""
+        self._producer.purge(in_queue=True, in_flight=True, blocking=False)
+
+    def close(self) -> None:
+        """Give up what is on its way, run its callbacks, and let go."""
+        self.purge()
+        self._producer.flush(CLOSE_TIMEOUT_SECONDS)
+
+
+class KafkaTransactionsWriter(_Writer):
+    """Appends to the transactions topic; threads may share it."""
+
+    def append(
+        self,
+        transaction: Transaction | ProtocolVersion,
+        *,
+        partition: int,
+        on_delivery: OnDelivery | None = None,
+        session: str = "",
+    ) -> None:
+        """Send a transaction on its way, under a key that no other append has."""
+        value = encode_to_append(transaction)
+        key = transaction_key(transaction.transaction_id, session)
+        self._produce(partition, key, value, on_delivery)
+
+    def tombstone(self, partition: int, keys: Sequence[bytes], timeout_seconds: float) -> None:
+        """Append a null value under each key; return when Kafka has them all."""
+        failures: list[Exception] = []
+
+        def delivered(offset: int, error: Exception | None) -> None:
+            del offset
+            if error is not None:
+                failures.append(error)
+
+        for start in range(0, len(keys), TOMBSTONES_AT_ONCE):
+            for key in keys[start : start + TOMBSTONES_AT_ONCE]:
+                self._produce(partition, key, None, delivered)
+            if self.flush(timeout_seconds) or failures:
+                why = failures[0] if failures else f"no acknowledgement in {timeout_seconds} s"
+                raise Unavailable(f"not all tombstones were appended ({why}); run it again")
+
+
+class KafkaOutcomesWriter(_Writer):
+    """Appends to one partition of the outcomes topic, in order, one group at a time.
+
+    What is appended while a group is on its way goes together with the next one. Requests of a
+    record each would cost the broker and this process more than the wait, and librdkafka turns in
+    circles while it may send no more of them. A lone record waits for nothing.
+    """
+
+    def __init__(self, settings: ClientSettings, topic: str, partition: int) -> None:
+        """Connect a producer of its own, so that a purge gives up this term's records only."""
+        super().__init__(settings, topic)
+        self._partition = partition
+        self._lock = threading.Lock()
+        self._on_their_way = 0
+        self._waiting: list[tuple[bytes, bytes, OnDelivery]] = []
+        self._given_up: list[OnDelivery] = []
+
+    def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
+        """Send an outcome on its way."""
+        check_size(f"outcome {key}", value)
+        with self._lock:
+            if self._on_their_way:
+                self._waiting.append((key.encode(), value, on_delivery))
+            else:
+                self._send(key.encode(), value, on_delivery)
+
+    def poll(self, timeout_seconds: float) -> int:
+        """Run callbacks; return how many ran, waiting for the first one."""
+        given_up, self._given_up = self._given_up, []
+        for on_delivery in given_up:
+            on_delivery(-1, DeliveryFailed("given up before it was sent", appended=False))
+        return len(given_up) + super().poll(0 if given_up else timeout_seconds)
+
+    def purge(self) -> None:
+        """Give up what is on its way or waits; its callbacks get an error at the next poll."""
+        with self._lock:
+            self._give_up_waiting()
+            super().purge()
+
+    def close(self) -> None:
+        """Give up what is on its way, run its callbacks, and let go."""
+        super().close()
+        self.poll(0)
+
+    def _give_up_waiting(self) -> None:
+        self._given_up += [on_delivery for _, _, on_delivery in self._waiting]
+        self._waiting.clear()
+
+    def _send(self, key: bytes, value: bytes, on_delivery: OnDelivery) -> None:
+        def delivered(offset: int, error: Exception | None) -> None:
+            on_delivery(offset, error)
+            self._landed(error)
+
+        self._produce(self._partition, key, value, delivered)
+        self._on_their_way += 1
+
+    def _landed(self, error: Exception | None) -> None:
+        with self._lock:
+            self._on_their_way -= 1
+            if error is not None:
+                # In order, or not at all.
+                self._give_up_waiting()
+            if self._on_their_way:
+                return
+            group, self._waiting = self._waiting, []
+            for position, one in enumerate(group):
+                try:
+                    self._send(*one)
+                except CommitLogError:
+                    self._waiting = group[position:]
+                    self._give_up_waiting()
+                    return
