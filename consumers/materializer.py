@@ -47,7 +47,7 @@ from consumers.unusable import open_or_fail_later
 
 QUARANTINE = "_quarantine"
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
-GATHERING = 3.0
+GATHERING = 5.0
 """Under `latest`, how many times as long as a manifest takes is waited for more versions before the
 next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
 leader's time."""

@@ -68,8 +68,8 @@ def server_properties(
         "broker.heartbeat.interval.ms": "500",
         # Alone it has nobody to show a heartbeat to: an idle broker writes nothing.
         "metadata.max.idle.interval.ms": "0",
-        "num.network.threads": "2",
-        "num.io.threads": "4",
+        "num.network.threads": "1",
+        "num.io.threads": "2",
         "background.threads": "2",
         # The default, 128 MiB, would take a quarter of the heap.
         "log.cleaner.dedupe.buffer.size": str(16 * MEBIBYTE),
