@@ -14,6 +14,7 @@ the same bytes. (Apache Avro 1.12 specification, "Binary encoding".)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any
 
 Encode = Callable[[Any], bytes]
@@ -151,7 +152,7 @@ class Compiler:
         classes: Mapping[str, type],
         *,
         inlined: frozenset[str],
-        texts: Mapping[str, Callable[[str], Any]],
+        texts: Mapping[str, type[StrEnum]],
         derived: Mapping[str, tuple[str, Callable[[bytes], Any]]],
         sorted_pairs: frozenset[str],
     ) -> None:
@@ -159,8 +160,8 @@ class Compiler:
 
         A record without a class is a pair (its two fields), sorted where it is in `sorted_pairs`.
         The fields of an `inlined` record belong to the object around it, which may have a field
-        that is `derived` from that record's bytes (by the outer record's name). `texts` says what
-        else a string field of some name is, `classes` also what an enum is.
+        that is `derived` from that record's bytes (by the outer record's name). `texts` says which
+        enum a string field of some name is, `classes` also what an enum is.
         """
         self._classes = classes
         self._inlined = inlined
@@ -233,8 +234,9 @@ class Compiler:
             reading += self._read(field["type"], variable)
             if field["type"] == "string" and field["name"] in self._texts:
                 convert, known = f"as_{field['name']}", f"known_{field['name']}"
-                self._scope[convert] = made = self._texts[field["name"]]
-                self._scope[known] = {member.value: member for member in made}
+                kind = self._texts[field["name"]]
+                self._scope[convert] = kind
+                self._scope[known] = {member.value: member for member in kind}
                 reading.append(f"{variable} = {known}.get({variable}) or {convert}({variable})")
         names = [field["name"] for field in fields if field is not _INLINED]
         if name in self._classes:
