@@ -22,7 +22,7 @@ from typing import Any
 
 from commitlog import wire
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Unavailable
-from commitlog.model.records import Outcome, Status
+from commitlog.model.records import Outcome
 from commitlog.protocol import session_in_key
 from commitlog.wire import FrameBuffer, Kind, Watch
 from consumers.events import Event
@@ -127,11 +127,11 @@ class Answers:
     def committed(self, events: list[Event]) -> None:
         """Tell of events that Kafka acknowledged.
 
-        Most writers wait for files, which follow at once: the loop is woken only if one doesn't.
+        Most writers wait for files, which follow at once: the loop is woken only if one doesn't,
+        as after a refusal or an Iceberg commit.
         """
         self._untold.extend(events)
-        refused = not all(map(_is_commit, events))
-        if refused or self._committed_wanted:
+        if self._committed_wanted or not all(event.awaits_files for event in events):
             self._loop.call_soon_threadsafe(self._tell_committed)
 
     def readable(self, events: list[Event]) -> None:
@@ -188,18 +188,18 @@ class Answers:
             while True:
                 events.append(self._untold.popleft())
         # A commit that has its files by now is told of as readable.
-        self._tell([e for e in events if not (e.readable and _is_commit(e))], False)
+        self._tell([e for e in events if not (e.readable and e.awaits_files)], False)
 
     def _tell_readable(self, events: list[Event]) -> None:
         self._tell_committed()
-        # What was refused has no files to wait for, and was told of before.
-        self._tell([e for e in events if _is_commit(e)], True)
+        # What has no files to wait for was told of before.
+        self._tell([e for e in events if e.awaits_files], True)
 
     def _tell(self, events: list[Event], readable: bool) -> None:
         pieces: dict[_Connection, list[bytes]] = {}
         for event in events:
             outcome = event.outcome
-            at_once = readable or outcome.status is not Status.COMMITTED
+            at_once = readable or not event.awaits_files
             answer = Answer(outcome, event.offset, event.record, at_once)
             self._remembered.add(answer)
             waiting = self._watchers.get(outcome.transaction_id)
@@ -392,7 +392,3 @@ class _Protocol(asyncio.Protocol):
         with contextlib.suppress(KeyError):
             assert self._connection is not None
             self._answers.disconnected(self._connection)
-
-
-def _is_commit(event: Event) -> bool:
-    return event.outcome.status is Status.COMMITTED

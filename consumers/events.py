@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from commitlog.core.decisions import Change
-from commitlog.model.records import Outcome, Submitted
+from commitlog.model.records import Outcome, Status, Submitted
 
 
 @dataclass(slots=True)
@@ -23,3 +23,9 @@ class Event:
     """How many of its changes have no file yet (the materializer's count)."""
     readable: bool = False
     """Whether its versions can be opened by path."""
+
+    @property
+    def awaits_files(self) -> bool:
+        """Whether it made versions whose files come after the outcome, as Iceberg's don't."""
+        committed = self.outcome.status is Status.COMMITTED
+        return committed and any(change.iceberg is None for change in self.changes)

@@ -1,8 +1,7 @@
 """`CommitLog`: a writer's and reader's connection to a log.
 
 Thread-safe, and usable from asyncio: submitting does not wait for answers, and tickets can be
-awaited. Nothing needs to be closed for a program to end. After a fork the child connects anew by
-itself.
+awaited. Nothing needs to be closed for a program to end, and a forked child connects anew.
 """
 
 from __future__ import annotations
@@ -372,7 +371,8 @@ class CommitLog(Reads):
         return catalogue.raise_for_table(outcome)
 
     def _readable_by_path(self, outcome: Outcome) -> bool:
-        for result in outcome.results:
+        # An Iceberg table's metadata file was written before the outcome.
+        for result in (each for each in outcome.results if not each.metadata_location):
             info = self._tables.at_location(result.table)
             if info is None or info.incarnation != result.incarnation:
                 return False

@@ -87,7 +87,10 @@ class LogIcebergService:
         transaction = replace(made, principal=made.principal or principal)
         ticket = runtime.submit(transaction, id_is_new=id_is_new)
         try:
-            outcome = ticket.result(timeout_seconds, "committed")
+            # Alone they have no files to come, so the leader tells of them unasked; beside Lance's
+            # the tables' own files must not hold up the answer.
+            alone = all(isinstance(operation, IcebergChange) for operation in operations)
+            outcome = ticket.result(timeout_seconds, "readable" if alone else "committed")
         finally:
             runtime.forget(ticket)
         if outcome.status is not Status.COMMITTED:

@@ -20,7 +20,7 @@ from commitlog.client.connection import Anchor
 from commitlog.client.fallback import chain_at
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.codecs.avro import encode_leader_started
-from commitlog.model.records import Code, Genesis, LeaderStarted, Submitted
+from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
 from commitlog.wire import Kind
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
 
@@ -111,6 +111,15 @@ def test_the_outcomes_topic_answers_while_the_socket_is_down(
         client.runtime().connection(0).request("table", {"table": ["a", "t"]}, 0.2)
     leader.start_socket()
     assert client.table("a$t").version == 2
+
+
+def test_an_iceberg_commit_in_the_topic_is_readable(client: CommitLog) -> None:
+    """Its metadata file was written before the outcome, so the fallback has none to look for."""
+    result = OperationResult(("a", "ice"), "x", "Iceberg", metadata_location="file:/00001.json")
+    outcome = replace(blank(Status.COMMITTED), results=(result,))
+    assert client._readable_by_path(outcome)
+    unknown = replace(result, metadata_location="")
+    assert not client._readable_by_path(replace(outcome, results=(unknown,)))
 
 
 def test_the_fallback_heeds_no_record_of_a_deposed_leader(
