@@ -118,7 +118,7 @@ class OutcomesWriter(Protocol):
         """Run callbacks on this thread; return how many ran, waiting for the first one."""
 
     def purge(self) -> None:
-        """Give up what is on its way: the callbacks get an error, as of any that failed."""
+        """Give up what is on its way: the callbacks get an error, of which `appended` is None."""
 
     def close(self) -> None:
         """Purge, run the remaining callbacks, and let go."""

@@ -25,6 +25,7 @@ from concurrent.futures import Future
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
     encode_manifest,
     manifest_name,
     parse_manifest_name,
@@ -37,7 +38,6 @@ from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
 from consumers.table_files import (
-    VERSIONS,
     TableFiles,
     delete_versions,
     hint_at,
@@ -311,7 +311,7 @@ class Materializer:
     def _write_manifest(self, files: TableFiles, change: Change) -> None:
         if change.kind is not ChangeKind.REGISTERED:
             files.naming_scheme = files.naming_scheme or naming_scheme(files.store)
-            name = f"{VERSIONS}/{manifest_name(change.version, files.naming_scheme)}"
+            name = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, files.naming_scheme)}"
             data = encode_manifest(files.state, change.message or None)
             if files.policy is Policy.LATEST:
                 hint_at(files, change.version)

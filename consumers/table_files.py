@@ -11,15 +11,14 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import ObjectStore
-from commitlog.codecs.manifest_file import parse_manifest_name
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.core.decisions import Change
 from commitlog.core.manifest import ManifestState
 from commitlog.core.tables import is_in
 from commitlog.model.table import Policy, TableId
 from consumers.events import Event
 
-VERSIONS = "_versions"
-HINT = f"{VERSIONS}/latest_version_hint.json"
+HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
 UNHINTED_MAX = 8
 """A reader looks for later versions than the hint's one by one, so it doesn't stay far behind."""
 
@@ -63,17 +62,17 @@ def delete_versions(files: TableFiles, change: Change) -> None:
     """Remove the manifests of versions that were deleted; their data files are vacuum's."""
     if not change.deleted or files.dropped:
         return
-    for name in files.store.names(VERSIONS):
+    for name in files.store.names(VERSIONS_DIRECTORY):
         parsed = parse_manifest_name(name)
         if parsed is None or parsed.staged_by or parsed.is_detached:
             continue
         if is_in(parsed.version, change.deleted):
-            files.store.delete(f"{VERSIONS}/{name}")
+            files.store.delete(f"{VERSIONS_DIRECTORY}/{name}")
 
 
 def naming_scheme(store: ObjectStore) -> str:
     """Return how a location's manifests are named: "V1" or "V2" (also where there are none)."""
-    for name in store.names(VERSIONS):
+    for name in store.names(VERSIONS_DIRECTORY):
         stem, _, ending = name.partition(".")
         if ending == "manifest" and stem.isdigit():
             return "V2" if len(stem) == 20 else "V1"

@@ -149,7 +149,7 @@ class KafkaOutcomesWriter(_Writer):
         """Run callbacks; return how many ran, waiting for the first one."""
         given_up, self._given_up = self._given_up, []
         for on_delivery in given_up:
-            on_delivery(-1, DeliveryFailed("given up before it was sent", appended=False))
+            on_delivery(-1, DeliveryFailed(f"{self._topic}: given up", appended=None))
         return len(given_up) + super().poll(0 if given_up else timeout_seconds)
 
     def purge(self) -> None:

@@ -404,18 +404,14 @@ def test_what_a_writer_gives_up_is_unknown_and_told_once(log: Log) -> None:
             assert number not in told
             told[number] = (offset, error)
 
-        writer.append(f"1/{number}", f"{number:1000}".encode(), delivered)
+        writer.append(f"1/{number}", b"x" * 1000, delivered)
     writer.purge()
     writer.close()
     assert len(told) == 200
-    reader = log.read_outcomes(0)
-    end = reader.end_offset()
-    landed = set()
-    while reader.position() < end:
-        landed |= {answered.raw.strip() for answered in reader.poll(timeout_seconds=5)}
-    for number, (offset, error) in told.items():
+    end = log.read_outcomes(0).end_offset()
+    for offset, error in told.values():
         if error is None:
             assert 1 <= offset < end
         else:
             assert isinstance(error, DeliveryFailed)
-            assert error.appended is None or str(number).encode() not in landed
+            assert error.appended is None

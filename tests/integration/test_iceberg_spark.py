@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from consumers.broker import find_java
 from infra import iceberg_spark
+from tests.child import lines_of
 from tests.iceberg_server import IcebergServer
 from tests.integration.test_up import service
 
@@ -35,17 +34,13 @@ def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:
         server = IcebergServer(running.port)
         java = find_java().path
         arguments = [server.uri, str(iceberg_spark.jar()), str(tmp_path)]
-        done = subprocess.run(
+        lines = lines_of(
             [str(iceberg_spark.python()), str(_CHILD), *arguments],
-            env={**os.environ, "JAVA_HOME": str(java.resolve().parents[1])},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=_SECONDS,
-            check=False,
+            env={"JAVA_HOME": str(java.resolve().parents[1])},
+            seconds=_SECONDS,
         )
-        assert done.returncode == 0, done.stderr[-3_000:]
-        found = json.loads(done.stdout.splitlines()[-1])
+        found = json.loads(lines[-1])
         assert found["t"] == [[1, "z", None], [3, "c", None], [4, "d", 40]]
         assert found["copy"] == [[3, "c"], [4, "d"]]
         assert found["tables"] == ["moved", "t"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.child import lines_of
 
 pytestmark = [
     pytest.mark.broker,
@@ -24,17 +24,9 @@ SECONDS = 540
 def test_a_log_is_replayed_and_audited_by_a_cluster(broker: Any, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.spark_audit", "--transactions", "1500"]
     command += ["--master", "local-cluster[2,1,1024]", "--into", str(tmp_path / "audit")]
-    done = subprocess.run(
-        [*command, "--bootstrap-servers", broker.bootstrap_servers],
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    filled, *progress, found, seconds, rebuilt = done.stdout.splitlines()
+    command += ["--bootstrap-servers", broker.bootstrap_servers]
+    lines = lines_of(command, cwd=REPOSITORY, env={"PYTHONPATH": str(REPOSITORY)}, seconds=SECONDS)
+    filled, *progress, found, seconds, rebuilt = lines
     assert "'committed': " in filled
     assert "'incompatible': " in filled
     assert "'rejected': " in filled

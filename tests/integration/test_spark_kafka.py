@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import pytest
 
 from commitlog import CommitLog
 from infra import spark_kafka
+from tests.child import lines_of
 from tests.spark_world import led_log
 
 pytestmark = [
@@ -66,17 +66,13 @@ def test_the_connector_reads_the_logs_topics_and_feeds_tables(broker: Any, tmp_p
             client.create_table("shop$readings", _readings())
         arguments = [broker.bootstrap_servers, name, spark_kafka.jars(), str(tmp_path)]
         places = [str(REPOSITORY), str(REPOSITORY / "infra" / "examples")]
-        done = subprocess.run(
+        lines = lines_of(
             [sys.executable, "-c", PROGRAM, *arguments],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(places)},
             cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
+            env={"PYTHONPATH": os.pathsep.join(places)},
+            seconds=SECONDS,
         )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(lines[-1])
     assert [(r["topic"], r["kind"], r["status"], r["count"]) for r in found["raw"]] == [
         (f"{name}.outcomes", "Genesis", None, 1),
         (f"{name}.outcomes", "LeaderStarted", None, 1),
