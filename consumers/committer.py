@@ -32,6 +32,7 @@ from commitlog.model.records import Genesis, Outcome, Submitted, Transaction
 from commitlog.model.table import parse_table_id
 from commitlog.ports import Log
 from consumers.answers import Answers
+from consumers.catalogue import Head
 from consumers.checkpoint import Checkpoints
 from consumers.events import Event
 from consumers.follower import Follower, Recordings
@@ -213,6 +214,8 @@ class Committer:
             "iceberg_tables": self._iceberg_tables,
             "said": self._said,
         }
+        if method == "table" and params.get("readable"):
+            await self._until_readable(params)
         if method in methods:
             return methods[method](params)
         if method == "materialize":
@@ -311,13 +314,19 @@ class Committer:
         moved = loop.run_in_executor(None, self._guards.quarantine, session, table)
         return {"quarantined": await moved}
 
-    async def _materialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
+    async def _until_readable(self, params: Mapping[str, Any]) -> Head:
+        """Wait until a version, or else the present head, or a later one opens by path."""
         session = self._open_session
         head = session.catalogue.head(parse_table_id(params.get("table", "")))
         version = int(params.get("version") or head.version)
-        if version >= head.version:
+        if version >= head.version > 0:
             waiting = session.materializer.wait_for(head.incarnation, version)
             await asyncio.wait_for(asyncio.wrap_future(waiting), REQUEST_SECONDS)
+        return head
+
+    async def _materialize(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        head = await self._until_readable(params)
+        version = int(params.get("version") or head.version)
         loop = asyncio.get_running_loop()
         path = await loop.run_in_executor(None, self._old_versions.materialize, head, version)
         return {"version": version, "path": path}

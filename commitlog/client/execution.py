@@ -115,15 +115,13 @@ class Execution:
     def delete(self, predicate: str) -> Outcome:
         """Delete the rows of a predicate."""
         return self._run(
-            lambda info: prepare_delete(info, self._log.opened.plain(info, info.version), predicate)
+            lambda info: prepare_delete(info, self._log.opened.newest(info), predicate)
         )
 
     def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
         """Set columns of the rows of a predicate."""
         return self._run(
-            lambda info: prepare_update(
-                info, self._log.opened.plain(info, info.version), values, where
-            )
+            lambda info: prepare_update(info, self._log.opened.newest(info), values, where)
         )
 
     def merge_insert(self, data: Any, on: Sequence[str], options: MergeOptions) -> Outcome:
@@ -136,7 +134,7 @@ class Execution:
             rows = source
             if not rows.schema.equals(info.schema):
                 rows = rows_table(source, info.schema, info.name)
-            dataset = self._log.opened.plain(info, info.version)
+            dataset = self._log.opened.newest(info)
             return prepare_merge(info, dataset, rows, on, options)
 
         return self._run(prepare)
@@ -152,7 +150,9 @@ class Execution:
         attempt = 0
         info = first
         while True:
-            described = info or self._log.describe(self._table, fresh=True)
+            described = info or self._log.describe(
+                self._table, fresh=True, readable=not self._is_append
+            )
             info = None
             try:
                 prepared = prepare(described)

@@ -336,10 +336,10 @@ class CommitLog(Reads):
         """Close."""
         self.close()
 
-    def describe(self, table: TableId, *, fresh: bool) -> TableInfo:
+    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
         """Return a table's description, asked for now or known already."""
         known = None if fresh else self._tables.known(table)
-        return known or self._tables.ask(self.runtime(), table)
+        return known or self._tables.ask(self.runtime(), table, readable=readable)
 
     def transaction(
         self,

@@ -93,14 +93,14 @@ class TransactionBuilder:
 
     def append(self, table_id: TableName, data: Any) -> None:
         """Add rows to a table."""
-        info = self._head(table_id)
+        info = self._log.describe(parse_table_id(table_id), fresh=True)
         rows = rows_reader(data, info.schema, info.name)
         self._add(info, prepare_append(info, self._log.opened.for_writing(info), rows))
 
     def delete(self, table_id: TableName, predicate: str) -> None:
         """Delete rows of a table."""
         info = self._head(table_id)
-        dataset = self._log.opened.plain(info, info.version)
+        dataset = self._log.opened.newest(info)
         self._add(info, prepare_delete(info, dataset, predicate))
 
     def update(
@@ -108,7 +108,7 @@ class TransactionBuilder:
     ) -> None:
         """Set columns of rows of a table."""
         info = self._head(table_id)
-        dataset = self._log.opened.plain(info, info.version)
+        dataset = self._log.opened.newest(info)
         self._add(info, prepare_update(info, dataset, values, where))
 
     def merge_insert(
@@ -118,7 +118,7 @@ class TransactionBuilder:
         info = self._head(table_id)
         source = rows_table(data, info.schema, info.name)
         keys = (on,) if isinstance(on, str) else tuple(on)
-        dataset = self._log.opened.plain(info, info.version)
+        dataset = self._log.opened.newest(info)
         self._add(info, prepare_merge(info, dataset, source, keys, MergeOptions(**options)))
 
     def __enter__(self) -> TransactionBuilder:
@@ -151,7 +151,7 @@ class TransactionBuilder:
         self.outcome.raise_for_conflict()
 
     def _head(self, table_id: TableName) -> TableInfo:
-        return self._log.describe(parse_table_id(table_id), fresh=True)
+        return self._log.describe(parse_table_id(table_id), fresh=True, readable=True)
 
     def _add(self, info: TableInfo, prepared: Prepared) -> None:
         request = LanceRequest(

@@ -124,11 +124,15 @@ class Tables:
         with self._lock:
             self._known.pop(table, None)
 
-    def ask(self, runtime: Runtime, table: TableId) -> TableInfo:
-        """Ask the leader; raise NoSuchTable naming tables that are called alike."""
+    def ask(self, runtime: Runtime, table: TableId, *, readable: bool = False) -> TableInfo:
+        """Ask the leader; raise NoSuchTable naming tables that are called alike.
+
+        With `readable` it answers once its present head, or a later version, opens by path.
+        """
         partition = runtime.domains.partition(table)
+        asked = {"table": list(table)} | ({"readable": True} if readable else {})
         try:
-            info = table_info(runtime.request(partition, "table", table=list(table)))
+            info = table_info(runtime.request(partition, "table", **asked))
         except NoSuchTable as error:
             self.forget(table)
             if "Did you mean" in str(error):

@@ -9,7 +9,7 @@ Manifests built here equal pylance's field by field, at a hundredth of the cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from commitlog.core.data_files import LEGACY_FILE_FORMAT, check_new_fragment
@@ -110,15 +110,36 @@ def _flags(
 
 
 def _append(state: ManifestState, transaction: Transaction) -> _Change:
+    is_current = transaction.read_version == state.version
+    added = _added(state, transaction.append.fragments, is_current=is_current)
+    return _Change(
+        fragments=added.fragments,
+        features=state.fragments.features() | added.features,
+        is_mixed=added.is_mixed,
+        max_fragment_id=added.max_fragment_id,
+        next_row_id=added.next_row_id,
+    )
+
+
+class _Added(NamedTuple):
+    """New fragments under their ids."""
+
+    fragments: tuple[tuple[int, bytes], ...]
+    features: int
+    is_mixed: bool
+    max_fragment_id: int | None
+    next_row_id: int
+
+
+def _added(state: ManifestState, fragments: Iterable[DataFragment], *, is_current: bool) -> _Added:
     header = state.header
     is_stable = bool(state.reader_feature_flags & FLAG_STABLE_ROW_IDS)
-    is_current = transaction.read_version == state.version
     maximum = state.max_fragment_id
     fragment_id = (state.fragments.last_id if maximum is None else maximum) + 1
     next_row_id, version = state.next_row_id, state.version + 1
-    asked, is_mixed = state.fragments.features(), False
+    asked, is_mixed = 0, False
     added: list[tuple[int, bytes]] = []
-    for fragment in transaction.append.fragments:
+    for fragment in fragments:
         is_mixed |= check_new_fragment(header, fragment, is_current=is_current)
         _check_lineage(fragment, is_stable)
         # Lance keeps an id that a writer invented, and may give one fragment's id to another.
@@ -139,13 +160,7 @@ def _append(state: ManifestState, transaction: Transaction) -> _Change:
         fragment_id += 1
     if fragment_id - 1 > FRAGMENT_ID_MAX:
         raise _ids_exhausted(fragment_id - 1)
-    return _Change(
-        fragments=tuple(added),
-        features=asked,
-        is_mixed=is_mixed,
-        max_fragment_id=fragment_id - 1 if added else None,
-        next_row_id=next_row_id,
-    )
+    return _Added(tuple(added), asked, is_mixed, fragment_id - 1 if added else None, next_row_id)
 
 
 def _check_lineage(fragment: DataFragment, is_stable: bool) -> None:
@@ -171,16 +186,77 @@ def _check_lineage(fragment: DataFragment, is_stable: bool) -> None:
 
 def _delete(state: ManifestState, transaction: Transaction) -> _Change:
     operation = transaction.delete
+    taken = _taken(
+        state,
+        ("deleted_fragment_ids", operation.deleted_fragment_ids),
+        operation.updated_fragments,
+        _with_deletion_file,
+    )
+    return _Change(
+        removed=taken.removed,
+        fragments=taken.fragments,
+        features=taken.features,
+        index_section=_retained_indices(state, taken.removed),
+    )
+
+
+def _update(state: ManifestState, transaction: Transaction) -> _Change:
+    operation = transaction.update
+    _check_moves_rows(state, operation)
+    taken = _taken(
+        state,
+        ("removed_fragment_ids", operation.removed_fragment_ids),
+        operation.updated_fragments,
+        _post_image,
+    )
+    # An Update is recorded as read at the head, whatever its writer read.
+    added = _added(state, operation.new_fragments, is_current=False)
+    return _Change(
+        removed=taken.removed,
+        fragments=taken.fragments + added.fragments,
+        features=taken.features | added.features,
+        is_mixed=added.is_mixed,
+        max_fragment_id=added.max_fragment_id,
+        index_section=_retained_indices(state, taken.removed),
+    )
+
+
+def _check_moves_rows(state: ManifestState, operation: Transaction.Update) -> None:
+    """Leave to pylance whatever is more than rows that moved to new fragments."""
+    if operation.update_mode != Transaction.REWRITE_ROWS or operation.fields_modified:
+        raise NotDirect("columns are rewritten in place")
+    if operation.compacted_sstables:
+        raise NotDirect("the MemWAL advances")
+    if state.reader_feature_flags & FLAG_STABLE_ROW_IDS:
+        raise NotDirect("moved rows keep their ids and the versions that they were made in")
+
+
+class _Taken(NamedTuple):
+    """What is left of fragments that lose rows."""
+
+    removed: tuple[int, ...]
+    fragments: tuple[tuple[int, bytes], ...]
+    features: int
+
+
+def _taken(
+    state: ManifestState,
+    gone: tuple[str, Iterable[int]],
+    updated: Iterable[DataFragment],
+    after: Callable[[DataFragment, DataFragment], DataFragment],
+) -> _Taken:
+    """Return fragments after `updated`, each as `after` makes it of what it was and its image."""
     images: dict[int, DataFragment] = {}
-    for image in operation.updated_fragments:
+    for image in updated:
         if image.id in images:
             raise DeltaRefused(
                 "duplicate_fragment", "updated_fragments", image.id, "Name each fragment once"
             )
         images[image.id] = image
-    removed = dict.fromkeys(operation.deleted_fragment_ids)
+    field, ids = gone
+    removed = dict.fromkeys(ids)
     for fragment_id in removed:
-        _known_fragment(state, "deleted_fragment_ids", fragment_id)
+        _known_fragment(state, field, fragment_id)
         if fragment_id in images:
             raise DeltaRefused(
                 "duplicate_fragment",
@@ -191,46 +267,52 @@ def _delete(state: ManifestState, transaction: Transaction) -> _Change:
     replaced: list[tuple[int, bytes]] = []
     changes: list[tuple[int, int | None]] = []
     for fragment_id in sorted(images):
-        fragment = _with_deletion_file(state, fragment_id, images[fragment_id])
-        if fragment is None:
+        known = _known_fragment(state, "updated_fragments", fragment_id)
+        before, image = DataFragment.FromString(known), images[fragment_id]
+        if _is_emptied(before, image):
             removed[fragment_id] = None
         else:
+            fragment = after(before, image)
             replaced.append((fragment_id, fragment.SerializeToString(deterministic=True)))
             changes.append((fragment_id, features(fragment)))
     changes += [(fragment_id, None) for fragment_id in removed]
-    return _Change(
-        removed=tuple(sorted(removed)),
-        fragments=tuple(replaced),
-        features=state.fragments.features_after(changes),
-        index_section=_retained_indices(state, removed),
-    )
+    return _Taken(tuple(sorted(removed)), tuple(replaced), state.fragments.features_after(changes))
 
 
-def _with_deletion_file(
-    state: ManifestState, fragment_id: int, image: DataFragment
-) -> DataFragment | None:
-    """Return the current fragment with the image's deletion file, None if no row is left."""
-    fragment = DataFragment.FromString(_known_fragment(state, "updated_fragments", fragment_id))
-    where = f"updated_fragments[{fragment_id}].deletion_file"
+def _is_emptied(before: DataFragment, image: DataFragment) -> bool:
+    """Say whether no row is left in a fragment's image; refuse an image that cannot be."""
+    where = f"updated_fragments[{before.id}].deletion_file"
     deleted = image.deletion_file.num_deleted_rows
     if image.HasField("deletion_file") and not deleted:
-        raise NotDirect(f"the number of rows deleted in fragment {fragment_id} is not given")
-    if deleted < fragment.deletion_file.num_deleted_rows:
+        raise NotDirect(f"the number of rows deleted in fragment {before.id} is not given")
+    if deleted < before.deletion_file.num_deleted_rows:
         raise DeltaRefused(
             "rows_come_back",
             where,
             deleted,
-            f"{fragment.deletion_file.num_deleted_rows} rows are deleted already; keep them so",
+            f"{before.deletion_file.num_deleted_rows} rows are deleted already; keep them so",
         )
-    if deleted > fragment.physical_rows:
+    if deleted > before.physical_rows:
         raise DeltaRefused(
-            "too_many_deleted_rows", where, deleted, f"It has {fragment.physical_rows} rows"
+            "too_many_deleted_rows", where, deleted, f"It has {before.physical_rows} rows"
         )
-    if deleted and deleted == fragment.physical_rows:
-        return None
+    return bool(deleted) and deleted == before.physical_rows
+
+
+def _with_deletion_file(before: DataFragment, image: DataFragment) -> DataFragment:
+    """A Delete's image: files that a DataReplacement brought meanwhile stay."""
     if image.HasField("deletion_file"):
-        fragment.deletion_file.CopyFrom(image.deletion_file)
-    return fragment
+        before.deletion_file.CopyFrom(image.deletion_file)
+    return before
+
+
+def _post_image(before: DataFragment, image: DataFragment) -> DataFragment:
+    """An Update's image replaces the fragment."""
+    if before.overlays or image.overlays:
+        raise NotDirect(f"fragment {before.id} has data overlays, which Lance carries over")
+    if before.physical_rows != image.physical_rows:
+        raise NotDirect(f"fragment {before.id} had {before.physical_rows} rows")
+    return image
 
 
 def _known_fragment(state: ManifestState, field: str, fragment_id: int) -> bytes:
@@ -245,7 +327,7 @@ def _known_fragment(state: ManifestState, field: str, fragment_id: int) -> bytes
     return fragment
 
 
-def _retained_indices(state: ManifestState, removed: dict[int, None]) -> bytes | None:
+def _retained_indices(state: ManifestState, removed: tuple[int, ...]) -> bytes | None:
     if not state.index_section:
         return None
     left = state.fork().fragments if removed else state.fragments
@@ -290,6 +372,7 @@ def _update_bases(state: ManifestState, transaction: Transaction) -> _Change:
 _BUILDERS: dict[str, Callable[[ManifestState, Transaction], _Change]] = {
     "append": _append,
     "delete": _delete,
+    "update": _update,
     "reserve_fragments": _reserve_fragments,
     "update_config": _update_config,
     "update_bases": _update_bases,

@@ -176,8 +176,7 @@ def prepare(
         rows_per_file=options.rows_per_file,
         bytes_per_file=options.bytes_per_file,
     )
-    # Opened here so that the version has its file when executors ask for it.
-    dataset = log.opened.plain(info, info.version)
+    dataset = log.opened.newest(info)
     task = MergeTask(
         target,
         dataset.version,

@@ -119,6 +119,20 @@ def delete(twins: Twins, chance: random.Random) -> lance.LanceOperation.BaseOper
     return lance.LanceOperation.Delete(updated, removed, "chance")
 
 
+def merge(twins: Twins, chance: random.Random) -> lance.LanceOperation.BaseOperation:
+    """Replace some rows, all of a fragment now and then, and insert others."""
+    dataset = lance.dataset(str(twins.theirs))
+    start = chance.randrange(twins.next_id)
+    source = rows(start, min(chance.randint(1, 40), twins.next_id + 5 - start))
+    twins.next_id = max(twins.next_id, start + source.num_rows)
+    builder = dataset.merge_insert("id").when_matched_update_all()
+    if chance.random() < 0.7:
+        builder = builder.when_not_matched_insert_all()
+    transaction, _ = builder.execute_uncommitted(source)
+    assert isinstance(transaction.operation, lance.LanceOperation.Update)
+    return transaction.operation
+
+
 def update_config(twins: Twins, chance: random.Random) -> lance.LanceOperation.BaseOperation:
     def some(replace: bool) -> lance.LanceOperation.UpdateMap:
         keys = chance.sample("abcd", 2)
@@ -143,7 +157,8 @@ def test_a_history_of_our_manifests_equals_pylances(
     chance = random.Random(seed)
     twins = Twins(tmp_path, stable_row_ids=stable_row_ids)
     for _ in range(12):
-        make = chance.choice([append, append, delete, delete, update_config])
+        makes = [append, append, delete, delete, update_config]
+        make = chance.choice(makes if stable_row_ids else [*makes, merge, merge])
         twins.commit(make(twins, chance))
         twins.assert_same_rows()
 

@@ -369,7 +369,7 @@ def built_on(
     transaction = Transaction.FromString(encoded.message)
     state, _ = manifest(dataset, head)
     if is_direct(transaction):
-        if not isinstance(operation, LanceOperation.Delete):
+        if kind_of(transaction) not in READ_AT_HEAD:
             transaction.read_version = 1
         try:
             delta = direct_delta(state, transaction, timestamp_ms=1)
