@@ -46,15 +46,15 @@ def written_keys(info: TableInfo, transaction: Transaction) -> KeyHashes | None:
 def _hashes(info: TableInfo, fragments: Sequence[DataFragment]) -> set[bytes] | None:
     hashes: set[bytes] = set()
     for fragment in fragments:
-        columns = _columns(info, fragment)
+        columns = key_columns(info, fragment)
         if columns is None:
             return None
         hashes.update(hashes_of(info, info.primary_key, columns))
     return hashes
 
 
-def _columns(info: TableInfo, fragment: DataFragment) -> pa.Table | None:
-    """Read the key's columns; None if their files lie elsewhere or cannot be read."""
+def key_columns(info: TableInfo, fragment: DataFragment) -> pa.Table | None:
+    """Read the keys of a new fragment; None if its files lie elsewhere or cannot be read."""
     columns: dict[str, pa.ChunkedArray] = {}
     for name in info.primary_key:
         [field_id] = info.top_level_ids([name])

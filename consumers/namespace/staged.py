@@ -12,17 +12,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lance_namespace import InvalidInputError, UnsupportedOperationError
+from lance_namespace import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    UnsupportedOperationError,
+)
 
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.storage import store_for
+from commitlog.client.opening import is_there
+from commitlog.client.standing_keys import standing_keys
 from commitlog.client.submission import parse_message
 from commitlog.client.tables import TableInfo
 from commitlog.client.written_keys import written_keys
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name
-from commitlog.core.staged_keys import with_keys
+from commitlog.core.staged_keys import BASE_VERSION, keys_in, with_keys
 from commitlog.core.touches import kind_of
 from commitlog.errors import CommitLogError
+from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.table import TableId
 
@@ -119,7 +126,35 @@ def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> 
             written_keys(info, lance_message) if info is not None else None,
         ),
     )
+    if info is not None:
+        _refuse_standing_keys(info, operation, lance_message)
     return Staged(operation, lance_message.uuid)
+
+
+def _refuse_standing_keys(
+    info: TableInfo, operation: CreateTableVersion, message: Transaction
+) -> None:
+    """Refuse an upsert of a key that somebody inserted behind its back.
+
+    The leader compares keys since the version that was read, which only our own handles tell.
+    """
+    tells_base = any(name == BASE_VERSION for name, _ in operation.metadata)
+    if tells_base or not message.HasField("update") or keys_in(operation.metadata) is None:
+        return
+    before = operation.version - 1
+    if before != info.version:
+        return  # the leader refuses what doesn't follow its head
+    if not is_there(info.location, before):
+        raise InvalidInputError(
+            f"version {before} of {info.name}, which this one is to follow, has no manifest file to"
+            " compare keys with: read the table again"
+        )
+    found = standing_keys(info, message.update, before)
+    if found is not None:
+        raise ConcurrentModificationError(
+            f"{info.name} has rows of the keys {found.to_pylist()}, which this upsert would insert"
+            " again: somebody inserted them since it read. Read the table and merge again"
+        )
 
 
 def _check_name(path: str, request: Any) -> None:

@@ -195,6 +195,50 @@ def test_a_plain_append_over_http_behind_an_upsert_is_refused(world: World) -> N
     assert ids_of(lance.dataset(world.location(table))) == [0, 1, 100, 101]
 
 
+def keyed_by_the_log(world: World, schema: pa.Schema, data: pa.Table) -> list[str]:
+    """Make a table whose key the log alone knows, with two rows."""
+    table = [world.fresh_name(), "t"]
+    world.log.create_table("$".join(table), schema, primary_key="id", policy="latest")
+    world.log.append("$".join(table), data)
+    return table
+
+
+def test_plain_upserts_over_http_of_a_key_that_lance_knows_nothing_of_leave_one_row(
+    world: World,
+) -> None:
+    table = keyed_by_the_log(world, SCHEMA, rows(0, 1))
+    first, second = world.open(table), world.open(table)
+    upsert(first, 100)
+    # Lance carries the second over the first without a look at keys.
+    with pytest.raises(OSError, match="unknown|conflict"):
+        upsert(second, 100, 101)
+    assert ids_of(lance.dataset(world.location(table))) == [0, 1, 100]
+    upsert(world.open(table), 100, 101)
+    assert ids_of(lance.dataset(world.location(table))) == [0, 1, 100, 101]
+    # A key may come again once it is gone, and others go on at any age.
+    world.open(table).delete("id = 100")
+    upsert(world.open(table), 100)
+    upsert(first, 102)
+    upsert(first, 1)
+    assert ids_of(lance.dataset(world.location(table))) == [0, 1, 100, 101, 102]
+
+
+def test_keys_of_a_type_that_lance_cannot_look_for_are_all_read(world: World) -> None:
+    schema = pa.schema([pa.field("id", pa.large_string(), False)])
+    table = keyed_by_the_log(world, schema, pa.table({"id": ["a", "b"]}, schema=schema))
+    first, second = world.open(table), world.open(table)
+    for handle, keys, taken in ((first, ["c", "a"], False), (second, ["c", "d"], True)):
+        builder = handle.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        data = pa.table({"id": keys}, schema=schema)
+        if taken:
+            with pytest.raises(OSError, match="unknown|conflict"):
+                builder.execute(data)
+        else:
+            builder.execute(data)
+    found = lance.dataset(world.location(table)).to_table()
+    assert sorted(found.column("id").to_pylist()) == ["a", "b", "c"]
+
+
 def test_merges_over_http_of_one_new_key_leave_one_row(world: World) -> None:
     table = [world.fresh_name(), "t"]
     world.write(table, rows(0, 1))
