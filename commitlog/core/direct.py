@@ -9,10 +9,10 @@ Manifests built here equal pylance's field by field, at a hundredth of the cost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import NamedTuple
 
-from commitlog.core.data_files import LEGACY_FILE_FORMAT, check_new_fragment
+from commitlog.core.data_files import LEGACY_FILE_FORMAT
 from commitlog.core.feature_flags import (
     FLAG_COVERED_INDEX_METADATA,
     FLAG_FRAGMENT_REUSE_INDEX,
@@ -20,17 +20,19 @@ from commitlog.core.feature_flags import (
     FLAG_STABLE_ROW_IDS,
     STICKY,
 )
-from commitlog.core.fragments import features
+from commitlog.core.fragment_changes import (
+    FRAGMENT_ID_MAX,
+    fragments_after,
+    ids_exhausted,
+    post_image,
+    with_deletion_file,
+    with_ids,
+)
 from commitlog.core.indices import NO_INDICES, IndexList, index_list, retain_relevant
 from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, NotDirect
 from commitlog.core.manifest_header import ManifestHeader
 from commitlog.core.metadata_changes import updated_bases, updated_config
-from commitlog.core.row_lineage import new_row_lineage
-from commitlog.core.wire import varint
-from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
-
-FRAGMENT_ID_MAX = 2**32 - 1
 
 
 class _Change(NamedTuple):
@@ -111,7 +113,7 @@ def _flags(
 
 def _append(state: ManifestState, transaction: Transaction) -> _Change:
     is_current = transaction.read_version == state.version
-    added = _added(state, transaction.append.fragments, is_current=is_current)
+    added = with_ids(state, transaction.append.fragments, is_current=is_current)
     return _Change(
         fragments=added.fragments,
         features=state.fragments.features() | added.features,
@@ -121,76 +123,13 @@ def _append(state: ManifestState, transaction: Transaction) -> _Change:
     )
 
 
-class _Added(NamedTuple):
-    """New fragments under their ids."""
-
-    fragments: tuple[tuple[int, bytes], ...]
-    features: int
-    is_mixed: bool
-    max_fragment_id: int | None
-    next_row_id: int
-
-
-def _added(state: ManifestState, fragments: Iterable[DataFragment], *, is_current: bool) -> _Added:
-    header = state.header
-    is_stable = bool(state.reader_feature_flags & FLAG_STABLE_ROW_IDS)
-    maximum = state.max_fragment_id
-    fragment_id = (state.fragments.last_id if maximum is None else maximum) + 1
-    next_row_id, version = state.next_row_id, state.version + 1
-    asked, is_mixed = 0, False
-    added: list[tuple[int, bytes]] = []
-    for fragment in fragments:
-        is_mixed |= check_new_fragment(header, fragment, is_current=is_current)
-        _check_lineage(fragment, is_stable)
-        # Lance keeps an id that a writer invented, and may give one fragment's id to another.
-        if fragment.id:
-            unnamed = DataFragment()
-            unnamed.CopyFrom(fragment)
-            unnamed.id = 0
-            fragment = unnamed
-        encoded = fragment.SerializeToString(deterministic=True)
-        if fragment_id:
-            encoded = b"\x08" + varint(fragment_id) + encoded
-        if is_stable:
-            rows = fragment.physical_rows
-            encoded += new_row_lineage(next_row_id, rows, version)
-            next_row_id += rows
-        added.append((fragment_id, encoded))
-        asked |= features(fragment)
-        fragment_id += 1
-    if fragment_id - 1 > FRAGMENT_ID_MAX:
-        raise _ids_exhausted(fragment_id - 1)
-    return _Added(tuple(added), asked, is_mixed, fragment_id - 1 if added else None, next_row_id)
-
-
-def _check_lineage(fragment: DataFragment, is_stable: bool) -> None:
-    if fragment.HasField("deletion_file"):
-        raise DeltaRefused(
-            "deletion_file_in_append",
-            "deletion_file",
-            fragment.deletion_file.id,
-            "Append whole fragments: a deletion file belongs to the id that the commit gives",
-        )
-    if fragment.WhichOneof("row_id_sequence") is not None:
-        if is_stable:
-            raise NotDirect("the fragment brings row ids")
-        raise DeltaRefused(
-            "unexpected_row_ids", "row_id_sequence", "given", "The table has no stable row ids"
-        )
-    if is_stable and (
-        fragment.WhichOneof("created_at_version_sequence") is not None
-        or fragment.WhichOneof("last_updated_at_version_sequence") is not None
-    ):
-        raise NotDirect("the fragment brings row versions")
-
-
 def _delete(state: ManifestState, transaction: Transaction) -> _Change:
     operation = transaction.delete
-    taken = _taken(
+    taken = fragments_after(
         state,
         ("deleted_fragment_ids", operation.deleted_fragment_ids),
         operation.updated_fragments,
-        _with_deletion_file,
+        with_deletion_file,
     )
     return _Change(
         removed=taken.removed,
@@ -203,14 +142,14 @@ def _delete(state: ManifestState, transaction: Transaction) -> _Change:
 def _update(state: ManifestState, transaction: Transaction) -> _Change:
     operation = transaction.update
     _check_moves_rows(state, operation)
-    taken = _taken(
+    taken = fragments_after(
         state,
         ("removed_fragment_ids", operation.removed_fragment_ids),
         operation.updated_fragments,
-        _post_image,
+        post_image,
     )
     # An Update is recorded as read at the head, whatever its writer read.
-    added = _added(state, operation.new_fragments, is_current=False)
+    added = with_ids(state, operation.new_fragments, is_current=False)
     return _Change(
         removed=taken.removed,
         fragments=taken.fragments + added.fragments,
@@ -229,102 +168,6 @@ def _check_moves_rows(state: ManifestState, operation: Transaction.Update) -> No
         raise NotDirect("the MemWAL advances")
     if state.reader_feature_flags & FLAG_STABLE_ROW_IDS:
         raise NotDirect("moved rows keep their ids and the versions that they were made in")
-
-
-class _Taken(NamedTuple):
-    """What is left of fragments that lose rows."""
-
-    removed: tuple[int, ...]
-    fragments: tuple[tuple[int, bytes], ...]
-    features: int
-
-
-def _taken(
-    state: ManifestState,
-    gone: tuple[str, Iterable[int]],
-    updated: Iterable[DataFragment],
-    after: Callable[[DataFragment, DataFragment], DataFragment],
-) -> _Taken:
-    """Return fragments after `updated`, each as `after` makes it of what it was and its image."""
-    images: dict[int, DataFragment] = {}
-    for image in updated:
-        if image.id in images:
-            raise DeltaRefused(
-                "duplicate_fragment", "updated_fragments", image.id, "Name each fragment once"
-            )
-        images[image.id] = image
-    field, ids = gone
-    removed = dict.fromkeys(ids)
-    for fragment_id in removed:
-        _known_fragment(state, field, fragment_id)
-        if fragment_id in images:
-            raise DeltaRefused(
-                "duplicate_fragment",
-                "updated_fragments",
-                fragment_id,
-                "A fragment is either updated or deleted",
-            )
-    replaced: list[tuple[int, bytes]] = []
-    changes: list[tuple[int, int | None]] = []
-    for fragment_id in sorted(images):
-        known = _known_fragment(state, "updated_fragments", fragment_id)
-        before, image = DataFragment.FromString(known), images[fragment_id]
-        if _is_emptied(before, image):
-            removed[fragment_id] = None
-        else:
-            fragment = after(before, image)
-            replaced.append((fragment_id, fragment.SerializeToString(deterministic=True)))
-            changes.append((fragment_id, features(fragment)))
-    changes += [(fragment_id, None) for fragment_id in removed]
-    return _Taken(tuple(sorted(removed)), tuple(replaced), state.fragments.features_after(changes))
-
-
-def _is_emptied(before: DataFragment, image: DataFragment) -> bool:
-    """Say whether no row is left in a fragment's image; refuse an image that cannot be."""
-    where = f"updated_fragments[{before.id}].deletion_file"
-    deleted = image.deletion_file.num_deleted_rows
-    if image.HasField("deletion_file") and not deleted:
-        raise NotDirect(f"the number of rows deleted in fragment {before.id} is not given")
-    if deleted < before.deletion_file.num_deleted_rows:
-        raise DeltaRefused(
-            "rows_come_back",
-            where,
-            deleted,
-            f"{before.deletion_file.num_deleted_rows} rows are deleted already; keep them so",
-        )
-    if deleted > before.physical_rows:
-        raise DeltaRefused(
-            "too_many_deleted_rows", where, deleted, f"It has {before.physical_rows} rows"
-        )
-    return bool(deleted) and deleted == before.physical_rows
-
-
-def _with_deletion_file(before: DataFragment, image: DataFragment) -> DataFragment:
-    """A Delete's image: files that a DataReplacement brought meanwhile stay."""
-    if image.HasField("deletion_file"):
-        before.deletion_file.CopyFrom(image.deletion_file)
-    return before
-
-
-def _post_image(before: DataFragment, image: DataFragment) -> DataFragment:
-    """An Update's image replaces the fragment."""
-    if before.overlays or image.overlays:
-        raise NotDirect(f"fragment {before.id} has data overlays, which Lance carries over")
-    if before.physical_rows != image.physical_rows:
-        raise NotDirect(f"fragment {before.id} had {before.physical_rows} rows")
-    return image
-
-
-def _known_fragment(state: ManifestState, field: str, fragment_id: int) -> bytes:
-    fragment = state.fragments.get(fragment_id)
-    if fragment is None:
-        raise DeltaRefused(
-            "unknown_fragment",
-            field,
-            fragment_id,
-            f"Version {state.version} has no such fragment; read it again",
-        )
-    return fragment
 
 
 def _retained_indices(state: ManifestState, removed: tuple[int, ...]) -> bytes | None:
@@ -347,17 +190,8 @@ def reserved_maximum(state: ManifestState, operation: Transaction.ReserveFragmen
         maximum = max(state.fragments.last_id, 0)
     maximum += operation.num_fragments
     if maximum > FRAGMENT_ID_MAX:
-        raise _ids_exhausted(maximum)
+        raise ids_exhausted(maximum)
     return maximum
-
-
-def _ids_exhausted(fragment_id: int) -> DeltaRefused:
-    return DeltaRefused(
-        "fragment_ids_exhausted",
-        "max_fragment_id",
-        fragment_id,
-        f"A table has ids up to {FRAGMENT_ID_MAX}; copy it into a new one",
-    )
 
 
 def _update_config(state: ManifestState, transaction: Transaction) -> _Change:
