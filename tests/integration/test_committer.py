@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import LocalStore
+from commitlog.client.opening import is_there
 from commitlog.codecs.avro import seal_outcome
 from commitlog.errors import (
     CorruptLog,
@@ -80,6 +82,23 @@ def test_under_latest_the_newest_opens_by_path_and_any_through_the_log(running: 
     assert len(list((location / "_versions").glob("*.manifest"))) < 42
     for version in (1, 2, 17, 41):
         assert running.client.open(t, version).count_rows() == 2 * (version - 1)
+
+
+def test_rows_are_read_from_a_version_that_has_its_file(running: Service) -> None:
+    """Under `latest` a head has no file for a while; making one takes a search of the log."""
+    t = table(running, policy="latest")
+    [fragment] = lance.fragment.write_fragments(rows(1, 2), str(running.location(t)))
+    operation = lance.LanceOperation.Append([fragment])
+    for ticket in [running.client.submit(t, operation, read_version=1) for _ in range(40)]:
+        ticket.result()
+    newest = running.client.table(t)
+    missing = next(v for v in range(2, 42) if not is_there(newest.location, v))
+    at_a_head_without_file = replace(newest, version=missing)
+    assert running.client.opened.newest(at_a_head_without_file).version == 41
+    assert not is_there(newest.location, missing)
+    other_schema = replace(at_a_head_without_file, fields=newest.fields[:1])
+    assert running.client.opened.newest(other_schema).version == missing
+    assert running.client.delete(t, "id = 1").results[0].rebased_over == 0
 
 
 def test_one_record_commits_two_tables_or_none(running: Service) -> None:

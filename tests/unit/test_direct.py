@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 from pyroaring import BitMap
@@ -227,6 +227,60 @@ def test_a_field_dropped_since_it_was_written_is_ignored() -> None:
 )
 def test_a_delete_that_cannot_be_is_refused(transaction: Transaction, code: str) -> None:
     assert refusal(state(fragment(0, deleted=3), fragment(1)), transaction) == code
+
+
+def update(*images: DataFragment, removed: Sequence[int] = (), new: int = 0) -> Transaction:
+    made = Transaction(uuid=UUID, read_version=5)
+    made.update.updated_fragments.extend(images)
+    made.update.removed_fragment_ids.extend(removed)
+    made.update.new_fragments.extend(fragment() for _ in range(new))
+    return made
+
+
+def test_an_update_replaces_a_fragment_by_its_image_and_numbers_what_it_brings() -> None:
+    image = fragment(1, deleted=4)
+    image.files[0].path = "rewritten.lance"
+    before = state(fragment(0), fragment(1), fragment(2))
+    after = build(before, update(image, removed=[0], new=2))
+    assert list(after.fragments) == [1, 2, 3, 4]
+    assert DataFragment.FromString(after.fragments[1]) == image
+    assert after.max_fragment_id == 4
+    assert after.reader_feature_flags == after.writer_feature_flags == FLAG_DELETION_FILES
+    emptied = build(before, update(fragment(1, deleted=10), new=1))
+    assert list(emptied.fragments) == [0, 2, 3]
+    assert emptied.reader_feature_flags == 0
+
+
+@pytest.mark.parametrize(
+    ("transaction", "code"),
+    [
+        (update(fragment(0, deleted=2)), "rows_come_back"),
+        (update(fragment(0, deleted=11)), "too_many_deleted_rows"),
+        (update(fragment(7, deleted=1)), "unknown_fragment"),
+        (update(removed=[7]), "unknown_fragment"),
+        (update(fragment(1, deleted=1), removed=[1]), "duplicate_fragment"),
+    ],
+)
+def test_an_update_that_cannot_be_is_refused(transaction: Transaction, code: str) -> None:
+    assert refusal(state(fragment(0, deleted=3), fragment(1)), transaction) == code
+
+
+def test_an_update_of_more_than_moved_rows_is_left_to_pylance() -> None:
+    columns, modified, compacted = update(new=1), update(new=1), update(new=1)
+    columns.update.update_mode = Transaction.REWRITE_COLUMNS
+    modified.update.fields_modified.append(0)
+    compacted.update.compacted_sstables.add()
+    overlaid = fragment(0)
+    overlaid.overlays.add()
+    for before, transaction, reason in (
+        (state(), columns, "columns"),
+        (state(), modified, "columns"),
+        (state(), compacted, "MemWAL"),
+        (state(stable_row_ids=True), update(new=1), "ids"),
+        (state(overlaid), update(fragment(0, deleted=1)), "overlays"),
+    ):
+        with pytest.raises(NotDirect, match=reason):
+            direct_delta(before, transaction, timestamp_ms=1)
 
 
 def test_what_needs_pylance_says_why() -> None:
