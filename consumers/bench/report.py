@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from consumers.bench.aims import LATEST, Judged, Suites, judge, rows_of, value_of
+from consumers.bench.aims import (
+    Judged,
+    Suites,
+    busiest_cpu,
+    judge,
+    rows_of,
+    value_of,
+)
 from consumers.bench.everything import SUITES
 
 Row = Mapping[str, Any]
@@ -181,9 +188,7 @@ def _commit_figures(suites: Suites) -> Iterator[str]:
     if other:
         yield f"{', '.join(other)} writes a data file of 100 rows per commit; the others don't."
         yield ""
-    cpu = rows_of(suites, "commit", "service_cpu", system=LATEST)
-    if cpu:
-        most = max(cpu, key=lambda row: row["writers"])
+    if most := busiest_cpu(suites):
         parts = ", ".join(
             f"{name} {ms:.2f}" for name, ms in sorted(most["ms_per_commit"].items()) if ms >= 0.005
         )
