@@ -20,6 +20,11 @@ name in them. What the tests inject holds, or they would fail.
   none may be zero. What ends a run ("ending") is played by every twelfth seed.
 - **real**: rounds of `python -m tests.faults` on a real broker (a marked * one was not played yet).
 - **test**: single tests.
+
+One campaign, `python -m tests.faults --rounds 200 --seed 1` on two cores, held to its end: each of
+the 21 kinds that there were then nine or ten times, 11,365 outcomes of 82 terms, 1,063,313 answers
+compared with the log; from kill -9 of the leader to the next commit 0.26, 0.49, 1.14 s (least,
+median, most of ten).
 """
 
 

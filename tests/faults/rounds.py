@@ -231,20 +231,36 @@ def _cut_writer(campaign: Campaign) -> str:
     return _weather(campaign, writer, Weather(is_cut=True), 1.0, 4.0)
 
 
+def _limit(pid: int, limit: int, most: int, seconds: float) -> None:
+    """Let a process have at most so much of something for a while."""
+    import resource
+
+    before, hard = resource.prlimit(pid, limit)
+    resource.prlimit(pid, limit, (most, hard))
+    time.sleep(seconds)
+    with contextlib.suppress(ProcessLookupError):  # to end is one way to bear it
+        resource.prlimit(pid, limit, (before, hard))
+
+
 def _no_room(pid: int, seconds: float) -> None:
     """Let a process write no byte into any file, as on a full disk."""
     import resource
 
-    limit, infinity = resource.RLIMIT_FSIZE, resource.RLIM_INFINITY
-    resource.prlimit(pid, limit, (0, infinity))
-    time.sleep(seconds)
-    with contextlib.suppress(ProcessLookupError):  # to end is one way to bear it
-        resource.prlimit(pid, limit, (infinity, infinity))
+    _limit(pid, resource.RLIMIT_FSIZE, 0, seconds)
 
 
 def _fill_leaders_disk(campaign: Campaign) -> str:
     leader = campaign.cluster.await_leader()
     _no_room(leader.process.pid, campaign.random.uniform(1.0, 3.0))
+    return leader.name
+
+
+def _take_leaders_descriptors(campaign: Campaign) -> str:
+    """It keeps the files and sockets that it has, and opens no other."""
+    import resource
+
+    leader = campaign.cluster.await_leader()
+    _limit(leader.process.pid, resource.RLIMIT_NOFILE, 0, campaign.random.uniform(1.0, 3.0))
     return leader.name
 
 
@@ -358,6 +374,7 @@ FAULTS: dict[str, Callable[[Campaign], str]] = {
     "cut a writer off": _cut_writer,
     "fill the leader's disk": _fill_leaders_disk,
     "fill the broker's disk": _fill_brokers_disk,
+    "take the leader's descriptors": _take_leaders_descriptors,
     "delete a checkpoint": _delete_checkpoint,
     "damage a checkpoint": _damage_checkpoint,
     "delete manifests": _delete_manifests,
