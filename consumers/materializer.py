@@ -6,6 +6,9 @@ and lets a standby do the leader's work without asking. Under policy `every` eac
 file; under `latest` a group of versions gets one, and where that leaves a gap a version hint goes
 ahead of it: a reader may trust a hint that runs ahead but not one that stays behind a gap.
 
+Tables in object stores are written side by side, since each request takes its time; local files,
+which take next to none, one after another.
+
 A file that stands under a canonical name and isn't ours was written around the log. It is moved to
 `_quarantine/` and reported; the table goes on. A table whose files cannot be written is tried again
 and again, alone: others don't wait for it.
@@ -17,13 +20,15 @@ import contextlib
 import hashlib
 import logging
 import queue
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 
-from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.adapters.storage import ObjectStore, local_path, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     encode_manifest,
@@ -51,6 +56,9 @@ GATHERING = 5.0
 """Under `latest`, how many times as long as a manifest takes is waited for more versions before the
 next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
 leader's time."""
+SIDE_BY_SIDE = 16
+"""How many tables in object stores are written at once."""
+END_SECONDS = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +92,7 @@ class Materializer:
         self._failing: set[str] = set()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._side_by_side: ThreadPoolExecutor | None = None
         self.written_sequence = 0
         """Up to this outcome, everything has its files."""
         self._unwritten: deque[Event] = deque()
@@ -161,6 +170,7 @@ class Materializer:
         try:
             while self.step(self._patience()):
                 pass
+            self._await_writes()
         except Exception:
             logger.exception("the materializer stopped; its tables stay at what is written")
             raise
@@ -169,10 +179,9 @@ class Materializer:
         """Return for how long nothing needs to be done unless something comes, in seconds."""
         if self._failing or self._waiting:
             return 0.05
-        if not self._dirty:
-            return 1.0
-        due = min(self._by_incarnation[name].gather_until for name in self._dirty)
-        return max(0.0005, due - self._clock())
+        dirty = (self._by_incarnation[incarnation] for incarnation in self._dirty)
+        due = min((files.gather_until for files in dirty if files.writing is None), default=None)
+        return 1.0 if due is None else max(0.0005, due - self._clock())
 
     def _receive(self, timeout_seconds: float) -> bool:
         """Empty the queue, waiting for its first item; return whether the end was in it."""
@@ -220,14 +229,14 @@ class Materializer:
         now = self._clock()
         for incarnation in list(self._dirty):
             files = self._by_incarnation[incarnation]
+            if files.writing is not None:
+                if files.writing.done():
+                    self._settle(files, files.writing.result)
+                continue
             gathers = files.gather_until > now and not files.waiters
             if (files.retry_at > now or gathers) and not self._stopped.is_set():
                 continue
-            try:
-                self._write_table(files)
-                del self._dirty[incarnation]
-            except (OSError, CommitLogError) as error:
-                self._failed(files, error)
+            self._begin_write(files)
         # A table that cannot be written holds back its own answers only, and nobody's memory.
         waiting, readable = deque[Event](), list[Event]()
         for event in self._unwritten:
@@ -239,6 +248,42 @@ class Materializer:
             before = waiting[0].outcome.sequence - 1 if waiting else self._newest_written
             self.written_sequence = max(self.written_sequence, before)
             self._on_readable(readable)
+
+    def _begin_write(self, files: TableFiles) -> None:
+        if local_path(files.location) is not None:
+            self._settle(files, partial(self._write_table, files))
+            return
+        if self._side_by_side is None:
+            self._side_by_side = ThreadPoolExecutor(SIDE_BY_SIDE, "materializer")
+        # One version at a time, so that each is told of when it stands.
+        files.writing = self._side_by_side.submit(self._write_table, files, 1)
+        # An empty group, so that the end is looked at when it comes.
+        files.writing.add_done_callback(lambda _: self._queue.put((0.0, [])))
+
+    def _settle(self, files: TableFiles, write: Callable[[], None]) -> None:
+        """Note how a write went; `write` does it, or raises what it raised."""
+        files.writing = None
+        try:
+            write()
+        except (OSError, CommitLogError) as error:
+            self._failed(files, error)
+            return
+        files.failures = 0
+        self._failing.discard(files.incarnation)
+        if not files.pending:
+            del self._dirty[files.incarnation]
+
+    def _await_writes(self) -> None:
+        """Write what object stores still lack, and tell of it, as far as there is time."""
+        deadline = self._clock() + END_SECONDS
+        while self._clock() < deadline:
+            writing = [f.writing for f in self._by_incarnation.values() if f.writing is not None]
+            if not writing:
+                break
+            wait(writing, timeout=END_SECONDS, return_when=FIRST_COMPLETED)
+            self._write_all()
+        if self._side_by_side is not None:
+            self._side_by_side.shutdown(wait=False, cancel_futures=True)
 
     def _failed(self, files: TableFiles, error: Exception) -> None:
         seconds = RETRY_SECONDS[min(files.failures, len(RETRY_SECONDS) - 1)]
@@ -254,10 +299,12 @@ class Materializer:
             seconds,
         )
 
-    def _write_table(self, files: TableFiles) -> None:
+    def _write_table(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
+        """Write what a table has to come, as its policy says: under `every` only so many."""
         if files.policy is Policy.EVERY:
-            while files.pending:
+            while files.pending and versions_max:
                 self._write_next(files, 1)
+                versions_max -= 1
         else:
             started, count = self._clock(), len(files.pending)
             self._write_next(files, count)
@@ -267,8 +314,6 @@ class Materializer:
             # writer's, who waits for this file before the next.
             gathering = GATHERING * min(took, files.took_seconds)
             files.gather_until = now + gathering if count > 1 else 0.0
-        files.failures = 0
-        self._failing.discard(files.incarnation)
 
     def _write_next(self, files: TableFiles, count: int) -> None:
         """Apply the next `count` pending changes and write the version that they end at."""
@@ -288,7 +333,8 @@ class Materializer:
             change, event = files.pending.popleft()
             files.applied -= 1
             if event is not None:
-                event.unwritten -= 1
+                with self._lock:
+                    event.unwritten -= 1
             if change.staged_path:
                 # What stays behind is in nobody's way.
                 with contextlib.suppress(OSError):
@@ -320,8 +366,9 @@ class Materializer:
                 files.store.write_ahead(path, change.message)
             if not files.store.create(name, data):
                 self._resolve_existing(files, name, data, change)
-            self.manifests_written += 1
-            self.bytes_written += len(data)
+            with self._lock:
+                self.manifests_written += 1
+                self.bytes_written += len(data)
         files.written_version = change.version
 
     def _resolve_existing(self, files: TableFiles, name: str, data: bytes, change: Change) -> None:

@@ -47,6 +47,8 @@ class TableFiles:
     took_seconds: float = 0.0
     """How long the last manifest took under `latest`."""
     waiters: list[tuple[int, Future[int]]] = field(default_factory=list)
+    writing: Future[None] | None = None
+    """Its changes that are being written; nobody else may touch its state and its pending ones."""
     dropped: bool = False
 
 

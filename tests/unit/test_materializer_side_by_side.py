@@ -1,0 +1,145 @@
+"""Tables in object stores are written at once: one that is slow keeps no other one waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from commitlog.adapters.storage import LocalStore
+from commitlog.core.decisions import Change
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import Policy
+from consumers import materializer as module
+from consumers.events import Event
+from consumers.materializer import Materializer
+from tests.core_world import World, append
+
+WAIT_SECONDS = 20.0
+TABLES = ("a", "b", "c")
+
+
+class RemoteFolder(LocalStore):
+    """A folder that passes for an object store, whose manifests wait for a word."""
+
+    def __init__(self, root: Path, location: str) -> None:
+        super().__init__(root / location.removeprefix("s3://"))
+        self.location = location
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.asked = threading.Event()
+        self.failures = 0
+
+    def create(self, path: str, data: bytes) -> bool:
+        self.asked.set()
+        assert self.may_write.wait(WAIT_SECONDS)
+        if self.failures:
+            self.failures -= 1
+            raise OSError("the store is away")
+        return super().create(path, data)
+
+
+class Running:
+    """A materializer over three tables in object stores, and what it told."""
+
+    def __init__(self, root: Path, policy: Policy) -> None:
+        self.stores: dict[str, RemoteFolder] = {}
+        self.told: list[int] = []
+        self.news = threading.Condition()
+        self.materializer = Materializer(self._tell, open_store=lambda at: self.stores[at])
+        world = World()
+        for name in TABLES:
+            world.create(name, policy=policy)
+            world.ask(f"id-{name}", append(1, f"{name}.lance", table=(name,)))
+        self.changes: dict[str, list[Change]] = {name: [] for name in TABLES}
+        for change in world.changes:
+            location = f"s3://bucket/{change.table[0]}"
+            self.changes[change.table[0]].append(replace(change, location=location))
+            if location not in self.stores:
+                self.stores[location] = RemoteFolder(root, location)
+        self._sequence = 0
+        self.materializer.start()
+
+    def _tell(self, events: list[Event]) -> None:
+        with self.news:
+            self.told += [event.outcome.sequence for event in events]
+            self.news.notify_all()
+
+    def put(self, *changes: Change) -> int:
+        """Hand over what one outcome did; return its sequence."""
+        self._sequence += 1
+        number = self._sequence
+        submitted = Submitted(0, number, 0, Transaction(f"id {number}", ()))
+        outcome = Outcome(number, f"id {number}", number, Status.COMMITTED)
+        self.materializer.put([Event(submitted, outcome, b"", changes, number)])
+        return number
+
+    def await_told(self, *sequences: int) -> None:
+        """Wait until these, and no others, were told of."""
+        with self.news:
+            wanted = sorted(sequences)
+            assert self.news.wait_for(lambda: sorted(self.told) == wanted, WAIT_SECONDS), self.told
+
+    def store(self, name: str) -> RemoteFolder:
+        """Return a table's store."""
+        return self.stores[f"s3://bucket/{name}"]
+
+
+@pytest.fixture(params=list(Policy))
+def running(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Running]:
+    made = Running(tmp_path, request.param)
+    yield made
+    for store in made.stores.values():
+        store.may_write.set()
+    made.materializer.close()
+
+
+def test_a_store_that_hangs_holds_up_its_own_table_only(running: Running) -> None:
+    running.store("a").may_write.clear()
+    hanging = running.put(running.changes["a"][0])
+    assert running.store("a").asked.wait(WAIT_SECONDS)
+    others = [running.put(change) for name in "bc" for change in running.changes[name]]
+    running.await_told(*others)
+    later = running.put(running.changes["a"][1])
+    running.store("a").may_write.set()
+    running.await_told(hanging, *others, later)
+
+
+def test_one_transaction_s_tables_are_written_at_once(running: Running) -> None:
+    for name in TABLES:
+        running.store(name).may_write.clear()
+    sequence = running.put(*(running.changes[name][0] for name in TABLES))
+    assert all(running.store(name).asked.wait(WAIT_SECONDS) for name in TABLES)
+    for name in TABLES:
+        assert not running.told
+        running.store(name).may_write.set()
+    running.await_told(sequence)
+
+
+def test_a_store_that_fails_is_tried_again(running: Running) -> None:
+    running.store("a").failures = 2
+    sequences = [running.put(change) for name in TABLES for change in running.changes[name]]
+    running.await_told(*sequences)
+    assert not running.materializer.failing()
+
+
+def test_what_is_queued_is_written_before_it_ends(running: Running) -> None:
+    sequences = [running.put(change) for name in TABLES for change in running.changes[name]]
+    running.materializer.close()
+    running.await_told(*sequences)
+
+
+def test_a_hanging_store_doesn_t_keep_the_end_waiting(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "END_SECONDS", 0.1)
+    running.store("a").may_write.clear()
+    running.put(running.changes["a"][0])
+    assert running.store("a").asked.wait(WAIT_SECONDS)
+    others = [running.put(change) for change in running.changes["b"]]
+    running.await_told(*others)
+    running.materializer.close(timeout_seconds=WAIT_SECONDS)
+    assert sorted(running.told) == others
