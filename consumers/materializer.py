@@ -56,6 +56,8 @@ GATHERING = 5.0
 """Under `latest`, how many times as long as a manifest takes is waited for more versions before the
 next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
 leader's time."""
+GATHERING_SECONDS_MAX = 0.1
+"""A store that is slow takes none of the leader's time, and writers are waiting."""
 SIDE_BY_SIDE = 16
 """How many tables in object stores are written at once."""
 END_SECONDS = 5.0
@@ -312,7 +314,7 @@ class Materializer:
             took, files.took_seconds = files.took_seconds, now - started
             # A store that hesitates once is no reason to wait; and one change at a time is a lone
             # writer's, who waits for this file before the next.
-            gathering = GATHERING * min(took, files.took_seconds)
+            gathering = min(GATHERING * min(took, files.took_seconds), GATHERING_SECONDS_MAX)
             files.gather_until = now + gathering if count > 1 else 0.0
 
     def _write_next(self, files: TableFiles, count: int) -> None:

@@ -23,7 +23,7 @@ class Cluster:
     """The machines that are assumed."""
 
     brokers: int = 3
-    cores: int = 8
+    cores: int = 16
     """Of each broker."""
     replication: int = 3
     """A follower that copies costs its broker as much as an append: an upper bound."""
