@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from commitlog.codecs.avro import encode_genesis
 from commitlog.errors import InvalidSettings, Unavailable, WrongLog
-from commitlog.model.limits import Rules
+from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import Answered, Genesis, ProtocolVersion
 from commitlog.ports import Log, OutcomesWriter, TransactionsWriter
 from commitlog.protocol import genesis_key
@@ -45,7 +45,9 @@ def begin_log(
             if end_of(True, partition) == 0:
                 # The same id from every process that creates the log: an id commits once.
                 name = f"{identity.transactions_topic_id}/protocol/{partition}"
-                first = protocol_version(str(uuid.uuid5(ID_NAMESPACE, name)), Rules())
+                first = protocol_version(
+                    str(uuid.uuid5(ID_NAMESPACE, name)), Rules(PROTOCOL_SUPPORTED)
+                )
                 _append_protocol(writer, first, partition, timeout_seconds)
     finally:
         writer.close()

@@ -34,7 +34,7 @@ from commitlog.model.operations import KeyHashes
 APPENDED_KEYS_MAX = 200_000
 """An append of more rows than this names no keys: 16 bytes each would fill the record."""
 ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
-_OFFSET_BITS = 32
+OFFSET_BITS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,8 +241,8 @@ def delete_rows(
     """Delete rows by address; return post-images, ids of emptied fragments, and the offsets."""
     ordered = sorted(addresses.to_pylist())
     rows = {
-        fragment_id: BitMap(address & (1 << _OFFSET_BITS) - 1 for address in group)
-        for fragment_id, group in groupby(ordered, lambda address: address >> _OFFSET_BITS)
+        fragment_id: BitMap(address & (1 << OFFSET_BITS) - 1 for address in group)
+        for fragment_id, group in groupby(ordered, lambda address: address >> OFFSET_BITS)
     }
     updated: list[FragmentMetadata] = []
     removed: list[int] = []

@@ -7,15 +7,13 @@ in the version that it would follow, less what it moves and removes.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
 from commitlog.adapters.storage import store_for
-from commitlog.client.rows import ROW_ADDRESS, hashes_of
+from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.client.written_keys import key_columns
 from commitlog.codecs.deletion_file import decode_deletion_file
@@ -25,7 +23,6 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 FILTERED_KEYS_MAX = 10_000
 """Of more keys than this, all rows' keys are read instead of looked for."""
 SAMPLE_KEYS = 3
-_OFFSET_BITS = 32
 
 
 def standing_keys(info: TableInfo, update: Transaction.Update, version: int) -> pa.Table | None:
@@ -33,12 +30,6 @@ def standing_keys(info: TableInfo, update: Transaction.Update, version: int) -> 
 
     None if there are none. `version` has its file, and is what the update follows.
     """
-    # Lance calls us back on threads on which it cannot be called itself.
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(_standing, info, update, version).result()
-
-
-def _standing(info: TableInfo, update: Transaction.Update, version: int) -> pa.Table | None:
     columns = [key_columns(info, fragment) for fragment in update.new_fragments]
     known = [table for table in columns if table is not None]
     if not known:
@@ -87,5 +78,5 @@ def _rows_taken(info: TableInfo, update: Transaction.Update) -> dict[int, BitMap
 
 
 def _is_in(address: int, taken: dict[int, BitMap | None]) -> bool:
-    rows = taken.get(address >> _OFFSET_BITS, BitMap())
-    return rows is None or (address & (1 << _OFFSET_BITS) - 1) in rows
+    rows = taken.get(address >> OFFSET_BITS, BitMap())
+    return rows is None or (address & (1 << OFFSET_BITS) - 1) in rows

@@ -31,6 +31,7 @@ from commitlog.core.versions import (
     same_operation,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import UPDATES_BUILT_HERE_SINCE
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, FileWritten, OperationResult, Recording
 from commitlog.model.table import format_table_id
@@ -94,6 +95,8 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
 def _direct(draft: Draft, state: ManifestState, final: Transaction) -> ManifestDelta | None:
     """Build the delta here; None if only pylance can."""
     if not is_direct(final):
+        return None
+    if final.HasField("update") and draft.rules.protocol < UPDATES_BUILT_HERE_SINCE:
         return None
     try:
         return direct_delta(state, final, timestamp_ms=draft.time_ms)

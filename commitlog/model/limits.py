@@ -29,5 +29,9 @@ class Rules:
     operations_max: int = OPERATIONS_PER_TRANSACTION_MAX
 
 
-PROTOCOL_SUPPORTED = 1
-"""The newest ProtocolVersion that this program decides by."""
+PROTOCOL_SUPPORTED = 2
+"""The newest ProtocolVersion that this program decides by, and what new logs begin with."""
+
+UPDATES_BUILT_HERE_SINCE = 2
+"""The protocol under which an Update that moves rows is built without pylance: an older program
+that follows the log would look for pylance's build in its outcome."""

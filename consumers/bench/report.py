@@ -48,6 +48,9 @@ def page(found: Mapping[str, Any]) -> str:
         "## Aims",
         "",
         *_aims(judge(suites)),
+        "What bounds those that are missed, by profile, and what would move them: "
+        "[speed](docs/speed.md).",
+        "",
         *_lost(suites),
     ]
     for name in SUITES:

@@ -364,7 +364,11 @@ class Faults:
         )
         uuid = self.world.requests.uuid()
         record = ProtocolVersion(
-            uuid, 1, rules.id_horizon_ms, rules.history_versions, rules.operations_max
+            uuid,
+            self.world.protocol,
+            rules.id_horizon_ms,
+            rules.history_versions,
+            rules.operations_max,
         )
         self._append_raw(False, f"{uuid}/x".encode(), encode_protocol_version(record))
 

@@ -9,7 +9,7 @@ import pytest
 from commitlog.core.machine import Machine, Need
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from commitlog.model.limits import Rules
+from commitlog.model.limits import PROTOCOL_SUPPORTED, UPDATES_BUILT_HERE_SINCE, Rules
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -322,8 +322,22 @@ def test_a_protocol_version_changes_the_rules_and_a_newer_one_stops() -> None:
     assert world.machine.rules == Rules(1, DAY_MS, 7, 3)
     assert world.replayed().digest() == world.machine.digest()
     assert world.run(ProtocolVersion("q", 1, 0, 7, 3)).code == "INVALID_OPERATION"
-    with pytest.raises(UnsupportedFormat, match="protocol 2"):
-        world.run(ProtocolVersion("r", 2, DAY_MS, 7, 3))
+    newer = PROTOCOL_SUPPORTED + 1
+    with pytest.raises(UnsupportedFormat, match=f"protocol {newer}"):
+        world.run(ProtocolVersion("r", newer, DAY_MS, 7, 3))
+
+
+@pytest.mark.parametrize("protocol", [1, UPDATES_BUILT_HERE_SINCE])
+def test_an_update_is_left_to_pylance_while_an_older_program_may_follow(protocol: int) -> None:
+    world = World(rules=Rules(protocol))
+    world.create()
+    transaction = LanceTransaction(read_version=1, uuid="u")
+    transaction.update.new_fragments.append(new_fragment("b.lance"))
+    outcome = world.ask("u", commit(transaction))
+    assert (outcome.status, outcome.version) == ("committed", 2)
+    is_recorded = outcome.results[0].delta is not None
+    assert is_recorded == (protocol < UPDATES_BUILT_HERE_SINCE)
+    assert world.replayed().digest() == world.machine.digest()
 
 
 def test_ids_are_forgotten_after_the_horizon_and_old_ones_refused() -> None:
