@@ -181,8 +181,7 @@ def busiest_cpu(suites: Suites) -> Mapping[str, Any] | None:
 
 def _scaling(suites: Suites) -> float | None:
     cpu = busiest_cpu(suites)
-    found = scaling_of(cpu["ms_per_commit"]) if cpu else None
-    return found["times"] if found else None
+    return scaling_of(cpu["ms_per_commit"]) if cpu else None
 
 
 def _simulated(suites: Suites) -> str:

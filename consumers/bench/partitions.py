@@ -12,7 +12,6 @@ import heapq
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 PARTITIONS = 8
 WARM_UP_SHARE = 0.2
@@ -31,10 +30,6 @@ class Cluster:
     """Of each partition, each with one commit in flight."""
     network_ms: float = 0.25
     """One way."""
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it for a report."""
-        return {name: getattr(self, name) for name in self.__slots__}
 
 
 class _Station:
@@ -97,23 +92,16 @@ def commits_per_second(
     return commits / (now - began) * 1000
 
 
-def scaling(leader_ms: float, broker_ms: float, cluster: Cluster | None = None) -> dict[str, Any]:
-    """Return what `PARTITIONS` take beside one, on the same cluster."""
+def scaling(leader_ms: float, broker_ms: float, cluster: Cluster | None = None) -> float:
+    """Return how many times as much `PARTITIONS` take as one, on the same cluster."""
     cluster = cluster or Cluster()
-    one = commits_per_second(leader_ms, broker_ms, 1, cluster)
-    many = commits_per_second(leader_ms, broker_ms, PARTITIONS, cluster)
-    return {
-        "cluster": cluster.to_json(),
-        "leader_ms": leader_ms,
-        "broker_ms": broker_ms,
-        "partitions": PARTITIONS,
-        "one_per_second": one,
-        "many_per_second": many,
-        "times": many / one,
-    }
+    one, many = (
+        commits_per_second(leader_ms, broker_ms, count, cluster) for count in (1, PARTITIONS)
+    )
+    return many / one
 
 
-def scaling_of(service_cpu: Mapping[str, float]) -> dict[str, Any] | None:
+def scaling_of(service_cpu: Mapping[str, float]) -> float | None:
     """Return the scaling by what a service's parts were measured to take per commit."""
     leader, broker = service_cpu.get("committer", 0.0), service_cpu.get("broker", 0.0)
     return scaling(leader, broker) if leader and broker else None
