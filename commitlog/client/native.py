@@ -20,7 +20,7 @@ from commitlog.client.opening import materialize
 from commitlog.client.runtime import Runtime
 from commitlog.client.submission import new_transaction_id, parse_message
 from commitlog.client.tables import TableInfo, Tables
-from commitlog.client.written_keys import written_keys
+from commitlog.client.written_keys import as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, transaction_path
 from commitlog.core.staged_keys import BASE_VERSION, with_keys
 from commitlog.errors import NoSuchVersion, OutcomeUnknown
@@ -79,6 +79,7 @@ class LogVersions(VersionStore):
         lance_message = parse_message(message)
         which = lance_message.WhichOneof("operation") or "unknown"
         base = ((BASE_VERSION, str(staged.base_version)),) if staged.base_version else ()
+        written = read_written_keys(self._info, lance_message)
         operation = CreateTableVersion(
             table=self.table,
             version=staged.version,
@@ -90,8 +91,7 @@ class LogVersions(VersionStore):
             message=message,
             operation="".join(part.capitalize() for part in which.split("_")),
             incarnation=self._info.incarnation,
-            branch=staged.branch,
-            metadata=with_keys(base, written_keys(self._info, lance_message)),
+            metadata=with_keys(base, as_carried(written)),
         )
         outcome = self._decide(lance_message.uuid or new_transaction_id(), operation)
         if outcome.status is Status.COMMITTED:

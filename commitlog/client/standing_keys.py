@@ -15,7 +15,7 @@ from pyroaring import BitMap
 from commitlog.adapters.storage import store_for
 from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, hashes_of
 from commitlog.client.tables import TableInfo
-from commitlog.client.written_keys import key_columns
+from commitlog.client.written_keys import WrittenKeys
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.core.deletion_vectors import deletion_file_path
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -25,23 +25,21 @@ FILTERED_KEYS_MAX = 10_000
 SAMPLE_KEYS = 3
 
 
-def standing_keys(info: TableInfo, update: Transaction.Update, version: int) -> pa.Table | None:
+def standing_keys(
+    info: TableInfo, update: Transaction.Update, written: WrittenKeys, version: int
+) -> pa.Table | None:
     """Return some of the keys that `update` writes and that stand in `version` beside it.
 
     None if there are none. `version` has its file, and is what the update follows.
     """
-    columns = [key_columns(info, fragment) for fragment in update.new_fragments]
-    known = [table for table in columns if table is not None]
-    if not known:
+    if not written.columns:
         return None
-    written = pa.concat_tables(known)
-    hashes = set(hashes_of(info, info.primary_key, written))
     taken = _rows_taken(info, update)
-    for batch in _scan(info, version, written):
+    for batch in _scan(info, version, pa.concat_tables(written.columns)):
         whole = batch.drop_null()
         found = hashes_of(info, info.primary_key, whole)
         left = [
-            key in hashes and not _is_in(address, taken)
+            key in written.hashes and not _is_in(address, taken)
             for key, address in zip(found, whole.column(ROW_ADDRESS).to_pylist(), strict=True)
         ]
         if any(left):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pyarrow as pa
 from lance.file import LanceFileReader
@@ -21,8 +22,18 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import KeyHashes
 
 
-def written_keys(info: TableInfo, transaction: Transaction) -> KeyHashes | None:
-    """Return the keys of all rows that an Append or Update writes; None if they aren't known.
+@dataclass(frozen=True, slots=True)
+class WrittenKeys:
+    """The keys that a transaction's new rows have."""
+
+    columns: Sequence[pa.Table]
+    """One table of the key's columns per new fragment."""
+    hashes: frozenset[bytes]
+    key_ids: tuple[int, ...]
+
+
+def read_written_keys(info: TableInfo, transaction: Transaction) -> WrittenKeys | None:
+    """Read the keys of all rows that an Append or Update writes; None if they aren't known.
 
     Rows that an Update moves are among them: their keys were there before, and nobody else can
     insert them without touching the same rows.
@@ -39,21 +50,27 @@ def written_keys(info: TableInfo, transaction: Transaction) -> KeyHashes | None:
         return None
     # Lance calls us back on threads on which it cannot be called itself.
     with ThreadPoolExecutor(1) as pool:
-        hashes = pool.submit(_hashes, info, fragments).result()
-    return None if hashes is None else KeyHashes(key_ids(info, key), packed(hashes))
+        return pool.submit(_read, info, fragments).result()
 
 
-def _hashes(info: TableInfo, fragments: Sequence[DataFragment]) -> set[bytes] | None:
+def as_carried(written: WrittenKeys | None) -> KeyHashes | None:
+    """Return written keys as a record carries them."""
+    return None if written is None else KeyHashes(written.key_ids, packed(written.hashes))
+
+
+def _read(info: TableInfo, fragments: Sequence[DataFragment]) -> WrittenKeys | None:
+    columns: list[pa.Table] = []
     hashes: set[bytes] = set()
     for fragment in fragments:
-        columns = key_columns(info, fragment)
-        if columns is None:
+        keys = _key_columns(info, fragment)
+        if keys is None:
             return None
-        hashes.update(hashes_of(info, info.primary_key, columns))
-    return hashes
+        columns.append(keys)
+        hashes.update(hashes_of(info, info.primary_key, keys))
+    return WrittenKeys(columns, frozenset(hashes), key_ids(info, info.primary_key))
 
 
-def key_columns(info: TableInfo, fragment: DataFragment) -> pa.Table | None:
+def _key_columns(info: TableInfo, fragment: DataFragment) -> pa.Table | None:
     """Read the keys of a new fragment; None if its files lie elsewhere or cannot be read."""
     columns: dict[str, pa.ChunkedArray] = {}
     for name in info.primary_key:

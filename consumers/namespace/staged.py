@@ -24,9 +24,9 @@ from commitlog.client.opening import is_there
 from commitlog.client.standing_keys import standing_keys
 from commitlog.client.submission import parse_message
 from commitlog.client.tables import TableInfo
-from commitlog.client.written_keys import written_keys
+from commitlog.client.written_keys import WrittenKeys, as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name
-from commitlog.core.staged_keys import BASE_VERSION, keys_in, with_keys
+from commitlog.core.staged_keys import BASE_VERSION, with_keys
 from commitlog.core.touches import kind_of
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -110,6 +110,7 @@ def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> 
         )
     if not lance_message.uuid:
         raise InvalidInputError(f"the transaction in {request.manifest_path!r} has no uuid")
+    written = read_written_keys(info, lance_message) if info is not None else None
     operation = CreateTableVersion(
         table=target.table,
         version=request.version,
@@ -121,25 +122,22 @@ def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> 
         message=message,
         operation=kind_of(lance_message),
         incarnation=target.incarnation,
-        metadata=with_keys(
-            _metadata(request.metadata),
-            written_keys(info, lance_message) if info is not None else None,
-        ),
+        metadata=with_keys(_metadata(request.metadata), as_carried(written)),
     )
-    if info is not None:
-        _refuse_standing_keys(info, operation, lance_message)
+    if info is not None and written is not None:
+        _refuse_standing_keys(info, operation, lance_message, written)
     return Staged(operation, lance_message.uuid)
 
 
 def _refuse_standing_keys(
-    info: TableInfo, operation: CreateTableVersion, message: Transaction
+    info: TableInfo, operation: CreateTableVersion, message: Transaction, written: WrittenKeys
 ) -> None:
     """Refuse an upsert of a key that somebody inserted behind its back.
 
     The leader compares keys since the version that was read, which only our own handles tell.
     """
     tells_base = any(name == BASE_VERSION for name, _ in operation.metadata)
-    if tells_base or not message.HasField("update") or keys_in(operation.metadata) is None:
+    if tells_base or not message.HasField("update"):
         return
     before = operation.version - 1
     if before != info.version:
@@ -149,7 +147,7 @@ def _refuse_standing_keys(
             f"version {before} of {info.name}, which this one is to follow, has no manifest file to"
             " compare keys with: read the table again"
         )
-    found = standing_keys(info, message.update, before)
+    found = standing_keys(info, message.update, written, before)
     if found is not None:
         raise ConcurrentModificationError(
             f"{info.name} has rows of the keys {found.to_pylist()}, which this upsert would insert"

@@ -13,7 +13,7 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 
 from commitlog.client.rows import MergeOptions, prepare_merge
-from commitlog.client.written_keys import written_keys
+from commitlog.client.written_keys import as_carried, read_written_keys
 from commitlog.core.staged_keys import keys_in
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion
@@ -100,7 +100,7 @@ def test_a_staged_manifest_says_which_keys_are_in_its_files(running: Service) ->
     [staged] = [o for o in operations if isinstance(o, CreateTableVersion)]
     keys = keys_in(staged.metadata)
     assert keys is not None
-    assert keys == written_keys(info, Transaction.FromString(staged.message))
+    assert keys == as_carried(read_written_keys(info, Transaction.FromString(staged.message)))
     assert len(keys.hashes) == 2 * 16
 
 
@@ -127,10 +127,12 @@ def test_a_table_without_declared_key_reads_no_files(tmp_path: Path) -> None:
         info = made.client.table("ns$free")
         lost = Transaction(append=Transaction.Append())
         lost.append.fragments.add(physical_rows=1).files.add(path="nowhere.lance", fields=[0])
-        assert written_keys(info, lost) is None
+        assert read_written_keys(info, lost) is None
         schema = pa.schema([SCHEMA.field("id")])
         made.client.create_table("ns$k", schema, primary_key="id")
-        assert written_keys(made.client.table("ns$k"), lost) is None, "the leader misses the file"
+        assert read_written_keys(made.client.table("ns$k"), lost) is None, (
+            "the leader misses the file"
+        )
 
 
 KEYED = pa.schema(
