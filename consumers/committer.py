@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
@@ -243,6 +243,7 @@ class Committer:
             "failing_tables": materializer.failing(),
             "voids": follower.replica.void_count,
             "outcomes": dict(session.outcomes),
+            "rules": asdict(follower.machine.rules),
             "ready": leader is not None,
             **self._guards.status(),
         }

@@ -48,7 +48,7 @@ def begin_log(
                 first = protocol_version(
                     str(uuid.uuid5(ID_NAMESPACE, name)), Rules(PROTOCOL_SUPPORTED)
                 )
-                _append_protocol(writer, first, partition, timeout_seconds)
+                append_rules(writer, first, partition, timeout_seconds)
     finally:
         writer.close()
     genesis = Genesis(
@@ -124,9 +124,10 @@ def expect_same_log(genesis: Genesis, domains: Mapping[str, int] | None) -> Gene
     return genesis
 
 
-def _append_protocol(
+def append_rules(
     writer: TransactionsWriter, first: ProtocolVersion, partition: int, timeout_seconds: float
 ) -> None:
+    """Append a record that puts rules in force; raise Unavailable if Kafka doesn't take it."""
     errors: list[Exception | None] = []
     writer.append(
         first, partition=partition, on_delivery=lambda _offset, error: errors.append(error)
@@ -152,6 +153,6 @@ def _expect_appended(errors: Sequence[Exception | None], what: str) -> None:
     if errors == [None]:
         return
     reason = errors[0] if errors else "no acknowledgement in time"
-    raise Unavailable(f"{what} could not be appended: {reason}. Create the log again") from (
+    raise Unavailable(f"{what} could not be appended: {reason}. Do it again") from (
         errors[0] if errors else None
     )

@@ -36,7 +36,9 @@ for _question in (ask.history, ask.tables, ask.conflicts, ask.show, explain.expl
     app.command(_question, group=_ASK, help_epilogue="")
 for _look in (look.diff, look.blame, look.sql, look.plot, look.top):
     app.command(_look, group=_ASK, help_epilogue="")
-for _task in (care.doctor, prove.verify, prove.replay, prove.archive, care.orphans, care.version):
+for _proof in (care.doctor, prove.verify, prove.replay, prove.archive):
+    app.command(_proof, group=_CARE, help_epilogue="")
+for _task in (care.orphans, care.rules, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")
 bench = App(name="bench", help="Measure speed.", group=_JOBS, help_epilogue="", version_flags=())

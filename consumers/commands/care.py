@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict, replace
 from importlib.metadata import version as package_version
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from consumers import output
-from consumers.commands.options import HERE, AsJson, Where, connect
+from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
 from consumers.exit_codes import ExitCode
 
 
@@ -72,6 +73,58 @@ def orphans(
     )
     rows = [orphan.to_json() for orphan in found]
     output.print_listing(columns, rows, as_json=as_json, nothing="no orphans")
+
+
+def rules(
+    *,
+    upgrade: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    id_horizon: float | None = None,
+    history_versions: int | None = None,
+    operations_max: int | None = None,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rules that the log decides by, or put others in force.
+
+    Rules are records of the log: whoever replays it decides each transaction by those that held
+    then. A program that doesn't know a protocol stops where it begins, so upgrade all programs that
+    follow the log before its protocol; it never goes back.
+
+    Parameters
+    ----------
+    upgrade
+        Go on with the newest protocol that this program knows.
+    id_horizon
+        Remember transaction ids for this many seconds of log time.
+    history_versions
+        Take commits that read a version up to this many before the head.
+    operations_max
+        Take transactions of up to this many operations.
+    """
+    from commitlog.model.limits import PROTOCOL_SUPPORTED
+    from consumers.rules import in_force, put_in_force
+
+    asked: dict[str, int | None] = {
+        "protocol": PROTOCOL_SUPPORTED if upgrade else None,
+        "id_horizon_ms": None if id_horizon is None else round(id_horizon * 1000),
+        "history_versions": history_versions,
+        "operations_max": operations_max,
+    }
+    given = {name: value for name, value in asked.items() if value is not None}
+    log = connect_client(where.load())
+    try:
+        found = put_in_force(log, lambda rules: replace(rules, **given)) if given else in_force(log)
+    finally:
+        log.close()
+    columns = (
+        output.Column("partition", lambda row: row["partition"], is_number=True),
+        output.Column("protocol", lambda row: row["protocol"], is_number=True),
+        output.Column("ids kept, s", lambda row: row["id_horizon_ms"] / 1000, is_number=True),
+        output.Column("versions back", lambda row: row["history_versions"], is_number=True),
+        output.Column("operations", lambda row: row["operations_max"], is_number=True),
+    )
+    rows = [{"partition": number, **asdict(one)} for number, one in enumerate(found)]
+    output.print_listing(columns, rows, as_json=as_json, nothing="no partition")
 
 
 def version(

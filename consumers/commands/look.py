@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from consumers import output
-from consumers.commands.options import HERE, AsCsv, AsJson, Where
+from consumers.commands.options import HERE, AsCsv, AsJson, Where, connect_client
 from consumers.config import Config, ConfigurationError
 from consumers.output import Column, Row, clock, day_and_time
 
@@ -159,12 +159,7 @@ class _Tables:
 
     def open(self, table: str, version: int | None) -> Any:
         if self._log is None:
-            from commitlog import CommitLog
-
-            config = self._config
-            servers = config.need_bootstrap_servers()
-            kafka: dict[str, Any] = dict(config.kafka)
-            self._log = CommitLog.connect(servers, config.log, token=config.token, **kafka)
+            self._log = connect_client(self._config)
         return self._log.open(table, version)
 
     def __enter__(self) -> _Tables:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from consumers.config import Config, load, parse_kafka_flags
 
 if TYPE_CHECKING:
+    from commitlog.client.log import CommitLog
     from commitlog.ports import ArchivableLog
 
 WHERE = Group("Where the log is", sort_key=10)
@@ -86,3 +87,12 @@ def connect(config: Config, timeout_seconds: float = 30.0) -> ArchivableLog:
     from consumers.archive.log import with_archive
 
     return with_archive(log, config.root)
+
+
+def connect_client(config: Config) -> CommitLog:
+    """Return a client of the log that the settings name."""
+    from commitlog import CommitLog
+
+    kafka: dict[str, Any] = dict(config.kafka)
+    servers = config.need_bootstrap_servers()
+    return CommitLog.connect(servers, config.log, token=config.token, **kafka)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 
@@ -16,7 +16,7 @@ from consumers.commands.http_options import (
     namespace_settings,
     server_settings,
 )
-from consumers.commands.options import HERE, Where, connect
+from consumers.commands.options import HERE, Where, connect, connect_client
 from consumers.config import ConfigurationError, write_endpoints
 from consumers.process import OnReady, run_part
 
@@ -251,7 +251,6 @@ def server(
     port
         Its port (2333); 0 picks one. [COMMITLOG_PORT]
     """
-    from commitlog import CommitLog
     from consumers import roots
     from consumers.health import Health
     from consumers.iceberg.rest import routes as iceberg_routes
@@ -271,9 +270,7 @@ def server(
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         listener = inherited or roots.listen(config.host, config.port)
         log = connect(config)
-        kafka: dict[str, Any] = dict(config.kafka)
-        servers = config.need_bootstrap_servers()
-        client = CommitLog.connect(servers, config.log, token=config.token, **kafka)
+        client = connect_client(config)
         health = Health(log, config.root, config.token)
         settings = server_settings(config, health)
         lance = routes(client, namespace_settings(config), settings.security, settings.metrics)

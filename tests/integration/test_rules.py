@@ -1,0 +1,65 @@
+"""The rules that a log decides by: shown, changed, and kept by whoever replays it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lance import LanceOperation
+
+from commitlog.adapters import log_start
+from commitlog.errors import TransactionRejected
+from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.records import Code, Status
+from consumers.rules import in_force, put_in_force
+from tests.service import SCHEMA, Service, rows, service
+
+T = "ns$t"
+
+
+def test_rules_come_into_force_and_last(tmp_path: Path) -> None:
+    with service(tmp_path) as made:
+        made.client.create_table(T, SCHEMA)
+        for number in range(4):
+            made.client.append(T, rows(number))
+        assert in_force(made.client) == [Rules(PROTOCOL_SUPPORTED)]
+        found = put_in_force(made.client, lambda now: replace(now, history_versions=2))
+        assert found == in_force(made.client) == [Rules(PROTOCOL_SUPPORTED, history_versions=2)]
+        late = LanceOperation.Delete([], [0], "id = 0")
+        stale = made.client.submit(T, late, read_version=2).result()
+        assert (stale.status, stale.code) == (Status.RETRYABLE, Code.READ_VERSION_PRUNED)
+        made.running[0].stop()
+        made.start(made.root / "again").await_leading()
+        assert in_force(made.client) == found, "from the log alone"
+
+
+def test_what_cannot_hold_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with service(tmp_path) as made:
+        before = in_force(made.client)
+        with pytest.raises(TransactionRejected, match="limits are positive"):
+            put_in_force(made.client, lambda now: replace(now, operations_max=0))
+        with pytest.raises(TransactionRejected, match="protocols only grow"):
+            put_in_force(made.client, lambda now: replace(now, protocol=1))
+        sequence = made.client.runtime().request(0, "status")["sequence"]
+        assert put_in_force(made.client, lambda now: now) == before
+        assert made.client.runtime().request(0, "status")["sequence"] == sequence
+
+
+def test_a_log_of_an_older_protocol_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(log_start, "PROTOCOL_SUPPORTED", 1)
+        world = Service(tmp_path)
+    world.start().await_leading()
+    try:
+        world.client.create_table(T, SCHEMA)
+        world.client.merge_insert(T, rows(1, 2), "id").raise_for_conflict()
+        assert in_force(world.client) == [Rules(1)]
+        put_in_force(world.client, lambda now: replace(now, protocol=PROTOCOL_SUPPORTED))
+        assert in_force(world.client) == [Rules(PROTOCOL_SUPPORTED)]
+        world.client.merge_insert(T, rows(2, 3), "id").raise_for_conflict()
+        assert world.client.open(T).count_rows() == 3
+    finally:
+        world.close()
