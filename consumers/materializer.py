@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
+from itertools import islice
 
 from commitlog.adapters.storage import ObjectStore, local_path, store_for
 from commitlog.codecs.manifest_file import (
@@ -42,12 +43,8 @@ from commitlog.core.manifest import ManifestState, apply_delta
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
-from consumers.table_files import (
-    TableFiles,
-    delete_versions,
-    hint_at,
-    naming_scheme,
-)
+from consumers.lance_branches import follow_branch
+from consumers.table_files import TableFiles, delete_versions, hint_at, naming_scheme
 from consumers.unusable import open_or_fail_later
 
 QUARANTINE = "_quarantine"
@@ -329,8 +326,9 @@ class Materializer:
                 files.applied = position + 1
         if last is not None and not files.dropped:
             self._write_manifest(files, last)
-        for position in range(count):
-            delete_versions(files, files.pending[position][0])
+        for change, _ in islice(files.pending, count):
+            delete_versions(files, change)
+            follow_branch(self._open_store, files, change)
         for _ in range(count):
             change, event = files.pending.popleft()
             files.applied -= 1

@@ -31,6 +31,9 @@ def build_clone(task: Build, target: str) -> Built | BuildRefused:
     Raises OSError if a store fails; then nothing is left behind.
     """
     transaction = Transaction.FromString(task.message)
+    branch = transaction.clone.branch_name
+    if branch and any(store_for(target).names(VERSIONS_DIRECTORY)):
+        return BuildRefused(f"there is a branch {branch!r} already, which the log knows nothing of")
     try:
         source = _source(task)
         name = f"{transaction.read_version}-{transaction.uuid}.txn"

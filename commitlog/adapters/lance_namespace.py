@@ -32,6 +32,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
+from commitlog.core.branch_names import branch_location
 from commitlog.errors import CommitConflict, InvalidTransaction, NoSuchTable
 from commitlog.model.table import TableId
 
@@ -48,7 +49,6 @@ class StagedManifest:
     size: int
     e_tag: str
     naming_scheme: str
-    branch: str = ""
     base_version: int = 0
     """What the writer had read, as far as is known."""
 
@@ -110,12 +110,12 @@ class GivenNamespace(LanceNamespace):
 
     def list_table_versions(self, request: Any) -> Any:
         """List the head alone: what pylance asks for is the newest version."""
-        _no_branch(request)
+        self._check_branch(request)
         return {"versions": [self.version_entry(self.head)]}
 
     def describe_table_version(self, request: Any) -> Any:
         """Name the manifest of a version up to the head."""
-        _no_branch(request)
+        self._check_branch(request)
         version = request["version"]
         if version is None:
             version = self.head
@@ -128,15 +128,24 @@ class GivenNamespace(LanceNamespace):
         path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, self.scheme)}"
         return {"version": version, "manifest_path": object_path(self.location, path)}
 
+    def _check_branch(self, request: Any) -> None:
+        """Refuse another branch than this table is."""
+        branch = request.get("branch") or ""
+        if branch and not self.location.endswith(branch_location("", branch)):
+            raise UnsupportedOperationError(
+                f"{self.location} is not branch {branch!r}: the log has a table for each branch"
+                " that a Clone made, and leaves the others to Lance"
+            )
+
     def staged_in(self, request: Any) -> StagedManifest:
         """Read a `create_table_version` request."""
+        self._check_branch(request)
         return StagedManifest(
             version=request["version"],
             path=relative_path(self.location, request["manifest_path"]),
             size=request.get("manifest_size") or 0,
             e_tag=request.get("e_tag") or "",
             naming_scheme=request.get("naming_scheme") or NamingScheme.V2,
-            branch=request.get("branch") or "",
             base_version=self.head,
         )
 
@@ -210,13 +219,13 @@ class LogNamespace(GivenNamespace):
 
     def list_table_versions(self, request: Any) -> Any:
         """List the head, once its manifest can be read: from here on the dataset reads that."""
-        _no_branch(request)
+        self._check_branch(request)
         self.head = self._store.head()
         return {"versions": [self._readable(self.head)]}
 
     def describe_table_version(self, request: Any) -> Any:
         """Name the manifest of a version, once it can be read."""
-        _no_branch(request)
+        self._check_branch(request)
         return {"version": self._readable(request["version"] or self._store.head())}
 
     def create_table_version(self, request: Any) -> Any:
@@ -247,8 +256,3 @@ class LogNamespace(GivenNamespace):
         except NoSuchTable as error:
             raise TableVersionNotFoundError(str(error)) from error
         return {"version": version, "manifest_path": object_path(self.location, path)}
-
-
-def _no_branch(request: Any) -> None:
-    if request.get("branch"):
-        raise UnsupportedOperationError("branches of managed tables are not supported yet")

@@ -15,7 +15,9 @@ from commitlog.client.submission import (
     read_request,
 )
 from commitlog.codecs.lance_objects import to_transaction_bytes
-from commitlog.errors import NoSuchTable
+from commitlog.core.branch_names import branch_home, branch_location, branch_name_problem
+from commitlog.errors import InvalidTransaction, NoSuchTable
+from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import DeclareTable, LanceCommit, Operation
 from commitlog.model.table import TableId, parse_table_id
 
@@ -61,14 +63,16 @@ def _is_clone(operation: Any) -> bool:
 def _clone(log: CommitLog, table: TableId, request: LanceRequest) -> tuple[Operation, ...]:
     """Return what makes a clone: the new table's declaration, unless it stands, and the Clone."""
     declared: tuple[Operation, ...] = ()
+    message = _message(request)
+    parsed = parse_message(message)
     try:
         incarnation = log.describe(table, fresh=True).incarnation
     except NoSuchTable:
         incarnation = str(uuid4())
-        location = catalogue.default_location(log.runtime().genesis, table, incarnation)
+        location = _branch_location(parsed.clone) or catalogue.default_location(
+            log.runtime().genesis, table, incarnation
+        )
         declared = (DeclareTable(table, incarnation, location),)
-    message = _message(request)
-    parsed = parse_message(message)
     clone = LanceCommit(
         table=table,
         operation="Clone",
@@ -77,6 +81,22 @@ def _clone(log: CommitLog, table: TableId, request: LanceRequest) -> tuple[Opera
         incarnation=incarnation,
     )
     return (*declared, clone)
+
+
+def _branch_location(clone: Transaction.Clone) -> str:
+    """Return where a branch goes, empty if the clone is none."""
+    if not clone.HasField("branch_name"):
+        return ""
+    problem = branch_name_problem(clone.branch_name)
+    if problem:
+        raise InvalidTransaction(
+            f"{clone.branch_name!r} is no name of a branch: {problem}",
+            field="branch_name",
+            value=clone.branch_name,
+            advice="Choose another name",
+        )
+    home = branch_home(clone.ref_path.rstrip("/"), clone.ref_name)
+    return branch_location(home, clone.branch_name)
 
 
 def _message(request: LanceRequest) -> bytes:

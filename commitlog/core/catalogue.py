@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from commitlog.core.catalogue_state import TableMaker, altered, change_of, make_table, parents
+from commitlog.core.cloning import home_of
 from commitlog.core.creation import check_primary_key, empty_state
 from commitlog.core.decisions import ChangeKind, ManifestWanted, rejected
 from commitlog.core.draft import Draft, View
@@ -148,7 +149,7 @@ def _check_location(draft: Draft, operation: TableMaker, location: str, root: st
                 Code.LOCATION_NOT_ALLOWED,
                 f"{location} holds the log's own files; choose a directory below {root}",
             )
-    place = draft.clash(location)
+    place = draft.clash(location, home_of(draft, operation.table, location))
     if place is None:
         return
     # What was dropped has its manifests there under their names: it can be registered again, but

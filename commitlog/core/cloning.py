@@ -3,6 +3,10 @@
 A shallow clone's files stay where they are, and its manifest names the source as a base path; a
 deep clone's files are copied first, and its manifest knows of no other place. Both are what Lance
 makes of the same operation.
+
+A shallow clone that names a branch is a table too, which lies where Lance keeps that branch: in
+its table's `tree/<branch>`. The log orders its commits as any table's, and plain Lance finds it by
+the branch's name.
 """
 
 from __future__ import annotations
@@ -12,6 +16,12 @@ from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
+from commitlog.core.branch_names import (
+    FOLDER,
+    branch_home,
+    branch_location,
+    branch_name_problem,
+)
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import BuildWanted, rejected
 from commitlog.core.deletion_vectors import deletion_file_path
@@ -35,9 +45,10 @@ from commitlog.lancepb.table_pb2 import (
     Manifest,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import BRANCHES_SINCE
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, OperationResult
-from commitlog.model.table import format_table_id
+from commitlog.model.table import TableId, format_table_id
 
 _KEPT_FLAGS = FLAG_COVERED_INDEX_METADATA | STICKY | FLAG_STABLE_ROW_IDS
 
@@ -53,12 +64,14 @@ def decide_clone(
             f"the record of {name} says {operation.operation!r} at version "
             f"{operation.read_version}, and its message another; let the encoder derive both",
         )
-    if operation.branch or clone.HasField("branch_name"):
+    if operation.branch:
         raise rejected(
             Code.UNSUPPORTED_OPERATION,
-            f"{name} would be a branch of another table; clone into a table of its own",
+            f"branch {operation.branch!r} of {name}: a branch is named in the Clone's own message",
         )
     source = _source(draft, clone)
+    if clone.HasField("branch_name"):
+        _check_branch(draft, view.table, source, clone)
     wanted = BuildWanted(
         index,
         source.table_id,
@@ -87,10 +100,8 @@ def decide_clone(
 
 def _source(draft: Draft, clone: Transaction.Clone) -> Table:
     """Return the table at `ref_path`; nothing outside the log's own tables may be cloned."""
-    location = normalize_location(clone.ref_path)
-    place = draft.clash_with_others(location)
-    view = draft.find(place.table_id) if place is not None else None
-    if view is not None and view.table.location == location and view.table.manifest is not None:
+    view = draft.table_at(normalize_location(clone.ref_path))
+    if view is not None and view.table.manifest is not None:
         source = view.table
         if not 1 <= clone.ref_version <= source.version:
             raise rejected(
@@ -106,6 +117,51 @@ def _source(draft: Draft, clone: Transaction.Clone) -> Table:
     )
 
 
+def home_of(draft: Draft, table: TableId, location: str) -> str:
+    """Return the location of the table that this record makes another one a branch of, or ""."""
+    if FOLDER not in location or draft.rules.protocol < BRANCHES_SINCE:
+        return ""
+    for operation, parsed in zip(draft.transaction.operations, draft.parsed, strict=True):
+        if isinstance(operation, LanceCommit) and operation.table == table and parsed is not None:
+            home = branch_home(location, parsed.transaction.clone.branch_name)
+            if home != location:
+                return home
+    return ""
+
+
+def _check_branch(draft: Draft, table: Table, source: Table, clone: Transaction.Clone) -> None:
+    """Refuse a branch that Lance wouldn't make, or wouldn't find."""
+    name, branch = format_table_id(table.table_id), clone.branch_name
+    if draft.rules.protocol < BRANCHES_SINCE:
+        raise rejected(
+            Code.UNSUPPORTED_OPERATION,
+            f"{name} would be a branch of another table; clone into a table of its own",
+        )
+    problem = branch_name_problem(branch)
+    if problem:
+        raise rejected(Code.INVALID_OPERATION, f"branch {branch!r} of {name}: {problem}")
+    if not clone.is_shallow:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"{name} would be a branch with files of its own; a branch is a shallow clone",
+        )
+    assert source.manifest is not None
+    from_branch = source.manifest.header.message.branch
+    if clone.ref_name != from_branch:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            f"{clone.ref_path} is branch {from_branch or 'main'!r}, and the Clone's ref_name is "
+            f"{clone.ref_name!r}; name the branch that it is, or none for the main one",
+        )
+    place = branch_location(branch_home(source.location, from_branch), branch)
+    if table.location != place:
+        raise rejected(
+            Code.LOCATION_NOT_ALLOWED,
+            f"branch {branch!r} lies at {place}, and {name} at {table.location}; declare it there "
+            "in the same transaction",
+        )
+
+
 def cloned(source: ManifestState, clone: Transaction.Clone, transaction_file: str) -> ManifestState:
     """Return a clone's first manifest; raises DeltaRefused for what Lance alone can move."""
     unmovable = FLAG_FRAGMENT_REUSE_INDEX | (0 if clone.is_shallow else FLAG_MANAGED_BLOBS)
@@ -118,6 +174,8 @@ def cloned(source: ManifestState, clone: Transaction.Clone, transaction_file: st
         )
     manifest = Manifest.FromString(source.header.encoded)
     manifest.ClearField("branch")
+    if clone.HasField("branch_name"):
+        manifest.branch = clone.branch_name
     base_id: int | None = None
     if clone.is_shallow:
         used = {base.id for base in manifest.base_paths}

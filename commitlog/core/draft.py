@@ -208,18 +208,25 @@ class Draft:
         """Say whether a table of any format has this name."""
         return self.find(table_id) is not None or self.iceberg(table_id) is not None
 
-    def clash(self, location: str) -> Place | None:
-        """Return who has a location that is, contains or lies in this one."""
+    def clash(self, location: str, home: str = "") -> Place | None:
+        """Return who has a location that is, contains or lies in this one, besides its `home`."""
         return (
-            self.clash_with_others(location)
+            self.clash_with_others(location, home)
             or self.iceberg_places.clash(location)
             or self._iceberg.locations.clash(location)
         )
 
-    def clash_with_others(self, location: str) -> Place | None:
+    def clash_with_others(self, location: str, home: str = "") -> Place | None:
         """Return the same among tables that aren't Iceberg's."""
-        own = self.places.clash(location) if self.places is not None else None
-        return own or self._locations.clash(location)
+        own = self.places.clash(location, home) if self.places is not None else None
+        return own or self._locations.clash(location, home)
+
+    def table_at(self, location: str) -> View | None:
+        """Return the table that lies exactly there."""
+        own = self.places.at(location) if self.places is not None else None
+        place = own or self._locations.at(location)
+        view = self.find(place.table_id) if place is not None else None
+        return view if view is not None and view.table.location == location else None
 
     def take_for_iceberg(self, location: str, place: Place) -> None:
         """Note a location that an Iceberg table of this record takes."""

@@ -135,8 +135,9 @@ def _manifest(draft: Draft, view: View, operation: CreateTableVersion) -> Found:
         raise rejected(
             Code.INVALID_OPERATION, f"the manifest {path} is of version {found.state.version}"
         )
-    if found.state.header.message.HasField("branch"):
-        raise rejected(Code.UNSUPPORTED_OPERATION, f"the manifest {path} belongs to a branch")
+    own = view.state.header.message.branch if view.state is not None else ""
+    if found.state.header.message.branch != own:
+        raise rejected(Code.UNSUPPORTED_OPERATION, f"the manifest {path} belongs to another branch")
     return found
 
 

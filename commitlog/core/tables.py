@@ -135,15 +135,23 @@ class Locations:
         self._places: dict[LocationParts, Place] = {}
         self._below: dict[LocationParts, dict[LocationParts, None]] = {}
 
-    def clash(self, location: str) -> Place | None:
-        """Return who has a location that is, contains or lies in this one."""
+    def clash(self, location: str, home: str = "") -> Place | None:
+        """Return who has a location that is, contains or lies in this one.
+
+        A branch lies in its table's location, `home`, and clashes with others only.
+        """
         parts = location_parts(location)
+        at_home = len(location_parts(home)) if home else 0
         for length in range(2, len(parts) + 1):
             place = self._places.get(parts[:length])
-            if place is not None:
+            if place is not None and length != at_home:
                 return place
         below = self._below.get(parts)
         return self._places[next(iter(below))] if below else None
+
+    def at(self, location: str) -> Place | None:
+        """Return who has exactly this location."""
+        return self._places.get(location_parts(location))
 
     def take(self, location: str, place: Place) -> None:
         """Note who has a location."""

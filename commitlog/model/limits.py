@@ -35,3 +35,6 @@ PROTOCOL_SUPPORTED = 2
 UPDATES_BUILT_HERE_SINCE = 2
 """The protocol under which an Update that moves rows is built without pylance: an older program
 that follows the log would look for pylance's build in its outcome."""
+
+BRANCHES_SINCE = 2
+"""The protocol under which a Clone may make a branch of a table: older programs refused it."""

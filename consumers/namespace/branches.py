@@ -18,6 +18,7 @@ from lance_namespace import (
     TableBranchAlreadyExistsError,
     TableBranchNotFoundError,
     TableVersionNotFoundError,
+    UnsupportedOperationError,
 )
 
 from commitlog.adapters.lance_namespace import object_path, relative_path
@@ -29,11 +30,11 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
+from commitlog.core.branch_names import MAIN, branch_location
 from commitlog.errors import CommitLogError
 from consumers.namespace.call import Call, page
 from consumers.namespace.service import Service
 
-MAIN = "main"
 _NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
 
@@ -73,6 +74,7 @@ def delete_branch(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(DeleteTableBranchRequest, {"name"})
     info = service.info(call.table)
     _need(info, _branches(service, info), request.name)
+    _refuse_kept_by_log(service, info, request.name)
     service.open(info).branches.delete(request.name)
     return {}
 
@@ -114,8 +116,9 @@ def branch_entry(info: TableInfo, version: int, path: str) -> dict[str, Any]:
     }
 
 
-def create_branch_version(info: TableInfo, request: Any) -> dict[str, Any]:
+def create_branch_version(service: Service, info: TableInfo, request: Any) -> dict[str, Any]:
     """Put a staged manifest under its version's name, if nobody's is there."""
+    _refuse_kept_by_log(service, info, request.branch)
     folder, staged = _folder(request.branch), relative_path(info.location, request.manifest_path)
     name = parse_manifest_name(staged.rsplit("/", 1)[1])
     assert name is not None
@@ -153,6 +156,17 @@ def create_branch_version(info: TableInfo, request: Any) -> dict[str, Any]:
         )
     store.delete(staged)
     return {"version": branch_entry(info, request.version, path)}
+
+
+def _refuse_kept_by_log(service: Service, info: TableInfo, branch: str) -> None:
+    """Refuse to go around the log, if a Clone made the branch a table of it."""
+    place = branch_location(info.location, branch)
+    kept = next((table.name for table in service.log.tables() if table.location == place), None)
+    if kept is not None:
+        raise UnsupportedOperationError(
+            f"branch {branch!r} of {info.name} is a table of the log, {kept}: commit to it, or drop"
+            " it, under that name"
+        )
 
 
 def _folder(branch: str) -> str:

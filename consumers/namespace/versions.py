@@ -136,7 +136,7 @@ def create_version(service: Service, call: Call) -> dict[str, Any]:
     )
     check_fields(request)
     if is_branch(request.branch):
-        return create_branch_version(service.info(call.table), request)
+        return create_branch_version(service, service.info(call.table), request)
     known = service.lately(call.table)
     try:
         return _create_version(service, call, request, known)

@@ -144,8 +144,6 @@ def test_a_clone_stays_within_the_log(running: Service, tmp_path: Path) -> None:
         assert outcome.code is Code.LOCATION_NOT_ALLOWED, path
     outcome = submit(running, clone_of(running, 7, is_shallow=True))
     assert outcome.code is Code.FUTURE_READ_VERSION
-    outcome = submit(running, LanceOperation.Clone(True, None, 1, location, "branch"))
-    assert outcome.code is Code.UNSUPPORTED_OPERATION
     assert [info.name for info in running.client.tables()] == [T]
 
 

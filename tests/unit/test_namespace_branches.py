@@ -69,6 +69,26 @@ def test_unmodified_pylance_branches_and_commits_there(world: World, table: list
     assert world.log.table(table).version == 3
 
 
+def test_a_branch_of_the_log_is_read_here_and_committed_to_by_its_table(
+    world: World, table: list[str]
+) -> None:
+    name = f"{table[0]}$dev"
+    clone = lance.LanceOperation.Clone(True, None, 2, world.location(table), "dev")
+    world.log.submit(name, clone).result().raise_for_conflict()
+    world.log.open(name).insert(numbers(6, 8))
+    assert set(post(world, table, "branches/list")[1]["branches"]) == {"dev"}
+    status, body = post(world, table, "version/describe", {"branch": "dev"})
+    assert (status, body["version"]["version"]) == (200, 3)
+    for operation, request in (
+        ("branches/delete", {"name": "dev"}),
+        ("version/create", {"version": 4, "manifest_path": "x", "branch": "dev"}),
+    ):
+        status, body = post(world, table, operation, request)
+        assert (status, body["code"]) == (406, 0)
+        assert f"is a table of the log, {name}" in body["error"]
+    assert world.log.open(name).count_rows() == 8
+
+
 def test_a_branch_takes_each_number_once(world: World, table: list[str]) -> None:
     status, body = post(world, table, "version/describe", {"branch": "no"})
     assert (status, body["code"]) == (404, 22)
