@@ -2,6 +2,7 @@
 
     ROOT/checkpoints/<partition>/head.json          what belongs together, replaced atomically
     ROOT/checkpoints/<partition>/<sha256>.part      one table's state, or the rest; never changed
+    ROOT/checkpoints/<partition>/<sha256>.hint      what spares reading all of a part at once
 
 A checkpoint rewrites only the parts that changed, so its cost follows what happened since the last
 one. It is a convenience: deleting it means reading the log from its beginning. Whatever in it
@@ -22,8 +23,9 @@ from typing import Any, Protocol
 
 from commitlog.core.chain import Chain
 from commitlog.core.machine import Machine
+from commitlog.core.parts import Part, Saved
 from commitlog.core.replica import Replica, payload_hash
-from commitlog.core.snapshot import MACHINE, Part, digest_of
+from commitlog.core.snapshot import MACHINE, digest_of
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.model.records import Genesis, LeaderStarted, Outcome
 from commitlog.ports import Log, LogIdentity, Reader, Record
@@ -140,6 +142,7 @@ class Checkpoints:
             "partition": genesis.partition,
         }
         self._saved: dict[str, tuple[int, str, int]] = {}
+        self._hints: dict[str, tuple[str, int]] = {}
 
     def load(self) -> Checkpoint | None:
         """Return the newest checkpoint, or None if there is none.
@@ -157,11 +160,21 @@ class Checkpoints:
         if head.pop("sha256", "") != _digest(head):
             raise self._corrupt(f"{HEAD} is damaged")
         self._check_identity(head["identity"])
-        parts = {name: self._read_part(*entry[1:]) for name, entry in head["parts"].items()}
+        hints = head.get("hints", {})
+        parts = {
+            name: Saved(
+                counter,
+                self._read(f"{digest}.part", digest, size),
+                bytes.fromhex(digest),
+                self._read(f"{digest}.hint", *hints[name]) if name in hints else None,
+            )
+            for name, (counter, digest, size) in head["parts"].items()
+        }
         machine = Machine.from_parts(self._genesis, parts)
         if machine.digest().hex() != head["state_digest"]:
             raise self._corrupt("the state's digest differs from the recorded one")
         self._saved = {name: tuple(entry) for name, entry in head["parts"].items()}
+        self._hints = {name: tuple(entry) for name, entry in hints.items()}
         return Checkpoint(
             machine,
             _chain_from_json(head["chain"], self._genesis),
@@ -174,12 +187,17 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint) -> None:
         """Write what changed, then the head that names it all."""
         parts: dict[str, tuple[int, str, int]] = {}
+        hints: dict[str, tuple[str, int]] = {}
         for name, part in checkpoint.machine.to_parts().items():
             saved = self._saved.get(name)
             # The machine's own part tells of more than its outcomes (what was let go).
             if saved is None or saved[0] != part.counter or name == MACHINE:
-                saved = self._write_part(part)
+                saved, hint = self._write_part(part)
+            else:
+                hint = self._hints.get(name)
             parts[name] = saved
+            if hint is not None:
+                hints[name] = hint
         head = {
             "format": FORMAT,
             "identity": self._identity,
@@ -192,23 +210,27 @@ class Checkpoints:
                 {name: bytes.fromhex(sha256) for name, (_, sha256, _) in parts.items()}
             ).hex(),
             "parts": parts,
+            "hints": hints,
         }
         head["sha256"] = _digest(head)
         self._folder.replace(HEAD, json.dumps(head).encode())
-        self._saved = parts
+        self._saved, self._hints = parts, hints
         keep = {HEAD, *(f"{entry[1]}.part" for entry in parts.values())}
+        keep.update(f"{parts[name][1]}.hint" for name in hints)
         for name in self._folder.names():
             if name not in keep:
                 self._folder.remove(name)
 
-    def _write_part(self, part: Part) -> tuple[int, str, int]:
-        data = part.encode()
-        digest = hashlib.sha256(data).hexdigest()
-        self._folder.replace(f"{digest}.part", data)
-        return part.counter, digest, len(data)
+    def _write_part(self, part: Part) -> tuple[tuple[int, str, int], tuple[str, int] | None]:
+        counter, data, digest, hint = part.saved()
+        name = digest.hex()
+        self._folder.replace(f"{name}.part", data)
+        if hint is None:
+            return (counter, name, len(data)), None
+        self._folder.replace(f"{name}.hint", hint)
+        return (counter, name, len(data)), (hashlib.sha256(hint).hexdigest(), len(hint))
 
-    def _read_part(self, digest: str, size: int) -> bytes:
-        name = f"{digest}.part"
+    def _read(self, name: str, digest: str, size: int) -> bytes:
         try:
             data = self._folder.read(name)
         except FileNotFoundError as error:

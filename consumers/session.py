@@ -19,9 +19,7 @@ from importlib.metadata import version as package_version
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.avro import encode_leader_started
-from commitlog.core.creation import empty_state, state_of
 from commitlog.core.machine import Machine
-from commitlog.core.manifest import diff
 from commitlog.core.replica import Replica
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis, LeaderStarted
@@ -83,7 +81,7 @@ class Session:
                     table.incarnation,
                     table.location,
                     table.policy,
-                    state_of(diff(empty_state(), table.manifest)),
+                    table.manifest.copy(),
                 )
         self.materializer.written_sequence = self.published = replica.chain.sequence
         self.catalogue = Catalogue(

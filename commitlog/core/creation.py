@@ -6,6 +6,8 @@ Overwrite that pylance would have made, under an id that follows from the table'
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from google.protobuf.message import DecodeError
 
 from commitlog.core.decisions import rejected
@@ -27,9 +29,15 @@ def empty_state() -> ManifestState:
     return ManifestState.of(Manifest(), Fragments(), None)
 
 
-def state_of(delta: ManifestDelta) -> ManifestState:
-    """Return the state that a delta from nothing describes."""
+def state_of(delta: ManifestDelta, features: Mapping[int, int] | None = None) -> ManifestState:
+    """Return the state that a delta from nothing describes.
+
+    `features` are the feature flags of those fragments that ask for some, if that is known.
+    """
     state = empty_state()
+    if features is not None:
+        state.fragments = Fragments.known(delta.fragments, features)
+        delta = delta._replace(fragments=())
     apply_delta(state, delta)
     return state
 

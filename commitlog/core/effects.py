@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from commitlog.core.applications import Answer, ApplicationLog
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, rejected
 from commitlog.core.draft import Parsed
@@ -13,7 +14,6 @@ from commitlog.core.history import History
 from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.iceberg_commits import committed_tables
 from commitlog.core.manifest import ManifestDelta, apply_delta
-from commitlog.core.once import Answer, ApplicationLog
 from commitlog.core.tables import Table
 from commitlog.core.versions import finalize, realize, recorded, touches_of
 from commitlog.errors import UnsupportedFormat

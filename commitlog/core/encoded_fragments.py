@@ -26,6 +26,8 @@ def changes(before: Fragments, after: Fragments) -> tuple[Removed, Put]:
     """Return which fragments went, and which came or are others now, ascending by id."""
     if isinstance(after, EncodedFragments) and after.is_encoded:
         return after.changes_since(before)
+    if not before:
+        return (), tuple(after.items())
     return (
         tuple(i for i in before if i not in after),
         tuple((i, encoded) for i, encoded in after.items() if before.get(i) != encoded),

@@ -12,7 +12,7 @@ each version takes ten times as long as copying what was joined before.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import ItemsView, Iterable, Iterator, Mapping
 
 from commitlog.core.feature_flags import (
     FLAG_DATA_OVERLAY_FILES,
@@ -76,6 +76,26 @@ class Fragments(Mapping[int, bytes]):
         self._by_id = dict(sorted(by_id.items()))
         self._last_id = next(reversed(self._by_id), -1)
 
+    @classmethod
+    def known(
+        cls, fragments: Iterable[tuple[int, bytes]], features: Mapping[int, int]
+    ) -> Fragments:
+        """Make them of fragments by id, ascending, of which nobody has to look for features."""
+        made = cls()
+        made._by_id = dict(fragments)
+        made._last_id = next(reversed(made._by_id), -1)
+        for fragment_id, asked in features.items():
+            made._note(fragment_id, asked)
+        return made
+
+    def copy(self) -> Fragments:
+        """Return the same fragments, to change alone."""
+        return Fragments.known(self.items(), self.features_by_id())
+
+    def features_by_id(self) -> Mapping[int, int]:
+        """Return the feature flags of those fragments that ask for some."""
+        return self._features
+
     def __getitem__(self, fragment_id: int) -> bytes:
         return self._by_id[fragment_id]
 
@@ -84,6 +104,10 @@ class Fragments(Mapping[int, bytes]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._by_id)
+
+    def items(self) -> ItemsView[int, bytes]:
+        """Return the fragments with their ids."""
+        return self._by_id.items()
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -230,6 +254,13 @@ class _Fork(Fragments):
         if fragment_id in self._changes:
             return self._changes[fragment_id] is not None
         return fragment_id in self._base
+
+    def items(self) -> ItemsView[int, bytes]:
+        return ItemsView(self)
+
+    def features_by_id(self) -> Mapping[int, int]:
+        noted = {**self._base.features_by_id(), **self._features}
+        return {fragment_id: asked for fragment_id, asked in noted.items() if asked}
 
     def __iter__(self) -> Iterator[int]:
         added = (i for i, encoded in self._changes.items() if encoded is not None)

@@ -67,7 +67,8 @@ class History:
         """Which kinds of operations ever inserted known keys."""
         self.steps = 0
         """How many look-ups were made; the cost of checks, for tests."""
-        self._versions: list[Committed] = []
+        self._versions: list[tuple[str, str]] = []
+        """Who made each version, and its kind: what `Committed` has, without its making."""
         self._touched: dict[Aspect, list[int]] = {}
         self._notes: dict[tuple[Aspect, int], Any] = {}
         self._deletion_files: dict[int, tuple[list[int], list[str]]] = {}
@@ -80,16 +81,19 @@ class History:
 
     def record(self, transaction_id: str, touched: Touched) -> None:
         """Add the next version."""
-        kind, aspects, notes, deletion_files = touched
-        self._versions.append(Committed(transaction_id, kind))
+        kind, aspects, _, deletion_files = touched
+        self._versions.append((transaction_id, kind))
         version = self.floor + len(self._versions)
         versions = self.kinds.get(kind)
         if versions is None:
             self.kinds[kind] = [version]
         else:
             versions.append(version)
-        if not aspects and not deletion_files:
-            return
+        if aspects or deletion_files:
+            self._touch(version, touched)
+
+    def _touch(self, version: int, touched: Touched) -> None:
+        _, aspects, notes, deletion_files = touched
         for aspect in aspects:
             of_aspect = self._touched.get(aspect)
             if of_aspect is None:
@@ -144,7 +148,7 @@ class History:
 
     def committed(self, version: int) -> Committed:
         """Return who made `version`; it must be known."""
-        return self._versions[version - self.floor - 1]
+        return Committed(*self._versions[version - self.floor - 1])
 
     def prune(self, versions_max: int) -> None:
         """Let go what is older than `versions_max` versions, when that is worth it."""
@@ -191,19 +195,22 @@ class History:
         self.keyed = {how: None for how, signatures in left.items() if signatures}
         self.signatures = {s: None for signatures in left.values() for s in signatures}
 
-    def entries(self) -> tuple[list[Committed], list[tuple[int, Touched]]]:
+    def entries(self) -> tuple[list[tuple[str, str]], list[tuple[int, Touched]]]:
         """Return what a snapshot has to keep; `of_entries` takes it back."""
         return self._versions, list(self._entries)
 
     @classmethod
     def of_entries(
-        cls, floor: int, versions: Iterable[Committed], entries: Iterable[tuple[int, Touched]]
+        cls, floor: int, versions: Iterable[Iterable[str]], entries: Iterable[tuple[int, Touched]]
     ) -> History:
         """Make a history of what `entries` returned."""
         history = cls(floor)
-        touched_by = dict(entries)
-        for version, (transaction_id, kind) in enumerate(versions, floor + 1):
-            history.record(transaction_id, touched_by.get(version) or Touched(kind))
+        history._versions = [(transaction_id, kind) for transaction_id, kind in versions]
+        kinds = [kind for _, kind in history._versions]
+        for kind in dict.fromkeys(kinds):
+            history.kinds[kind] = [v for v, k in enumerate(kinds, floor + 1) if k == kind]
+        for version, touched in entries:
+            history._touch(version, touched)
         return history
 
 

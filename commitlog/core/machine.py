@@ -37,18 +37,14 @@ from commitlog.core.expectations import check_domains, check_expects
 from commitlog.core.holding import held_by
 from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.once import Decided, Once
+from commitlog.core.parts import Part, Saved
 from commitlog.core.repeats import find_repeat
 from commitlog.core.requests import files_wanted
 from commitlog.core.staged import decide_staged, manifest_version
 from commitlog.core.tables import Locations, Table
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
-from commitlog.model.operations import (
-    CreateTableVersion,
-    LanceCommit,
-    Operation,
-    target,
-)
+from commitlog.model.operations import CreateTableVersion, LanceCommit, Operation, target
 from commitlog.model.records import (
     Code,
     Genesis,
@@ -190,15 +186,16 @@ class Machine:
         """
         return self._digests.of(self)
 
-    def to_parts(self) -> dict[str, snapshot.Part]:
+    def to_parts(self) -> dict[str, Part]:
         """Return the state in parts, of which only those with a new counter need writing again."""
         return snapshot.to_parts(self)
 
     @classmethod
-    def from_parts(cls, genesis: Genesis, parts: Mapping[str, bytes]) -> Machine:
-        """Make a machine of the bytes of `to_parts`."""
+    def from_parts(cls, genesis: Genesis, parts: Mapping[str, Saved]) -> Machine:
+        """Make a machine of saved parts, whose hashes are taken as they are."""
         machine = cls(genesis)
         snapshot.restore(machine, parts)
+        machine._digests.know(parts)
         return machine
 
     def _is_decided(self, record: Transaction) -> bool:

@@ -86,6 +86,12 @@ class ManifestState:
         state.index_section = index_section or None
         return state
 
+    def copy(self) -> ManifestState:
+        """Return the same state, to change alone."""
+        state = self.fork()
+        state.fragments = self.fragments.copy()
+        return state
+
     def fork(self) -> ManifestState:
         """Return a state that starts as this one and changes alone; this one must stay still."""
         state = ManifestState()
@@ -152,6 +158,13 @@ class ManifestDelta(NamedTuple):
         message = ManifestDeltaMessage.FromString(data)
         present = message.HasField
         changes = message.fragments
+        removed: tuple[int, ...] = ()
+        fragments = tuple([(change.id, change.data_fragment) for change in changes])
+        if not all([encoded for _, encoded in fragments]):
+            removed = tuple(c.id for c in changes if not c.HasField("data_fragment"))
+            fragments = tuple(
+                (c.id, c.data_fragment) for c in changes if c.HasField("data_fragment")
+            )
         return cls(
             version=message.version,
             timestamp_nanos=message.timestamp_nanos,
@@ -161,10 +174,8 @@ class ManifestDelta(NamedTuple):
             next_row_id=message.next_row_id,
             transaction_file=message.transaction_file,
             tag=message.tag,
-            removed=tuple(c.id for c in changes if not c.HasField("data_fragment")),
-            fragments=tuple(
-                (c.id, c.data_fragment) for c in changes if c.HasField("data_fragment")
-            ),
+            removed=removed,
+            fragments=fragments,
             header=message.header if present("header") else None,
             index_section=message.index_section if present("index_section") else None,
         )

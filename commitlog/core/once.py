@@ -1,23 +1,18 @@
 """Which transactions were decided: an id commits at most once, whatever is sent again.
 
 Ids are kept for the horizon of log time that the rules set; what may be older than that, by its
-own account, is refused, since nobody here could tell whether it committed. Sequences of an
-application live with the table that they committed to, and are known as long as it is.
+own account, is refused, since nobody here could tell whether it committed.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from commitlog.core.canonical import to_json
 from commitlog.model.records import Code, FailedRequirement, OperationResult, Outcome, Status
-
-APPLICATION_SEQUENCES_MAX = 10_000
-"""Sequences of one application that a table can answer for; older ones are refused."""
 
 CHUNK_OUTCOMES = 4096
 """Ids whose last outcomes lie in one such range are saved together."""
@@ -56,12 +51,15 @@ class Once:
     """The ids of the horizon, in chunks of which most don't change any more.
 
     There are millions of them and hardly one is ever asked for, so each is kept as the bytes that
-    a snapshot has of it, which cost neither the garbage collector nor a checkpoint anything.
+    a snapshot has of it, which cost neither the garbage collector nor a checkpoint anything. What a
+    checkpoint brings back stays sealed, a chunk at a time, until somebody asks for one of its ids.
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, bytes] = {}
-        """Packed ids, the one that was decided least recently first."""
+        self._ids: dict[str, bytes | int] = {}
+        """Packed ids, or the sealed chunk that has it; the one decided least recently first."""
+        self._sealed: dict[int, tuple[bytes, list[int]]] = {}
+        """Chunks as they were saved, with their rows' lengths."""
         self._chunks: dict[int, list[str]] = {}
         self._changed: dict[int, int] = {}
         self._oldest_ms = 0
@@ -71,7 +69,7 @@ class Once:
 
     def get(self, transaction_id: str) -> Decided | None:
         """Return what is known of an id."""
-        packed = self._ids.get(transaction_id)
+        packed = self._packed(transaction_id)
         return None if packed is None else _unpack(packed)
 
     def is_known(self, transaction_id: str) -> bool:
@@ -86,8 +84,9 @@ class Once:
 
     def remember(self, outcome: Outcome) -> None:
         """Note an outcome under its id."""
-        before = self._ids.pop(outcome.transaction_id, None)
+        before = self._packed(outcome.transaction_id)
         if before is not None:
+            del self._ids[outcome.transaction_id]
             self._changed[_noted(before) // CHUNK_OUTCOMES] = outcome.sequence
             self._oldest_ms = 0
         packed = _pack(outcome.transaction_id, outcome)
@@ -100,7 +99,9 @@ class Once:
         ids = self._ids
         while ids:
             transaction_id = next(iter(ids))
-            noted, time_ms = _HEAD.unpack_from(ids[transaction_id])
+            packed = self._packed(transaction_id)
+            assert packed is not None
+            noted, time_ms = _HEAD.unpack_from(packed)
             self._oldest_ms = time_ms
             if time_ms >= floor_ms:
                 return
@@ -110,6 +111,7 @@ class Once:
             self.forgotten_ms = time_ms
             for old in [number for number in self._chunks if number < chunk]:
                 del self._chunks[old], self._changed[old]
+                self._sealed.pop(old, None)
 
     def chunks(self) -> Iterable[tuple[int, int]]:
         """Return the chunks' numbers, each with the sequence of the outcome that changed it."""
@@ -117,14 +119,28 @@ class Once:
 
     def encode_chunk(self, number: int) -> bytes:
         """Return a chunk's ids as JSON, in the order in which they were decided last."""
-        found = (self._ids.get(name) for name in dict.fromkeys(self._chunks[number]))
-        mine = [packed for packed in found if packed and _noted(packed) // CHUNK_OUTCOMES == number]
-        # The head's first number is big-endian, so bytes sort as numbers do.
-        rows = b",".join(packed[_HEAD.size :] for packed in sorted(mine))
+        if number in self._sealed:
+            return self._sealed[number][0]
+        rows = b",".join(packed[_HEAD.size :] for packed, _ in self._in_chunk(number))
         return b'{"changed":%d,"ids":[%b]}' % (self._changed[number], rows)
 
-    def restore_chunk(self, number: int, data: bytes) -> None:
-        """Take a chunk back, the oldest first."""
+    def encode_hint(self, number: int) -> bytes:
+        """Return what lets `restore_chunk` take a chunk back without reading its rows."""
+        if number in self._sealed:
+            return to_json([self._chunks[number], self._sealed[number][1]])
+        found = self._in_chunk(number)
+        lengths = [len(packed) - _HEAD.size for packed, _ in found]
+        return to_json([[transaction_id for _, transaction_id in found], lengths])
+
+    def restore_chunk(self, number: int, data: bytes, hint: bytes | None = None) -> None:
+        """Take a chunk back, the oldest first; sealed, with a hint of what is in it."""
+        if hint is not None:
+            names, lengths = json.loads(hint)
+            self._sealed[number] = (data, lengths)
+            self._chunks[number] = names
+            self._changed[number] = int(data[len(_BEFORE_CHANGED) : data.index(b",")])
+            self._ids.update(dict.fromkeys(names, number))
+            return
         chunk = json.loads(data)
         # A chunk whose ids were all decided again later is empty, and a part all the same.
         self._chunks.setdefault(number, [])
@@ -133,8 +149,34 @@ class Once:
             packed = _HEAD.pack(row[_NOTED], row[_TIME_MS]) + to_json(row)
             self._note(row[0], packed, chunk["changed"])
 
+    def _packed(self, transaction_id: str) -> bytes | None:
+        found = self._ids.get(transaction_id)
+        if isinstance(found, int):
+            self._open(found)
+            return self._packed(transaction_id)
+        return found
+
+    def _open(self, number: int) -> None:
+        data, lengths = self._sealed.pop(number)
+        at = data.index(b"[") + 1
+        for row, length in zip(json.loads(data)["ids"], lengths, strict=True):
+            # Its place among the others stays.
+            self._ids[row[0]] = _HEAD.pack(row[_NOTED], row[_TIME_MS]) + data[at : at + length]
+            at += length + 1
+
+    def _in_chunk(self, number: int) -> list[tuple[bytes, str]]:
+        found = [(self._ids.get(name), name) for name in dict.fromkeys(self._chunks[number])]
+        # The head's first number is big-endian, so bytes sort as numbers do.
+        return sorted(
+            (packed, name)
+            for packed, name in found
+            if isinstance(packed, bytes) and _noted(packed) // CHUNK_OUTCOMES == number
+        )
+
     def _note(self, transaction_id: str, packed: bytes, changed: int) -> None:
         chunk = _noted(packed) // CHUNK_OUTCOMES
+        if chunk in self._sealed:
+            self._open(chunk)
         self._ids[transaction_id] = packed
         self._chunks.setdefault(chunk, []).append(transaction_id)
         self._changed[chunk] = changed
@@ -142,6 +184,7 @@ class Once:
 
 _HEAD = struct.Struct(">QQ")
 """The sequence of the outcome that was noted last, and its time."""
+_BEFORE_CHANGED = b'{"changed":'
 _TIME_MS, _NOTED = 5, 8
 """Where a row has these two."""
 
@@ -215,58 +258,3 @@ def _restore_result(row: list[Any]) -> OperationResult:
         metadata_location=row[10],
         snapshot_id=row[11],
     )
-
-
-class Answer(NamedTuple):
-    """What a table remembers of an application's sequence."""
-
-    outcome_sequence: int
-    version: int
-    operation: str
-
-
-class ApplicationLog:
-    """One application's sequences on one table, ascending."""
-
-    __slots__ = ("_answers", "_sequences", "run")
-
-    def __init__(self, run: str = "") -> None:
-        self.run = run
-        self._sequences: list[int] = []
-        self._answers: list[Answer] = []
-
-    @property
-    def last(self) -> int:
-        """The newest sequence that committed, -1 if none did."""
-        return self._sequences[-1] if self._sequences else -1
-
-    @property
-    def first(self) -> int:
-        """The oldest sequence that is remembered."""
-        return self._sequences[0]
-
-    def get(self, sequence: int) -> Answer | None:
-        """Return what committed as `sequence`, None if that isn't known."""
-        position = bisect_left(self._sequences, sequence)
-        if position < len(self._sequences) and self._sequences[position] == sequence:
-            return self._answers[position]
-        return None
-
-    def note(self, sequence: int, run: str, answer: Answer) -> None:
-        """Add the next sequence."""
-        self.run = run
-        if sequence == self.last:
-            self._answers[-1] = answer
-            return
-        self._sequences.append(sequence)
-        self._answers.append(answer)
-        if len(self._sequences) > APPLICATION_SEQUENCES_MAX * 1.25:
-            del self._sequences[:-APPLICATION_SEQUENCES_MAX]
-            del self._answers[:-APPLICATION_SEQUENCES_MAX]
-
-    def items(self) -> Iterable[tuple[int, Answer]]:
-        """Return what is remembered."""
-        return zip(self._sequences, self._answers, strict=True)
-
-
-Applications = dict[str, ApplicationLog]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from commitlog.core.applications import Answer
 from commitlog.core.decisions import Refused, rejected
-from commitlog.core.once import Answer, Decided
+from commitlog.core.once import Decided
 from commitlog.core.tables import Table
 from commitlog.model.operations import CreateTableVersion, LanceCommit
 from commitlog.model.records import (

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from commitlog.core.applications import Answer, ApplicationLog
 from commitlog.core.canonical import to_json
 from commitlog.core.creation import empty_state, state_of
 from commitlog.core.decisions import Noted
-from commitlog.core.history import Aspect, Committed, History, Touched
+from commitlog.core.history import Aspect, History, Touched
 from commitlog.core.iceberg.domain import decode_state, encode_state
 from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.manifest import ManifestDelta, diff
-from commitlog.core.once import Answer, ApplicationLog
+from commitlog.core.parts import Part, Saved
 from commitlog.core.tables import Locations, Place, Table
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
@@ -36,18 +37,15 @@ TABLE = "table/"
 ICEBERG = "iceberg/"
 
 
-class Part(NamedTuple):
-    """A piece of the state."""
-
-    counter: int
-    encode: Callable[[], bytes]
-
-
 class Digests:
     """Hashes of parts, kept as long as the parts don't change."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, bytes]] = {}
+
+    def know(self, parts: Mapping[str, Saved]) -> None:
+        """Take the hashes of parts that were restored just now."""
+        self._known = {name: (part.counter, part.digest) for name, part in parts.items()}
 
     def of(self, machine: Machine) -> bytes:
         """Return the hash over all parts."""
@@ -73,9 +71,11 @@ def to_parts(machine: Machine) -> dict[str, Part]:
     """Return the parts of a machine's state by name."""
     parts = {MACHINE: Part(machine.sequence, lambda: _machine(machine))}
     for chunk, changed in machine.once.chunks():
-        parts[f"{IDS}{chunk}"] = Part(changed, partial(machine.once.encode_chunk, chunk))
+        encode, hint = machine.once.encode_chunk, machine.once.encode_hint
+        parts[f"{IDS}{chunk}"] = Part(changed, partial(encode, chunk), partial(hint, chunk))
     for table in machine.tables.values():
-        parts[f"{TABLE}{table.incarnation}"] = Part(table.changed_at, partial(_table, table))
+        of_table = f"{TABLE}{table.incarnation}"
+        parts[of_table] = Part(table.changed_at, partial(_table, table), partial(_features, table))
     for name, changed in machine.iceberg.changed_at.items():
         part = Part(changed, partial(_iceberg, machine, name))
         # A uuid doesn't tell Iceberg tables apart: one metadata file may be registered twice.
@@ -83,17 +83,19 @@ def to_parts(machine: Machine) -> dict[str, Part]:
     return parts
 
 
-def restore(machine: Machine, parts: Mapping[str, bytes]) -> None:
+def restore(machine: Machine, parts: Mapping[str, Saved]) -> None:
     """Put a new machine into the state that `parts` hold."""
     try:
-        _restore_machine(machine, json.loads(parts[MACHINE]))
+        _restore_machine(machine, json.loads(parts[MACHINE].data))
         chunks = sorted(int(name[len(IDS) :]) for name in parts if name.startswith(IDS))
         for chunk in chunks:
-            machine.once.restore_chunk(chunk, parts[f"{IDS}{chunk}"])
+            saved = parts[f"{IDS}{chunk}"]
+            machine.once.restore_chunk(chunk, saved.data, saved.hint)
         for name in sorted(parts):
             if name.startswith(ICEBERG):
-                _restore_iceberg(machine, parts[name])
-        tables = [_restore_table(data) for name, data in parts.items() if name.startswith(TABLE)]
+                _restore_iceberg(machine, parts[name].data)
+        of_tables = (saved for name, saved in parts.items() if name.startswith(TABLE))
+        tables = [_restore_table(saved.data, saved.hint) for saved in of_tables]
     except (KeyError, ValueError, TypeError, IndexError, Invalid) as error:
         raise CorruptLog(f"a checkpoint's part cannot be read: {error!r}; delete it") from error
     for table in sorted(tables, key=lambda t: t.table_id):
@@ -178,7 +180,7 @@ def _table(table: Table) -> bytes:
             "changed_at": table.changed_at,
             **_said(table),
             "floor": history.floor,
-            "versions": [list(committed) for committed in versions],
+            "versions": versions,
             "entries": [[version, *_touched(touched)] for version, touched in entries],
             "applications": {
                 name: [log.run, [[sequence, list(answer)] for sequence, answer in log.items()]]
@@ -240,10 +242,19 @@ def _restore_touched(row: Iterable[Any]) -> tuple[int, Touched]:
     )
 
 
-def _restore_table(data: bytes) -> Table:
+def _features(table: Table) -> bytes:
+    """Return the feature flags that single fragments ask for, few of which ask for any."""
+    found = table.manifest.fragments.features_by_id() if table.manifest is not None else {}
+    return to_json([[i, found[i]] for i in sorted(found)])
+
+
+def _restore_table(data: bytes, hint: bytes | None) -> Table:
     end = 8 + int.from_bytes(data[:8])
     state = json.loads(data[8:end])
-    manifest = state_of(ManifestDelta.from_bytes(data[end:])) if data[end:] else None
+    features = dict(json.loads(hint)) if hint is not None else None
+    manifest = None
+    if data[end:]:
+        manifest = state_of(ManifestDelta.from_bytes(data[end:]), features)
     table = Table(
         tuple(state["table"]),
         state["incarnation"],
@@ -259,7 +270,7 @@ def _restore_table(data: bytes) -> Table:
         table.noted[version] = Noted(e_tag, tuple((k, v) for k, v in metadata))
     table.history = History.of_entries(
         state["floor"],
-        (Committed(*row) for row in state["versions"]),
+        state["versions"],
         (_restore_touched(row) for row in state["entries"]),
     )
     for name, (run, answers) in state["applications"].items():

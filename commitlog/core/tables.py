@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from commitlog.core.applications import Applications
 from commitlog.core.decisions import Noted, rejected
 from commitlog.core.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.history import History
 from commitlog.core.manifest import ManifestState
-from commitlog.core.once import Applications
 from commitlog.model.operations import Properties
 from commitlog.model.records import Code
 from commitlog.model.table import Policy, TableId, format_table_id

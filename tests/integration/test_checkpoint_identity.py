@@ -113,7 +113,7 @@ def test_a_log_that_lost_records_is_refused(made: Service, root: Path) -> None:
             load(copy, root)
 
 
-@pytest.mark.parametrize("name", ["head.json", ".part"])
+@pytest.mark.parametrize("name", ["head.json", ".part", ".hint"])
 def test_damaged_bytes_are_refused(made: Service, root: Path, name: str) -> None:
     [path, *_] = [p for p in (root / "checkpoints" / "0").iterdir() if p.name.endswith(name)]
     data = bytearray(path.read_bytes())
@@ -121,3 +121,10 @@ def test_damaged_bytes_are_refused(made: Service, root: Path, name: str) -> None
     path.write_bytes(data)
     with pytest.raises(CorruptLog, match="damaged|JSON"):
         load(Copy(made.log), root)
+
+
+def test_a_checkpoint_without_hints_is_taken_too(made: Service, root: Path) -> None:
+    """As one is that a program saved which knew of none."""
+    for hint in root.rglob("*.hint"):
+        hint.unlink()
+    load(Copy(made.log), edited(root, lambda head: head.pop("hints")))

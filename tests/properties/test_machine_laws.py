@@ -20,7 +20,7 @@ from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Outcome, Status, Transaction
-from tests.core_world import World, append, commit, copied, delete
+from tests.core_world import World, append, commit, copied, delete, replayed_from_parts
 
 ROWS = 6
 Row = tuple[int, int]
@@ -196,9 +196,7 @@ def test_stopping_after_any_record_ends_the_same(steps: list[Step], data: st.Dat
     machine = Machine(talk.world.genesis)
     for submitted, outcome in log[:stop]:
         machine.apply(submitted, outcome)
-    restored = Machine.from_parts(
-        talk.world.genesis, {name: part.encode() for name, part in machine.to_parts().items()}
-    )
+    restored = replayed_from_parts(machine)
     assert restored.digest() == machine.digest()
     for submitted, outcome in log[stop:]:
         # Deciding again on restored state gives the same outcome.

@@ -7,11 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.core.decisions import ChangeKind
-from commitlog.core.machine import Machine
 from commitlog.core.version_deletion import merged, without
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import DeleteTableVersions
-from tests.core_world import GENESIS, World, append, commit
+from tests.core_world import World, append, commit, replayed_from_parts
 
 RANGES = st.lists(
     st.tuples(st.integers(1, 30), st.integers(0, 6)).map(lambda one: (one[0], one[0] + one[1]))
@@ -53,8 +52,7 @@ def test_deleted_versions_are_kept_in_the_state_and_survive_a_snapshot(world: Wo
     assert world.changes[-1].deleted == ((1, 2), (4, 4))
     assert world.machine.tables["t",].deleted == ((1, 2), (4, 4))
     assert world.machine.digest() != before
-    parts = {name: part.encode() for name, part in world.machine.to_parts().items()}
-    again = Machine.from_parts(GENESIS, parts)
+    again = replayed_from_parts(world.machine)
     assert again.tables["t",].deleted == ((1, 2), (4, 4))
     assert again.digest() == world.machine.digest()
     assert world.ask("next", append(5, "n.lance")).version == 6
