@@ -83,16 +83,24 @@ def run(
     suites: Sequence[str] = tuple(SUITES),
     is_quick: bool = False,
     into: Path | None = None,
+    before: Mapping[str, Any] | None = None,
     report: Report = print,
 ) -> dict[str, Any]:
-    """Run the suites; return all their reports by name, and keep them in the file `into`."""
+    """Run the suites; return all their reports by name, and keep them in the file `into`.
+
+    `before` is an earlier report, of which the suites that don't run stay. Those that do are marked
+    as measured apart.
+    """
     sizes = QUICK if is_quick else FULL
     began = time.monotonic()
+    machine = environment()
+    apart = {"taken_apart_at": machine["taken_at"]} if before is not None else {}
     found: dict[str, Any] = {
         "format": FORMAT,
         "is_quick": is_quick,
-        "environment": environment(),
-        "suites": {},
+        "environment": machine,
+        **(before or {}),
+        "suites": dict((before or {}).get("suites", {})),
     }
     with ExitStack() as stack:
         service: Service | None = None
@@ -113,8 +121,10 @@ def run(
                 one: dict[str, Any] = {"error": refused}
             else:
                 one = _run_one(name, service, sizes.get(name, {}), report)
-            found["suites"][name] = {**one, "took_seconds": time.monotonic() - started}
-            found["took_seconds"] = time.monotonic() - began
+            took = time.monotonic() - started
+            found["suites"][name] = {**one, **apart, "took_seconds": took}
+            if before is None:
+                found["took_seconds"] = time.monotonic() - began
             if into is not None:
                 into.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     report(f"all done after {time.monotonic() - began:.0f} s")

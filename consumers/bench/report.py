@@ -172,6 +172,8 @@ def _suite(name: str, suites: Suites) -> Iterator[str]:
         if word in found:
             yield from (f"Not measured: {found[word]}.", "")
             return
+    if "taken_apart_at" in found:
+        yield from (f"Measured apart from the others, {found['taken_apart_at']}.", "")
     for heading, columns, part in TABLES[name]:
         yield from (heading, "")
         yield from table(columns, rows_of(suites, name, part))

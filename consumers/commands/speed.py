@@ -136,6 +136,7 @@ def bench_all(
     into: Path = Path("bench.json"),
     quick: Annotated[bool, Parameter(negative="")] = False,
     suites: Annotated[tuple[str, ...], Parameter(name="--suite", negative="")] = (),
+    keep: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run every suite in turn, with a service of their own; `bench report` makes a page of it.
 
@@ -149,6 +150,8 @@ def bench_all(
         Small sizes and few rounds.
     suites
         Only these; may be repeated.
+    keep
+        Keep what the file has of the other suites, and mark these as measured apart.
     """
     everything = need_module("consumers.bench.everything", extra="bench")
     unknown = [name for name in suites if name not in everything.SUITES]
@@ -159,8 +162,17 @@ def bench_all(
             value=unknown,
             advice=f"There are {', '.join(everything.SUITES)}",
         )
+    before = json.loads(into.read_text(encoding="utf-8")) if keep else None
+    if before is not None and before["is_quick"] != quick:
+        raise InvalidTransaction(
+            f"{into} has {'small' if before['is_quick'] else 'full'} sizes",
+            field="quick",
+            value=quick,
+            advice="Measure with the same sizes, or into another file",
+        )
     found = everything.run(
         own_service,
+        before=before,
         suites=suites or tuple(everything.SUITES),
         is_quick=quick,
         into=into,

@@ -224,6 +224,28 @@ def test_a_suite_that_fails_leaves_the_others_alone(
     assert "Delete by fragments" in page
 
 
+def test_suites_that_were_measured_apart_are_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"conflicts": {"missed": (1, 2), "fragments": (1, 2), "is_timed": False}}
+    monkeypatch.setattr(everything, "QUICK", sizes)
+    into = tmp_path / "bench.json"
+    before = {"is_quick": True, "took_seconds": 60.0, "suites": {"replay": {"error": "kept"}}}
+    found = everything.run(
+        no_service,
+        suites=("conflicts",),
+        is_quick=True,
+        into=into,
+        before=before,
+        report=silent,
+    )
+    assert found["suites"]["replay"] == {"error": "kept"}
+    assert found["took_seconds"] == 60.0
+    assert json.loads(into.read_text()) == found
+    taken = found["suites"]["conflicts"]["taken_apart_at"]
+    assert report.page(found).count(f"Measured apart from the others, {taken}.") == 1
+
+
 @pytest.mark.parametrize("name", everything.SUITES)
 def test_every_suite_takes_the_sizes_that_all_gives_it(name: str) -> None:
     pytest.importorskip("pyiceberg")
