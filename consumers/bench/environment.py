@@ -21,6 +21,8 @@ PACKAGES = (
     "protobuf",
     "pyarrow",
 )
+LOOP_STEPS = 1_000_000
+LOOP_ROUNDS = 5
 FSYNC_BYTES = 4096
 FSYNC_ROUNDS = 200
 
@@ -46,6 +48,17 @@ def package(name: str) -> str:
         return version(name)
     except PackageNotFoundError:
         return ""
+
+
+def loop_ms() -> float:
+    """Return what a bare loop takes of this machine's time: virtual ones change their speed."""
+    found = []
+    for _ in range(LOOP_ROUNDS):
+        before = time.perf_counter()
+        for _ in range(LOOP_STEPS):
+            pass
+        found.append(time.perf_counter() - before)
+    return sorted(found)[LOOP_ROUNDS // 2] * 1e3
 
 
 def fsync_ms(folder: Path, rounds: int = FSYNC_ROUNDS) -> list[float]:

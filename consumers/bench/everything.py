@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from commitlog.protocol import LOG_NAME_DEFAULT
-from consumers.bench.environment import environment
+from consumers.bench.environment import environment, loop_ms
 
 FORMAT = 1
 SERVICE, HTTP, ALONE = "service", "http", "alone"
@@ -115,6 +115,7 @@ def run(
                 except Exception as error:
                     refused = f"no service: {type(error).__name__}: {error}"
                     report(refused)
+            speed = {"loop_ms": loop_ms()}
             started = time.monotonic()
             report(f"== {name} ({started - began:.0f} s after the start)")
             if refused and SUITES[name] != ALONE:
@@ -122,7 +123,7 @@ def run(
             else:
                 one = _run_one(name, service, sizes.get(name, {}), report)
             took = time.monotonic() - started
-            found["suites"][name] = {**one, **apart, "took_seconds": took}
+            found["suites"][name] = {**one, **apart, **speed, "took_seconds": took}
             if before is None:
                 found["took_seconds"] = time.monotonic() - began
             if into is not None:

@@ -174,6 +174,9 @@ def _suite(name: str, suites: Suites) -> Iterator[str]:
             return
     if "taken_apart_at" in found:
         yield from (f"Measured apart from the others, {found['taken_apart_at']}.", "")
+    if "loop_ms" in found:
+        loop = f"{found['loop_ms']:.0f} ms"
+        yield from (f"Before it, a million steps of a bare loop took this machine {loop}.", "")
     for heading, columns, part in TABLES[name]:
         yield from (heading, "")
         yield from table(columns, rows_of(suites, name, part))

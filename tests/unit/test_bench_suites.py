@@ -243,7 +243,9 @@ def test_suites_that_were_measured_apart_are_marked(
     assert found["took_seconds"] == 60.0
     assert json.loads(into.read_text()) == found
     taken = found["suites"]["conflicts"]["taken_apart_at"]
-    assert report.page(found).count(f"Measured apart from the others, {taken}.") == 1
+    page = report.page(found)
+    assert page.count(f"Measured apart from the others, {taken}.") == 1
+    assert page.count("a million steps of a bare loop took this machine") == 1
 
 
 @pytest.mark.parametrize("name", everything.SUITES)
