@@ -6,7 +6,6 @@ without a log: of two writers who stage the same version one gets 409 and finds 
 
 from __future__ import annotations
 
-import re
 from typing import Any, TypeGuard
 
 from lance_namespace import (
@@ -30,12 +29,10 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.branch_names import MAIN, branch_location
+from commitlog.core.branch_names import MAIN, branch_location, branch_name_problem
 from commitlog.errors import CommitLogError
 from consumers.namespace.call import Call, page
 from consumers.namespace.service import Service
-
-_NAME = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*")
 
 
 def is_branch(branch: str | None) -> TypeGuard[str]:
@@ -170,9 +167,10 @@ def _refuse_kept_by_log(service: Service, info: TableInfo, branch: str) -> None:
 
 
 def _folder(branch: str) -> str:
-    if not _NAME.fullmatch(branch) or ".." in branch.split("/"):
-        raise InvalidInputError(f"{branch!r} is no name of a branch")
-    return f"tree/{branch}/{VERSIONS_DIRECTORY}"
+    problem = branch_name_problem(branch)
+    if problem:
+        raise InvalidInputError(f"{branch!r} is no name of a branch: {problem}")
+    return f"{branch_location('', branch)[1:]}/{VERSIONS_DIRECTORY}"
 
 
 def _branches(service: Service, info: TableInfo) -> dict[str, Any]:
