@@ -18,6 +18,7 @@ from lance.fragment import DataFile
 
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.manifest import ManifestState
+from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code, Outcome, Status
 from tests.service import SCHEMA, Service, rows, service
@@ -33,6 +34,28 @@ def three_fragments(root: Path, *, stable_row_ids: bool) -> Iterator[Service]:
         for first in (0, 4, 8):
             made.client.append(T, rows(*range(first, first + 4)))
         yield made
+
+
+@contextmanager
+def six_versions(root: Path, *, stable_row_ids: bool) -> Iterator[Service]:
+    """Make the same table with an index on `id`, and delete row 1: its head is version 6."""
+    with three_fragments(root, stable_row_ids=stable_row_ids) as made:
+        made.client.open(T).create_scalar_index("id", "BTREE", name="by_id")
+        made.client.delete(T, "id = 1")
+        yield made
+
+
+def comparable(root: Path, version: int) -> dict[str, Any]:
+    """Return what a manifest says, without its time and its transaction."""
+    state, encoded = decode_manifest((root / "_versions" / manifest_name(version)).read_bytes())
+    assert encoded is not None
+    return {
+        "flags": (state.reader_feature_flags, state.writer_feature_flags),
+        "ids": (state.version, state.max_fragment_id, state.next_row_id),
+        "header": state.header.message,
+        "fragments": [DataFragment.FromString(f) for f in state.fragments.values()],
+        "indices": list(IndexSection.FromString(state.index_section or b"").indices),
+    }
 
 
 def opened(running: Service) -> lance.LanceDataset:

@@ -16,13 +16,11 @@ from lance.fragment import write_fragments
 
 from commitlog.client.submission import new_transaction_id
 from commitlog.codecs.lance_objects import to_transaction_bytes
-from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.errors import InvalidTransaction
-from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.model.operations import DeclareTable, LanceCommit
 from commitlog.model.records import Code, Outcome, Status
 from commitlog.model.table import parse_table_id
-from tests.operations_world import T, opened, three_fragments
+from tests.operations_world import T, comparable, opened, six_versions
 from tests.service import SCHEMA, Service, ids_of, rows
 
 DEV = "ns$t@dev"
@@ -32,9 +30,7 @@ BOTH = pytest.mark.parametrize("policy", ["every", "latest"])
 @pytest.fixture(params=[False, True], ids=["addresses", "stable_row_ids"])
 def running(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
     """Make a table of three fragments with an index, and delete a row: version 6."""
-    with three_fragments(tmp_path, stable_row_ids=request.param) as made:
-        made.client.open(T).create_scalar_index("id", "BTREE", name="by_id")
-        made.client.delete(T, "id = 1")
+    with six_versions(tmp_path, stable_row_ids=request.param) as made:
         yield made
 
 
@@ -63,18 +59,6 @@ def plain(running: Service, name: str = "dev") -> lance.LanceDataset:
     return opened(running).checkout_version((name, None))
 
 
-def manifest(root: Path, version: int) -> dict[str, object]:
-    state, encoded = decode_manifest((root / "_versions" / manifest_name(version)).read_bytes())
-    assert encoded is not None
-    return {
-        "flags": (state.reader_feature_flags, state.writer_feature_flags),
-        "ids": (state.version, state.max_fragment_id, state.next_row_id),
-        "header": state.header.message,
-        "fragments": [DataFragment.FromString(f) for f in state.fragments.values()],
-        "indices": list(IndexSection.FromString(state.index_section or b"").indices),
-    }
-
-
 def by_hand(running: Service, name: str) -> Outcome:
     """Submit a branch's two operations as somebody else's client would."""
     client, table = running.client, parse_table_id("ns$wrong")
@@ -93,9 +77,9 @@ def test_a_branch_is_what_pylance_makes(running: Service) -> None:
     home = running.location(T)
     made(running)
     opened(running).create_branch("other", 6)
-    theirs = manifest(home / "tree" / "other", 6)
-    theirs["header"].branch = "dev"  # type: ignore[attr-defined]
-    assert manifest(home / "tree" / "dev", 6) == theirs
+    theirs = comparable(home / "tree" / "other", 6)
+    theirs["header"].branch = "dev"
+    assert comparable(home / "tree" / "dev", 6) == theirs
     references = [
         json.loads((home / "_refs" / "branches" / f"{name}.json").read_text())
         for name in ("dev", "other")

@@ -14,10 +14,9 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 
 from commitlog.codecs.lance_objects import to_transaction_bytes
-from commitlog.codecs.manifest_file import decode_manifest, manifest_name
-from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
+from commitlog.codecs.manifest_file import manifest_name
 from commitlog.model.records import Code, Outcome, Status
-from tests.operations_world import T, opened, refused, three_fragments
+from tests.operations_world import T, comparable, opened, refused, six_versions
 from tests.service import SCHEMA, Service, ids_of, rows
 
 CLONE = "ns$clone"
@@ -27,9 +26,7 @@ BOTH = pytest.mark.parametrize("is_shallow", [True, False], ids=["shallow", "dee
 @pytest.fixture(params=[False, True], ids=["addresses", "stable_row_ids"])
 def running(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
     """Make a table of three fragments with an index, and delete a row: version 6."""
-    with three_fragments(tmp_path, stable_row_ids=request.param) as made:
-        made.client.open(T).create_scalar_index("id", "BTREE", name="by_id")
-        made.client.delete(T, "id = 1")
+    with six_versions(tmp_path, stable_row_ids=request.param) as made:
         yield made
 
 
@@ -83,19 +80,7 @@ def test_a_clone_is_what_pylance_makes(running: Service, is_shallow: bool) -> No
     ours = made(running, 6, is_shallow=is_shallow)
     source, other = opened(running), running.root / "other"
     (source.shallow_clone if is_shallow else source.deep_clone)(str(other), 6)
-    assert _comparable(Path(ours.uri)) == _comparable(other)
-
-
-def _comparable(root: Path) -> dict[str, object]:
-    state, encoded = decode_manifest((root / "_versions" / manifest_name(6)).read_bytes())
-    assert encoded is not None
-    return {
-        "flags": (state.reader_feature_flags, state.writer_feature_flags),
-        "ids": (state.version, state.max_fragment_id, state.next_row_id),
-        "header": state.header.message,
-        "fragments": [DataFragment.FromString(f) for f in state.fragments.values()],
-        "indices": list(IndexSection.FromString(state.index_section or b"").indices),
-    }
+    assert comparable(Path(ours.uri), 6) == comparable(other, 6)
 
 
 def test_two_deletes_of_a_cloned_fragment_are_merged(running: Service) -> None:
