@@ -318,30 +318,60 @@ def test_what_the_log_holds_stays_text(browser: Any, tmp_path: Path) -> None:
         assert window.wrong == []
 
 
-def test_who_reads_is_asked_for_a_key_where_the_server_asks(browser: Any, tmp_path: Path) -> None:
+SECRET = "the-secret-of-a-reader"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[str]:
+    """A page that asks for a key."""
     decided, terms = busy_log(300)
     extend_index(tmp_path, decided, terms)
-    secret = "the-secret-of-a-reader"
-    digest = hashlib.sha256(secret.encode()).hexdigest()
+    digest = hashlib.sha256(SECRET.encode()).hexdigest()
     (tmp_path / "access.toml").write_text(
         f'[keys]\nann = "sha256:{digest}"\n[[grants]]\nto = "ann"\non = "$"\ncan = "read"\n'
     )
     settings = ServerSettings(security=Security(AccessFile(tmp_path / "access.toml")))
     with serving_routes(page_routes(tmp_path), settings) as uri:
-        window = Visit(browser, uri)
-        window.open("/", "dialog.key")
-        assert window.page.evaluate("document.activeElement.id") == "key"
-        assert window.page.get_by_label("API key or token").count() == 1
-        window.page.keyboard.type("not the secret of anybody")
-        window.page.keyboard.press("Enter")
-        assert "not known" in window.text("#key-problem")
-        window.page.keyboard.type(secret)
-        window.page.keyboard.press("Enter")
-        window.page.wait_for_selector(READY["tables"])
-        assert window.page.locator("dialog").count() == 0
-        window.page.reload()
-        window.page.wait_for_selector(READY["tables"])
-        window.page.get_by_role("button", name="Sign out").click()
-        window.page.wait_for_selector("dialog.key")
-        window.context.close()
-        assert [said for said in window.wrong if "401" not in said] == []
+        yield uri
+
+
+def test_a_refusal_of_before_the_key_asks_nobody_again(browser: Any, guarded: str) -> None:
+    window = Visit(browser, guarded)
+    held: list[Any] = []
+
+    def hold_the_first(route: Any) -> None:
+        if held:
+            route.continue_()
+        else:
+            held.append(route)
+
+    window.page.route("**/api/**", hold_the_first)
+    window.open("/", "dialog.key")
+    assert held, "one question waits, another was refused"
+    window.page.keyboard.type(SECRET)
+    window.page.keyboard.press("Enter")
+    window.page.wait_for_selector("dialog", state="detached")
+    held[0].continue_()
+    window.page.wait_for_selector(READY["tables"])
+    assert window.page.locator("dialog").count() == 0
+    window.context.close()
+
+
+def test_who_reads_is_asked_for_a_key_where_the_server_asks(browser: Any, guarded: str) -> None:
+    window = Visit(browser, guarded)
+    window.open("/", "dialog.key")
+    assert window.page.evaluate("document.activeElement.id") == "key"
+    assert window.page.get_by_label("API key or token").count() == 1
+    window.page.keyboard.type("not the secret of anybody")
+    window.page.keyboard.press("Enter")
+    assert "not known" in window.text("#key-problem")
+    window.page.keyboard.type(SECRET)
+    window.page.keyboard.press("Enter")
+    window.page.wait_for_selector(READY["tables"])
+    assert window.page.locator("dialog").count() == 0
+    window.page.reload()
+    window.page.wait_for_selector(READY["tables"])
+    window.page.get_by_role("button", name="Sign out").click()
+    window.page.wait_for_selector("dialog.key")
+    window.context.close()
+    assert [said for said in window.wrong if "401" not in said] == []

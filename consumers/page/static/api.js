@@ -1,6 +1,6 @@
 // Questions to the server. Each has a deadline; an error says what the server said.
 
-import { askForKey, credentials } from "./key.js";
+import { askForKey, credentials, keptKey } from "./key.js";
 
 const DEADLINE_MS = 15_000;
 /** The status of an answer to somebody who didn't say who asks, or not so that it is known. */
@@ -20,12 +20,14 @@ export async function ask(name, parameters = {}, signal = null) {
     if (value !== null && value !== undefined) query.set(key, value);
   }
   for (;;) {
+    const shown = keptKey();
     const response = await get(`api/${name}?${query}`, signal);
     if (response.ok) return response.json();
     const body = await response.json().catch(() => ({}));
     const said = String(body.error ?? response.statusText).replace(/^GET \S+: /, "");
     if (response.status !== UNKNOWN) throw new Refused(said, response.status);
-    await askForKey(said);
+    // Another key may have been given while this was on its way.
+    if (keptKey() === shown) await askForKey(said);
     signal?.throwIfAborted();
   }
 }

@@ -8,9 +8,14 @@ const TOKEN = /^[\w-]+\.[\w-]+\.[\w-]+$/;
 
 let asking = null;
 
+/** The key that was given last, null if none was. */
+export function keptKey() {
+  return sessionStorage.getItem(KEPT);
+}
+
 /** The headers that show who asks. */
 export function credentials() {
-  const key = sessionStorage.getItem(KEPT);
+  const key = keptKey();
   if (!key) return {};
   return TOKEN.test(key) ? { Authorization: `Bearer ${key}` } : { "x-api-key": key };
 }
@@ -24,7 +29,7 @@ export function signOut() {
 /** Ask for a key, once for all questions that need one; `refused` is what the last one was told. */
 export function askForKey(refused) {
   asking ??= new Promise((done) => {
-    const shown = sessionStorage.getItem(KEPT) !== null;
+    const shown = keptKey() !== null;
     const input = h("input", { id: "key", type: "password", autocomplete: "current-password", required: true });
     if (shown) {
       input.setAttribute("aria-describedby", "key-problem");
