@@ -64,13 +64,15 @@ def decide_clone(
             f"the record of {name} says {operation.operation!r} at version "
             f"{operation.read_version}, and its message another; let the encoder derive both",
         )
-    if operation.branch:
+    is_branch = clone.HasField("branch_name")
+    if operation.branch or (is_branch and draft.rules.protocol < BRANCHES_SINCE):
+        # First, and in these words: older logs hold such refusals, and replays compare them.
         raise rejected(
             Code.UNSUPPORTED_OPERATION,
-            f"branch {operation.branch!r} of {name}: a branch is named in the Clone's own message",
+            f"{name} would be a branch of another table; clone into a table of its own",
         )
     source = _source(draft, clone)
-    if clone.HasField("branch_name"):
+    if is_branch:
         _check_branch(draft, view.table, source, clone)
     wanted = BuildWanted(
         index,
@@ -132,11 +134,6 @@ def home_of(draft: Draft, table: TableId, location: str) -> str:
 def _check_branch(draft: Draft, table: Table, source: Table, clone: Transaction.Clone) -> None:
     """Refuse a branch that Lance wouldn't make, or wouldn't find."""
     name, branch = format_table_id(table.table_id), clone.branch_name
-    if draft.rules.protocol < BRANCHES_SINCE:
-        raise rejected(
-            Code.UNSUPPORTED_OPERATION,
-            f"{name} would be a branch of another table; clone into a table of its own",
-        )
     problem = branch_name_problem(branch)
     if problem:
         raise rejected(Code.INVALID_OPERATION, f"branch {branch!r} of {name}: {problem}")

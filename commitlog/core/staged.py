@@ -135,10 +135,14 @@ def _manifest(draft: Draft, view: View, operation: CreateTableVersion) -> Found:
         raise rejected(
             Code.INVALID_OPERATION, f"the manifest {path} is of version {found.state.version}"
         )
-    own = view.state.header.message.branch if view.state is not None else ""
-    if found.state.header.message.branch != own:
-        raise rejected(Code.UNSUPPORTED_OPERATION, f"the manifest {path} belongs to another branch")
+    if _branch(found.state) != _branch(view.state):
+        raise rejected(Code.UNSUPPORTED_OPERATION, f"the manifest {path} belongs to a branch")
     return found
+
+
+def _branch(state: ManifestState | None) -> str | None:
+    message = state.header.message if state is not None else None
+    return message.branch if message is not None and message.HasField("branch") else None
 
 
 def _max_fragment_id(state: ManifestState) -> int:

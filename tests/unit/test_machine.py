@@ -239,6 +239,23 @@ def test_unsupported_catalogue_operations_are_named(world: World) -> None:
     assert "branch 'dev' of t" in outcome.message
 
 
+@pytest.mark.parametrize("branch", ["in the message", "in the record"])
+def test_before_protocol_2_a_branch_is_refused_as_it_was_first(world: World, branch: str) -> None:
+    """In the same words, and before anything else: what old logs hold is decided again."""
+    assert world.machine.rules.protocol == 1
+    world.ask("c", DeclareTable(("c",), "incarnation-c", "/tables/c"))
+    clone = LanceTransaction(read_version=9, uuid="u")
+    clone.clone.is_shallow, clone.clone.ref_version, clone.clone.ref_path = True, 9, "/nowhere"
+    if branch == "in the message":
+        clone.clone.branch_name = "dev"
+    operation = commit(clone, table=("c",), incarnation="incarnation-c")
+    outcome = world.ask("x", replace(operation, branch="dev" * (branch == "in the record")))
+    assert (outcome.status, outcome.code) == ("rejected", "UNSUPPORTED_OPERATION")
+    assert outcome.message == (
+        "c would be a branch of another table; clone into a table of its own"
+    )
+
+
 def bad_commits(world: World) -> dict[str, tuple[LanceCommit, str]]:
     """Return requests that are wrong, and the code of each refusal."""
     good = append(2, "x.lance")
