@@ -9,7 +9,7 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from commitlog.core.creation import STORAGE_VERSIONS, empty_state, state_of
+from commitlog.core.creation import STORAGE_VERSIONS
 from commitlog.core.deletion_vectors import deletion_file_path, portable
 from commitlog.core.machine import (
     BuildWanted,
@@ -23,7 +23,7 @@ from commitlog.core.machine import (
     VectorWanted,
     Wanted,
 )
-from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta, diff
+from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
@@ -313,11 +313,6 @@ def delete(
         transaction.delete.updated_fragments.append(image)
     affected = tuple(AffectedRows(f, portable(BitMap(r))) for f, r in rows.items())
     return commit(transaction, affected_rows=affected if with_rows else ())
-
-
-def copied(state: ManifestState) -> ManifestState:
-    """Return a state that stays as it is now."""
-    return state_of(diff(empty_state(), state))
 
 
 def replayed_from_parts(machine: Machine) -> Machine:

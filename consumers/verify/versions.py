@@ -17,9 +17,9 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.creation import empty_state, state_of
+from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta, diff
+from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables import Table, VersionRanges
 from commitlog.model.operations import RegisterTable
 from commitlog.model.records import LogRecord, Transaction
@@ -87,7 +87,7 @@ class Versions:
         self.lives: dict[str, Life] = {}
         for table in tables.values():
             if table.manifest is not None:
-                state = state_of(diff(empty_state(), table.manifest))
+                state = table.manifest.copy()
                 life = Life(table.table_id, table.incarnation, table.location, table.policy, state)
                 life.deleted = table.deleted
                 self.lives[table.incarnation] = life

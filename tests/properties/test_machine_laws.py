@@ -20,7 +20,7 @@ from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Outcome, Status, Transaction
-from tests.core_world import World, append, commit, copied, delete, replayed_from_parts
+from tests.core_world import World, append, commit, delete, replayed_from_parts
 
 ROWS = 6
 Row = tuple[int, int]
@@ -134,7 +134,7 @@ class Conversation:
                 for fragment_id in range(result.first_fragment_id, state.fragments.last_id + 1):
                     new = DataFragment.FromString(state.fragments[fragment_id])
                     self.rows |= {(fragment_id, row) for row in range(new.physical_rows)}
-            self.states[outcome.version] = copied(self.world.state())
+            self.states[outcome.version] = self.world.state().copy()
 
     def repeat(self) -> None:
         """Send the last record again: it changes nothing."""

@@ -34,7 +34,6 @@ from tests.core_world import (
     append,
     column,
     commit,
-    copied,
     delete,
     key_hashes,
     new_fragment,
@@ -82,7 +81,7 @@ class Conversation:
         """Keep table t's manifests: a late writer made its images from an early one."""
         table = self.world.machine.tables.get(("t",))
         if table is not None and table.manifest is not None:
-            self.states.setdefault(table.version, copied(table.manifest))
+            self.states.setdefault(table.version, table.manifest.copy())
 
     def ask(
         self, verb: str, table: str, name: str, plain: list[str], given: dict[str, str]

@@ -41,7 +41,6 @@ from tests.core_world import (
     append,
     column,
     commit,
-    copied,
     delete,
     key_hashes,
     new_fragment,
@@ -387,7 +386,7 @@ def test_registering_takes_the_observed_manifest_over(world: World) -> None:
     from commitlog.model.records import Observation
 
     path = f"_versions/{2**64 - 1 - 2:020}.manifest"
-    seen = Found(Observation(path, 10, b"y" * 32), state=copied(world.state()))
+    seen = Found(Observation(path, 10, b"y" * 32), state=world.state().copy())
     world.manifests["/found/x", path] = seen
     operation = RegisterTable(("x",), "i-x", "/found/x", 2, path)
     assert world.ask("wrong", replace(operation, version=3)).code == "LOCATION_NOT_ALLOWED"
@@ -411,7 +410,7 @@ def test_a_large_recording_stands_beside_its_outcome(world: World) -> None:
     paths = [f"{'x' * 200}{i}.lance" for i in range(1500)]
     world.ask("fill", append(1, *paths, table=("big",)))
     path = f"_versions/{2**64 - 1 - 2:020}.manifest"
-    seen = Found(Observation(path, 10), state=copied(world.state(("big",))))
+    seen = Found(Observation(path, 10), state=world.state(("big",)).copy())
     world.manifests["/found/x", path] = seen
     outcome = world.ask("r", RegisterTable(("x",), "i-x", "/found/x", 2, path))
     recording = outcome.results[0].delta

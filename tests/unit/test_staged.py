@@ -15,7 +15,7 @@ from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTableVersion, DeclareTable
 from commitlog.model.records import Observation, Outcome
-from tests.core_world import ROOT, World, append, copied, delete, new_fragment
+from tests.core_world import ROOT, World, append, delete, new_fragment
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def stage(
 def appending(world: World, read_version: int = 2) -> tuple[LanceTransaction, ManifestState]:
     """Return what a client makes of the head by an append."""
     transaction = LanceTransaction.FromString(append(read_version, "s.lance").message)
-    state = copied(world.state())
+    state = world.state().copy()
     apply_delta(state, direct_delta(state, transaction, timestamp_ms=7))
     return transaction, state
 
@@ -83,7 +83,7 @@ def test_only_the_next_version_is_accepted(world: World) -> None:
 def test_its_transaction_goes_through_the_grid(world: World) -> None:
     late = LanceTransaction.FromString(delete(world, 2, {0: [1]}, with_rows=False).message)
     world.ask("other", delete(world, 2, {0: [2]}))
-    state = copied(world.state())
+    state = world.state().copy()
     apply_delta(state, direct_delta(state, late, timestamp_ms=7))
     outcome = world.ask("s", stage(world, late, state))
     assert (outcome.status, outcome.code) == ("retryable", "CONFLICT")
@@ -168,7 +168,7 @@ def first_version(world: World) -> Outcome:
     world.ask("declare", DeclareTable(("d",), "i-d", f"{ROOT}/d"))
     transaction = LanceTransaction(uuid="o")
     transaction.overwrite.fragments.append(new_fragment("x.lance"))
-    state = copied(world.state())
+    state = world.state().copy()
     state.version = 1
     return world.ask("s", stage(world, transaction, state, location=f"{ROOT}/d"))
 
