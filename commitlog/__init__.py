@@ -47,6 +47,7 @@ from commitlog.model.records import (
 )
 
 if TYPE_CHECKING:
+    from commitlog.adapters.storage_options import use_storage_options
     from commitlog.client.log import CommitLog
     from commitlog.client.tables import TableInfo
     from commitlog.client.tickets import Ticket
@@ -84,12 +85,14 @@ __all__ = [
     "Unavailable",
     "UnsupportedFormat",
     "WrongLog",
+    "use_storage_options",
 ]
 
 _LAZY = {
     "CommitLog": "commitlog.client.log",
     "TableInfo": "commitlog.client.tables",
     "Ticket": "commitlog.client.tickets",
+    "use_storage_options": "commitlog.adapters.storage_options",
 }
 
 

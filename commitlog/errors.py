@@ -119,7 +119,7 @@ class Fenced(CommitLogError):
 
 
 class InvalidSettings(CommitLogError):
-    """A client setting that Kafka's client doesn't take, or that this log must set itself."""
+    """A setting of Kafka's client or a store that is no good, or that this log must set itself."""
 
 
 class WrongLog(CommitLogError):

@@ -44,8 +44,10 @@ from consumers.old_versions import OldVersions
 from consumers.positions import version_at
 from consumers.quotas import Quotas
 from consumers.session import Session
+from consumers.unusable import why_unreachable
 
 REQUEST_SECONDS = 30.0
+REACH_SECONDS = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +225,7 @@ class Committer:
         if method == "transaction":
             return await self._transaction(params)
         slow = {"version_at": self._version_at, "quarantine": self._quarantine}
-        slow["dry_run"] = self._dry_run
+        slow |= {"dry_run": self._dry_run, "reach": self._reach}
         if method in slow:
             return await slow[method](params)
         raise InvalidTransaction(
@@ -331,6 +333,15 @@ class Committer:
         loop = asyncio.get_running_loop()
         path = await loop.run_in_executor(None, self._old_versions.materialize, head, version)
         return {"version": version, "path": path}
+
+    async def _reach(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Say why a location can't be reached from here; an empty problem if it can."""
+        location = str(params.get("location", ""))
+        looking = asyncio.get_running_loop().run_in_executor(None, why_unreachable, location)
+        try:
+            return {"problem": await asyncio.wait_for(looking, REACH_SECONDS)}
+        except TimeoutError:
+            return {"problem": f"it doesn't answer within {REACH_SECONDS:g} s."}
 
     def _said(self, params: Mapping[str, Any]) -> list[Any]:
         """Return what clients said of versions, in their order."""

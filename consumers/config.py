@@ -81,7 +81,7 @@ SETTINGS = (
     Setting("access_file", "", "who may do what over HTTP (TOML); without it, anybody everything"),
     Setting("base_path", "", "path below which the APIs are served"),
     Setting("allowed_locations", "", "prefixes besides the tables root, separated by commas"),
-    Setting("storage_file", "", "storage options returned with locations (TOML)"),
+    Setting("storage_file", "", "how to reach tables in object stores (TOML)"),
     Setting("tls_certificate", "", "certificate chain of the HTTP server (PEM)"),
     Setting("tls_key", "", "its private key (PEM)"),
     Setting("tls_client_ca", "", "authorities whose certificates clients must show (PEM)"),

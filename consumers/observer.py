@@ -28,7 +28,7 @@ from commitlog.core.decisions import (
     Wanted,
 )
 from commitlog.core.machine import Machine
-from commitlog.errors import CommitLogError, Unavailable
+from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
 from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Observation
@@ -95,6 +95,9 @@ class StoreObserver:
         assert not isinstance(wanted, BuildWanted)
         try:
             return self._look(self._store(wanted.location), wanted)
+        except InvalidSettings as error:
+            # This process's fault: no reason to say that nothing is there.
+            raise OSError(str(error)) from error
         except (CommitLogError, ValueError) as error:
             return Found(Observation(wanted.path, -1), error=str(error))
         except OSError as error:

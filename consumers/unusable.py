@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from commitlog.adapters.storage import ObjectStore
+from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.errors import CommitLogError
+
+PROBED = "_versions/_probe"
+"""Need not be there: a store that says so can be reached."""
 
 
 class UnusableStore:
@@ -49,6 +52,15 @@ class UnusableStore:
     def names(self, folder: str) -> Iterator[str]:
         """Raise OSError."""
         raise OSError(self._reason)
+
+
+def why_unreachable(location: str) -> str:
+    """Say why nothing can be read at a location; empty if something could be."""
+    try:
+        store_for(location).size(PROBED)
+    except (CommitLogError, ValueError, OSError) as error:
+        return f"{str(error).splitlines()[0]}."
+    return ""
 
 
 def open_or_fail_later(

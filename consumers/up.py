@@ -28,7 +28,7 @@ from consumers.parts import Part, Restarts
 from consumers.process import configure_logging, stop_on_signals
 
 HTTP_SETTINGS = (
-    *("access_file", "base_path", "allowed_locations", "storage_file", "tls_certificate"),
+    *("access_file", "base_path", "allowed_locations", "tls_certificate"),
     *("tls_key", "tls_client_ca", "http_requests_max", "batch_operations_max", "sql"),
 )
 """What only the server part needs to be told."""
@@ -190,6 +190,7 @@ class Supervisor:
             PREFIX + "SOCKET_PORT": str(config.socket_port),
             PREFIX + "TOKEN": config.token,
             PREFIX + "QUOTAS": config.quotas,
+            PREFIX + "STORAGE_FILE": config.storage_file,
         }
         for name in HTTP_SETTINGS:
             environment[PREFIX + name.upper()] = str(getattr(config, name))

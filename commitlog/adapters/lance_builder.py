@@ -26,6 +26,7 @@ from google.protobuf.message import DecodeError, Message
 from commitlog.adapters.builds import Build, BuildRefused, Built
 from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
 from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.lance_operations import NotConstructible, to_lance_operation
 from commitlog.codecs.manifest_file import (
     TRANSACTIONS_DIRECTORY,
@@ -163,6 +164,7 @@ def _stage(location: str, transaction: Any, namespace: StagingNamespace) -> Buil
             transaction,
             read_version=transaction.read_version,
             max_retries=1,
+            storage_options=storage_options(location) or None,
             namespace_client=namespace,
             table_id=["table"],
             namespace_client_managed_versioning=True,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from lance_namespace import (
     UnsupportedOperationError,
 )
 
+from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -105,7 +106,9 @@ class GivenNamespace(LanceNamespace):
     def describe_table(self, request: Any) -> Any:
         """Say where the table lies and that versions are managed."""
         return DescribeTableResponse(
-            location=self.location, managed_versioning=True, storage_options={}
+            location=self.location,
+            managed_versioning=True,
+            storage_options=storage_options(self.location),
         )
 
     def list_table_versions(self, request: Any) -> Any:
@@ -199,23 +202,12 @@ class VersionStore:
 class LogNamespace(GivenNamespace):
     """Sends staged manifests through the log, for the native writes of an opened dataset."""
 
-    def __init__(
-        self, store: VersionStore, version: int, storage_options: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, store: VersionStore, version: int) -> None:
         """Take the opened version, from which pylance has read."""
         super().__init__(store.location, version)
         self._store = store
-        self._storage_options = dict(storage_options or {})
         self.refused: CommitConflict | None = None
         """Why the log refused the last native write: pylance itself only says "unknown"."""
-
-    def describe_table(self, request: Any) -> Any:
-        """Say where the table lies and that versions are managed."""
-        return DescribeTableResponse(
-            location=self.location,
-            managed_versioning=True,
-            storage_options=dict(self._storage_options),
-        )
 
     def list_table_versions(self, request: Any) -> Any:
         """List the head, once its manifest can be read: from here on the dataset reads that."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import lance
-
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.errors import NoSuchVersion
 
 
@@ -15,7 +14,7 @@ def count_rows(location: str, version: int) -> Iterator[tuple[int, int]]:
     Raises NoSuchVersion if the version cannot be opened, OSError if its rows cannot be read.
     """
     try:
-        dataset = lance.dataset(location, version=version)
+        dataset = open_dataset(location, version)
     except (ValueError, OSError) as error:
         raise NoSuchVersion(f"version {version} at {location} cannot be opened: {error}") from error
     for fragment in dataset.get_fragments():

@@ -1,7 +1,8 @@
 """Tables in an object store: S3, Google Cloud Storage, Azure, through obstore.
 
-Addresses and credentials come from the environment, by the names that the cloud's own tools use
-(`AWS_ACCESS_KEY_ID`, `AWS_REGION`, `AWS_ENDPOINT`, ...).
+Addresses and credentials are the location's storage options, by pylance's names; what they leave
+open comes from the environment, by the names that the cloud's own tools use (`AWS_ACCESS_KEY_ID`,
+`AWS_REGION`, `AWS_ENDPOINT`, ...).
 
 A store that has no conditional puts (`If-None-Match`) serves as well: `create` looks, then puts.
 The log has decided by then what stands under a name, and whoever may put it puts the same bytes, so
@@ -13,19 +14,51 @@ the put. A store that refuses the header is noticed; one that ignores it has to 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
-from commitlog.errors import InvalidTransaction, UnsupportedFormat
+from commitlog.adapters.storage_options import storage_options
+from commitlog.errors import InvalidSettings, InvalidTransaction, UnsupportedFormat
 
 SCHEMES = frozenset({"s3", "s3a", "gs", "az", "abfs", "abfss"})
 _TIMEOUT = {"timeout": "30s", "connect_timeout": "5s"}
-_RETRY = {"max_retries": 3}
+_RETRIES_MAX = 3
+_RETRIES = "client_max_retries"
+_LANCE_ALONE = frozenset({"client_retry_timeout", "download_retry_count"})
+_CLIENT = frozenset(
+    {
+        *("allow_http", "allow_invalid_certificates", "connect_timeout", "default_content_type"),
+        *("http1_only", "http2_only", "http2_keep_alive_interval", "http2_keep_alive_timeout"),
+        *("http2_keep_alive_while_idle", "http2_max_frame_size", "pool_idle_timeout"),
+        *("pool_max_idle_per_host", "proxy_ca_certificate", "proxy_excludes", "proxy_url"),
+        *("randomize_addresses", "timeout", "user_agent"),
+    }
+)
+"""Options of the HTTP client, which all stores have."""
 _REFUSED = "501 Not Implemented"
 """How a store answers a header that it doesn't know."""
 _WITHOUT_CONDITIONS: set[tuple[str, str]] = set()
 """Buckets, and where they are, that refused a conditional put: asking again takes its time."""
+
+
+class _SortedOut(NamedTuple):
+    config: dict[str, str]
+    client: dict[str, str]
+    retry: Any
+
+
+def _sorted_out(options: Mapping[str, str]) -> _SortedOut:
+    """Return pylance's storage options as obstore takes them."""
+    lower = {name.lower(): value for name, value in options.items()}
+    retries = lower.pop(_RETRIES, str(_RETRIES_MAX))
+    if not retries.isdecimal():
+        raise InvalidSettings(f"storage option {_RETRIES} is a number, not {retries!r}")
+    return _SortedOut(
+        {k: v for k, v in lower.items() if k not in _CLIENT | _LANCE_ALONE},
+        {k: v for k, v in lower.items() if k in _CLIENT},
+        {"max_retries": int(retries)},
+    )
 
 
 class RemoteStore:
@@ -35,7 +68,11 @@ class RemoteStore:
         """Open the store of a URI; no request is made yet."""
         try:
             import obstore
-            from obstore.exceptions import AlreadyExistsError, BaseError
+            from obstore.exceptions import (
+                AlreadyExistsError,
+                BaseError,
+                UnknownConfigurationKeyError,
+            )
             from obstore.store import from_url
         except ModuleNotFoundError as error:
             raise UnsupportedFormat(
@@ -43,15 +80,32 @@ class RemoteStore:
                 "'lance-commitlog[objects]'"
             ) from error
         self._objects: Any = obstore
-        endpoint = os.environ.get("AWS_ENDPOINT") or os.environ.get("AWS_ENDPOINT_URL", "")
+        given = _sorted_out(storage_options(location))
+        endpoint = next((v for k, v in given.config.items() if k.endswith("endpoint")), "")
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT", "")
+        endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL", "")
         self._bucket = "/".join(location.split("/", 3)[:3]), endpoint
         self._exists: type[Exception] = AlreadyExistsError
         self._failed: type[Exception] = BaseError
         # A server of one's own may speak plain HTTP; whoever names one means it.
-        options: Any = {**_TIMEOUT, "allow_http": True}
-        retries: Any = _RETRY
-        with self._errors():
-            self._store: Any = from_url(location, client_options=options, retry_config=retries)
+        options: Any = {**_TIMEOUT, "allow_http": "true", **given.client}
+        config: Any = given.config
+        try:
+            self._store: Any = from_url(
+                location, config=config, client_options=options, retry_config=given.retry
+            )
+        except UnknownConfigurationKeyError as error:
+            name = next((name for name in config if f"'{name}'" in str(error)), "")
+            raise InvalidSettings(
+                f"storage option {name!r} of {location} is none of this store's; use pylance's"
+                " names, for example endpoint, region, access_key_id"
+            ) from error
+        except (BaseError, ValueError) as error:
+            # What it says may repeat a secret.
+            raise InvalidSettings(
+                f"the storage options {', '.join(sorted(config)) or 'of the environment'} of"
+                f" {location} don't open a store ({type(error).__name__}); correct their values"
+            ) from None
 
     @property
     def has_put_if_absent(self) -> bool:

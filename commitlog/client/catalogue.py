@@ -10,12 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-import lance
 import pyarrow as pa
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
 from commitlog.client.opening import is_there
+from commitlog.client.reach import check_leader_reaches, reach
 from commitlog.client.runtime import Runtime
+from commitlog.client.tables import Tables
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import decode_outcome_record, encode_transaction
 from commitlog.codecs.lance_objects import schema_fields
@@ -34,6 +36,8 @@ from commitlog.model.table import Policy, TableId
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog
 
+Change = CreateTable | RegisterTable | DropTable
+
 DATA_STORAGE_VERSION = "2.2"
 """What pylance 14 writes by default."""
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
@@ -49,16 +53,9 @@ def create_table(
     policy: str,
     stable_row_ids: bool,
     properties: Mapping[str, str] | None,
-    storage_options: Mapping[str, str] | None,
     exist_ok: bool,
 ) -> CreateTable:
     """Make the operation that creates a table."""
-    if storage_options:
-        raise InvalidTransaction(
-            "storage options are not a table's own: every process takes its environment's",
-            field="storage_options",
-            advice="Set AWS_ENDPOINT, AWS_ACCESS_KEY_ID, ... for all that read and write there",
-        )
     if not isinstance(schema, pa.Schema) or not len(schema):
         raise InvalidTransaction(
             "a table needs a pyarrow.Schema with at least one column",
@@ -104,11 +101,13 @@ def register_table(
     policy: str,
     primary_key: str | Sequence[str] | None,
     properties: Mapping[str, str] | None,
+    storage_options: Mapping[str, str] | None = None,
 ) -> RegisterTable:
     """Make the operation that takes over a dataset, at the newest version it has now."""
     path = _location(location) or ""
+    reach(path, storage_options)
     try:
-        dataset = lance.dataset(path)
+        dataset = open_dataset(path)
     except (ValueError, OSError) as error:
         raise InvalidTransaction(
             f"there is no Lance dataset at {location!r}: {error}",
@@ -144,6 +143,29 @@ def drop_table(log: CommitLog, table: TableId, missing_ok: bool) -> DropTable | 
             return None
         raise
     return DropTable(table, info.incarnation)
+
+
+def change(
+    log: CommitLog,
+    tables: Tables,
+    operation: Change,
+    timeout: float,
+    storage_options: Mapping[str, str] | None = None,
+) -> Outcome:
+    """Commit a change of the catalogue; raise what a refusal means for its caller."""
+    if not isinstance(operation, DropTable):
+        reach(operation.location, storage_options)
+        check_leader_reaches(log.runtime(), operation.table, operation.location)
+    transaction = log.transaction((operation,))
+    try:
+        outcome = log.runtime().submit(transaction, id_is_new=True).result(timeout)
+    finally:
+        tables.forget(operation.table)
+    raise_for_table(outcome)
+    if storage_options and outcome.results:
+        # With `exist_ok` it may stand elsewhere.
+        reach(outcome.results[0].location, storage_options)
+    return outcome
 
 
 def raise_for_table(outcome: Outcome) -> Outcome:

@@ -30,7 +30,7 @@ from commitlog.client.submission import AffectedRowsLike, new_transaction_id
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
 from commitlog.codecs.lance_objects import SchemaMetadata
-from commitlog.model.operations import KeyHashes, Operation, target
+from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Transaction
 from commitlog.model.table import TableId, parse_table_id
 from commitlog.ports import Log
@@ -129,6 +129,7 @@ class CommitLog(Reads):
         """Make an empty table at version 1; TableAlreadyExists unless `exist_ok`.
 
         The policy `every` gives each version a manifest file; `latest` keeps up with the newest.
+        With `storage_options`, pylance's, this process reaches the table; a record holds none.
         """
         operation = catalogue.create_table(
             self.runtime().genesis,
@@ -139,10 +140,9 @@ class CommitLog(Reads):
             policy=policy,
             stable_row_ids=stable_row_ids,
             properties=properties,
-            storage_options=storage_options,
             exist_ok=exist_ok,
         )
-        return self._change_catalogue(operation, timeout)
+        return catalogue.change(self, self._tables, operation, timeout, storage_options)
 
     def register_table(
         self,
@@ -152,6 +152,7 @@ class CommitLog(Reads):
         policy: str = "every",
         primary_key: str | Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, str] | None = None,
         timeout: float = RESULT_TIMEOUT_SECONDS,
     ) -> Outcome:
         """Take over an existing Lance dataset at its newest version."""
@@ -161,8 +162,9 @@ class CommitLog(Reads):
             policy=policy,
             primary_key=primary_key,
             properties=properties,
+            storage_options=storage_options,
         )
-        return self._change_catalogue(operation, timeout)
+        return catalogue.change(self, self._tables, operation, timeout)
 
     def drop_table(
         self,
@@ -173,7 +175,9 @@ class CommitLog(Reads):
     ) -> Outcome | None:
         """Forget a table; its files may be removed. NoSuchTable unless `missing_ok`."""
         operation = catalogue.drop_table(self, parse_table_id(table_id), missing_ok)
-        return None if operation is None else self._change_catalogue(operation, timeout)
+        if operation is None:
+            return None
+        return catalogue.change(self, self._tables, operation, timeout)
 
     def tables(self) -> list[TableInfo]:
         """Return all tables, by name, without their schemas."""
@@ -363,12 +367,6 @@ class CommitLog(Reads):
             properties=(*who.properties, *_pairs(properties)),
             expects=tuple(expects),
         )
-
-    def _change_catalogue(self, operation: Operation, timeout: float) -> Outcome:
-        transaction = self.transaction((operation,))
-        outcome = self.runtime().submit(transaction, id_is_new=True).result(timeout)
-        self._tables.forget(target(operation))
-        return catalogue.raise_for_table(outcome)
 
     def _readable_by_path(self, outcome: Outcome) -> bool:
         # An Iceberg table's metadata file was written before the outcome.

@@ -8,6 +8,7 @@ from typing import Any
 
 import lance
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo, Tables
@@ -84,7 +85,7 @@ class Opened:
     def _open(self, info: TableInfo, version: int) -> lance.LanceDataset:
         if not is_there(info.location, version):
             materialize(self._runtime(), info, version)
-        return lance.dataset(info.location, version=version, session=self._session)
+        return open_dataset(info.location, version, session=self._session)
 
 
 def materialize(runtime: Runtime, info: TableInfo, version: int) -> str:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import lance
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
 from commitlog.client.feed import (
     SLICE_SECONDS,
@@ -116,7 +117,7 @@ class Snapshot:
             raise NoSuchVersion(f"{found.name} had no version yet at position {self.positions}")
         if not is_there(found.location, found.version):
             self._materialize(found)
-        return lance.dataset(found.location, version=found.version)
+        return open_dataset(found.location, found.version)
 
     def _materialize(self, found: TableAt) -> None:
         """Have the leader write the version's manifest, if the table still stands."""

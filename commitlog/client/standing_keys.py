@@ -7,11 +7,11 @@ in the version that it would follow, less what it moves and removes.
 
 from __future__ import annotations
 
-import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, hashes_of
 from commitlog.client.tables import TableInfo
@@ -50,7 +50,7 @@ def standing_keys(
 
 def _scan(info: TableInfo, version: int, written: pa.Table) -> pa.RecordBatchReader:
     """Read the keys of a version's rows: those that may be among the written ones, at least."""
-    dataset = lance.dataset(info.location, version=version)
+    dataset = open_dataset(info.location, version)
     columns = list(info.primary_key)
     if written.num_rows <= FILTERED_KEYS_MAX:
         wanted = written.column(columns[0]).combine_chunks()

@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 from uuid_utils import uuid7
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
 from commitlog.client.contents import contents, summary
 from commitlog.client.tables import TableInfo
@@ -357,7 +358,7 @@ def _fragment_ids(location: str, incarnation: str, version: int) -> frozenset[in
     found = _known_fragments.get(key)
     if found is None:
         try:
-            dataset = lance.dataset(location, version=version)
+            dataset = open_dataset(location, version)
         except (ValueError, OSError):
             return None
         found = remember_fragments(dataset, incarnation, location)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from lance.file import LanceFileReader
 
+from commitlog.adapters.storage_options import storage_options
 from commitlog.client.contents import contents
 from commitlog.client.rows import APPENDED_KEYS_MAX, hashes_of, key_ids
 from commitlog.client.tables import TableInfo
@@ -80,7 +81,8 @@ def _key_columns(info: TableInfo, fragment: DataFragment) -> pa.Table | None:
             return None
         path = f"{info.location}/data/{file.path}"
         try:
-            found = LanceFileReader(path, columns=[name]).read_all().to_table()
+            reader = LanceFileReader(path, storage_options(path) or None, columns=[name])
+            found = reader.read_all().to_table()
         except (OSError, ValueError):
             return None
         columns[name] = found.column(name)

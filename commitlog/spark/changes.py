@@ -15,6 +15,7 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.core.manifest import diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -155,12 +156,12 @@ def read_part(part: Part, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
     What went comes before what came.
     """
     wanted = list(columns)
-    new = lance.dataset(part.location, version=part.version)
+    new = open_dataset(part.location, part.version)
     if not (part.removed or part.thinned or part.patched):
         for batch in _scan(new, part.added, wanted):
             yield _labelled(batch, INSERT, part)
         return
-    old = lance.dataset(part.location, version=part.before)
+    old = open_dataset(part.location, part.before)
     went, came = _moves(old, new, part)
     kept = pa.array([], pa.uint64())
     if part.stable_row_ids:

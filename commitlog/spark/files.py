@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, write_fragments
 from pyspark.sql.types import StructType
 
+from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
 from commitlog.errors import Unavailable
 from commitlog.model.operations import KeyHashes
@@ -146,6 +147,7 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
             max_rows_per_file=target.rows_per_file,
             max_bytes_per_file=target.bytes_per_file,
             data_storage_version=target.data_storage_version or None,
+            storage_options=storage_options(target.location) or None,
         )
     except Exception:
         # pylance wraps what went wrong in the rows beyond recognition.

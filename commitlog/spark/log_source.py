@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import lance
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -23,6 +22,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Status
 from commitlog.model.table import format_table_id
@@ -208,7 +208,7 @@ def _json_rows(table: str, part: Part) -> Iterator[pa.RecordBatch]:
     names = {
         name: None
         for version in versions
-        for name in lance.dataset(part.location, version=version).schema.names
+        for name in open_dataset(part.location, version).schema.names
     }
     own = CHANGE_COLUMNS.names
     for batch in read_part(part, [name for name in names if name not in own]):

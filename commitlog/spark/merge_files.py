@@ -14,11 +14,11 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, RowIdSequence
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.client.rows import delete_rows
 from commitlog.codecs.keys import packed
 from commitlog.core.deletion_vectors import portable
@@ -131,7 +131,7 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
     addresses = pa.chunked_array(rows.addresses, pa.int64())
     if not len(addresses):
         return MergePart(files, keys=packed(rows.keys), inserted=rows.inserted)
-    dataset = lance.dataset(task.target.location, version=task.version)
+    dataset = open_dataset(task.target.location, task.version)
     images, removed, affected = delete_rows(dataset, addresses)
     return MergePart(
         files,
@@ -163,7 +163,7 @@ def key_type(kind: pa.DataType) -> pa.DataType:
 
 def scan_keys(task: MergeTask, fragments: Iterable[int]) -> Iterator[pa.RecordBatch]:
     """Yield the keys of fragments' live rows with `ADDRESS` and `ROW_ID`."""
-    dataset = lance.dataset(task.target.location, version=task.version)
+    dataset = open_dataset(task.target.location, task.version)
     numbers = set(fragments)
     wanted = [f for f in dataset.get_fragments() if f.fragment_id in numbers]
     if not wanted:

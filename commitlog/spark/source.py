@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.pushdown import to_sql
@@ -191,7 +192,7 @@ def grouped(
 @lru_cache(maxsize=8)
 def opened(location: str, version: int) -> lance.LanceDataset:
     """Return a version, which a worker that reads much of it opens once."""
-    return lance.dataset(location, version=version)
+    return open_dataset(location, version)
 
 
 def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import lance
-
+from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import materialize
 from commitlog.client.runtime import Runtime
@@ -129,7 +128,7 @@ class TableVersions:
 
     def _tagged(self, tag: str) -> int:
         self.read(self.info.version)
-        tags = lance.dataset(self.info.location, version=self.info.version).tags.list()
+        tags = open_dataset(self.info.location, self.info.version).tags.list()
         if tag not in tags:
             raise NoSuchVersion(
                 f"{self.info.name} has no tag {tag!r}; it has {', '.join(sorted(tags)) or 'none'}"

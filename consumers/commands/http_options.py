@@ -31,9 +31,6 @@ class Http:
     allowed_locations: str | None = None
     """Prefixes, separated by commas, besides the tables root. [COMMITLOG_ALLOWED_LOCATIONS]"""
 
-    storage_file: Path | None = None
-    """Storage options returned with locations, in TOML. [COMMITLOG_STORAGE_FILE]"""
-
     tls_certificate: Path | None = None
     """Serve HTTPS with this certificate chain (PEM). [COMMITLOG_TLS_CERTIFICATE]"""
 
@@ -103,18 +100,18 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
 
 def namespace_settings(config: Config) -> Settings:
     """Return how the namespace behaves; ConfigurationError names what is wrong."""
+    from commitlog.adapters.storage_options import read_storage_file
     from consumers.config import ConfigurationError
     from consumers.namespace.service import Settings
-    from consumers.namespace.storage_options import read_storage_options
 
     if config.batch_operations_max < 1:
         raise ConfigurationError(
             f"batch_operations_max is at least 1, not {config.batch_operations_max}"
         )
-    options, credentials = read_storage_options(config.storage_file)
+    storage = read_storage_file(config.storage_file)
     return Settings(
         locations=tuple(filter(None, map(str.strip, config.allowed_locations.split(",")))),
-        storage_options=options,
-        credentials=credentials,
+        storage_options=storage.options,
+        credentials=storage.credentials,
         operations_max=config.batch_operations_max,
     )

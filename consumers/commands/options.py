@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from commitlog.adapters.storage_options import use_storage_file
 from consumers.config import Config, load, parse_kafka_flags
 
 if TYPE_CHECKING:
@@ -50,6 +51,9 @@ class Where:
     kafka_file: Path | None = None
     """A properties file with Kafka client settings. [COMMITLOG_KAFKA_FILE]"""
 
+    storage_file: Path | None = None
+    """How to reach tables in object stores, in TOML. [COMMITLOG_STORAGE_FILE]"""
+
     config: Path | None = None
     """The configuration file (./commitlog.toml, if not set). [COMMITLOG_CONFIG]"""
 
@@ -57,18 +61,21 @@ class Where:
     """Show the traceback of an error. [COMMITLOG_DEBUG]"""
 
     def load(self, **flags: object) -> Config:
-        """Put the settings together."""
-        return load(
+        """Put the settings together, and let them say how this process reaches its stores."""
+        config = load(
             {
                 "root": self.root,
                 "bootstrap_servers": self.bootstrap_servers,
                 "log": self.log,
                 "kafka_file": self.kafka_file,
+                "storage_file": self.storage_file,
                 **flags,
             },
             kafka=parse_kafka_flags(self.kafka),
             file=self.config,
         )
+        use_storage_file(config.storage_file)
+        return config
 
 
 HERE = Where()

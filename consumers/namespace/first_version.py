@@ -14,6 +14,7 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
+from commitlog.adapters.storage_options import storage_options
 from commitlog.model.table import TableId
 
 
@@ -28,7 +29,9 @@ class _NewTable(StagingNamespace):
 
     def declare_table(self, request: Any) -> Any:
         return DeclareTableResponse(
-            location=self.location, managed_versioning=True, storage_options={}
+            location=self.location,
+            managed_versioning=True,
+            storage_options=storage_options(self.location),
         )
 
     def list_table_versions(self, request: Any) -> Any:

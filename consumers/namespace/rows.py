@@ -74,7 +74,7 @@ def create_table(service: Service, call: Call) -> dict[str, Any]:
         "transaction_id": outcome.transaction_id,
         "location": made.location,
         "version": 1,
-        "storage_options": service.storage_options(),
+        "storage_options": service.storage_options(made.location),
         "properties": dict(made.properties),
     }
 
@@ -116,7 +116,7 @@ def _created(
     body: dict[str, Any] = {
         "location": info.location,
         "version": version,
-        "storage_options": service.storage_options(),
+        "storage_options": service.storage_options(info.location),
         "properties": visible(info.properties),
     }
     if transaction_id is not None:

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -27,6 +27,7 @@ from lance_namespace import (
 
 from commitlog import CommitLog
 from commitlog.adapters.storage import local_path, store_for
+from commitlog.adapters.storage_options import Scoped
 from commitlog.client.submission import new_transaction_id, parse_message
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.avro import decode_log_record, decode_outcome_record
@@ -60,9 +61,9 @@ class Settings:
 
     locations: tuple[str, ...] = ()
     """Prefixes besides the tables root under which tables may lie."""
-    storage_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Scoped = Scoped()
     """Returned with each location."""
-    credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    credentials: Scoped = Scoped()
     """Returned besides, to who asks for them."""
     operations_max: int = 1000
     json_bytes_max: int = 32 * 1024 * 1024
@@ -92,10 +93,10 @@ class Service:
         self._versions = KnownVersions()
         self._lock = threading.Lock()
 
-    def storage_options(self, *, vends: bool | None = False) -> dict[str, str]:
+    def storage_options(self, location: str, *, vends: bool | None = False) -> dict[str, str]:
         """Return what a client needs to reach a location; credentials only if it asks for them."""
-        settings = self.settings
-        return {**settings.storage_options, **(settings.credentials if vends else {})}
+        found = self.settings.storage_options.at(location)
+        return found | (self.settings.credentials.at(location) if vends else {})
 
     def info(self, table: TableId) -> TableInfo:
         """Return a table as the log has it now; NoSuchTable."""

@@ -74,7 +74,7 @@ def declared(
     return {
         "transaction_id": transaction_id,
         "location": made.location,
-        "storage_options": service.storage_options(vends=vends),
+        "storage_options": service.storage_options(made.location, vends=vends),
         "properties": dict(made.properties),
         "managed_versioning": True,
     }
@@ -94,7 +94,7 @@ def describe_table(service: Service, call: Call) -> dict[str, Any]:
         "table": info.table_id[-1],
         "namespace": list(info.table_id[:-1]),
         "location": info.location,
-        "storage_options": service.storage_options(vends=request.vend_credentials),
+        "storage_options": service.storage_options(info.location, vends=request.vend_credentials),
         "properties": visible(info.properties),
         "managed_versioning": True,
     }

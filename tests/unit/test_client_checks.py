@@ -202,7 +202,6 @@ def test_tables_are_made_once(client: CommitLog) -> None:
         {"policy": "sometimes"},
         {"primary_key": "nope"},
         {"primary_key": ["id", "id"]},
-        {"storage_options": {"a": "b"}},
         {"schema": pa.schema([])},
         {"schema": "id int"},
     ],

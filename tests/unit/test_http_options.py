@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from commitlog.adapters.storage_options import Scoped
 from consumers.commands.http_options import namespace_settings, server_settings
 from consumers.config import ConfigurationError, load
 from consumers.namespace.service import Settings
-from consumers.namespace.storage_options import read_storage_options
 from consumers.security.access_file import AccessFile
 from consumers.security.identity import Security
 from consumers.server import ServerSettings
@@ -63,27 +63,6 @@ def test_settings_reach_the_server(tmp_path: Path) -> None:
         namespace_settings(load({"batch_operations_max": 0}, environment={}))
 
 
-def test_storage_options_come_from_a_file_and_secrets_from_elsewhere(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VENDED", "from the environment")
-    (tmp_path / "secret").write_text("from a file\n")
-    path = tmp_path / "storage.toml"
-    path.write_text(
-        '[options]\nregion = "eu"\n[credentials]\none = { env = "VENDED" }\n'
-        f'two = {{ file = "{tmp_path / "secret"}" }}\n'
-    )
-    assert read_storage_options(str(path)) == (
-        {"region": "eu"},
-        {"one": "from the environment", "two": "from a file"},
-    )
-    assert "from" not in repr(Settings(credentials={"one": "from the environment"}))
-    for wrong in ('[secrets]\na = "b"', "[options]\na = 1", '[credentials]\na = { env = "NONE" }'):
-        path.write_text(wrong)
-        with pytest.raises(ConfigurationError, match=r"storage\.toml"):
-            read_storage_options(str(path))
-
-
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
     access = tmp_path / "access.toml"
@@ -94,8 +73,8 @@ def world(tmp_path: Path) -> Iterator[World]:
     server = ServerSettings(base_path="/lance", security=Security(AccessFile(access)))
     ours = Settings(
         locations=(str(tmp_path / "elsewhere"),),
-        storage_options={"region": "eu"},
-        credentials={"secret": "vended"},
+        storage_options=Scoped({"": {"region": "eu"}}),
+        credentials=Scoped({"": {"secret": "vended"}}),
     )
     running = World(tmp_path / "root", settings=ours, server=server)
     yield running

@@ -1,0 +1,158 @@
+"""Storage options: what it takes to reach a location, besides the location.
+
+They are pylance's own (`endpoint`, `region`, `aws_access_key_id`, ...) and hold for all that lies
+below a prefix. Nothing of them is ever recorded: each process has its own, from a file, from its
+code, and for the rest from its environment. The file is named by COMMITLOG_STORAGE_FILE:
+
+[stores."s3://lake"]                      # used by this process for what lies there
+endpoint = "https://store.example:9000"
+aws_access_key_id = { env = "LAKE_ID" }
+aws_secret_access_key = { file = "/run/secrets/lake" }
+
+[options]                                 # returned by the server with each location
+region = "eu-central-1"
+
+[credentials]                             # returned only to who asks for them
+aws_access_key_id = { env = "VENDED_ID" }
+
+[options."s3://lake"]                     # the same, for what lies there
+endpoint = "https://store.example:9000"
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from commitlog.errors import InvalidSettings
+
+FILE_NAMED_BY = "COMMITLOG_STORAGE_FILE"
+_PARTS = ("stores", "options", "credentials")
+
+
+@dataclass(frozen=True, slots=True)
+class Scoped:
+    """Options by the prefix of the locations that they are for; "" is for all."""
+
+    by_prefix: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
+
+    def at(self, location: str) -> dict[str, str]:
+        """Return what holds at a location; where prefixes disagree, the longest wins."""
+        fitting = (p for p in self.by_prefix if not p or is_below(location, p))
+        found: dict[str, str] = {}
+        for prefix in sorted(fitting, key=len):
+            found.update(self.by_prefix[prefix])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFile:
+    """What a storage file says."""
+
+    stores: Scoped = Scoped()
+    options: Scoped = Scoped()
+    credentials: Scoped = Scoped()
+
+
+class _Known:
+    """This process's options."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.file: StorageFile | None = None
+        self.given: dict[str, Mapping[str, str]] = {}
+
+
+_known = _Known()
+
+
+def use_storage_file(path: str) -> StorageFile:
+    """Take this process's options from a file, none if the path is empty; InvalidSettings."""
+    file = read_storage_file(path)
+    with _known.lock:
+        _known.file = file
+    return file
+
+
+def use_storage_options(location: str, options: Mapping[str, str]) -> None:
+    """Reach what lies at or below a location with these options, in this process.
+
+    They win over the storage file, and that wins over the environment. No options: forget them.
+    """
+    prefix = location.rstrip("/")
+    with _known.lock:
+        given = dict(_known.given)
+        given.pop(prefix, None)
+        if options:
+            given[prefix] = {str(name): str(value) for name, value in options.items()}
+        _known.given = given
+
+
+def storage_options(location: str) -> dict[str, str]:
+    """Return the options of a location, as pylance takes them; InvalidSettings."""
+    file = _known.file or use_storage_file(os.environ.get(FILE_NAMED_BY, ""))
+    found = file.stores.at(location) | Scoped(_known.given).at(location)
+    endpoint = next((v for k, v in found.items() if k.lower().endswith("endpoint")), "")
+    if endpoint.startswith("http://"):
+        # Who names a server of plain HTTP means it; pylance asks for it twice.
+        found.setdefault("allow_http", "true")
+    return found
+
+
+def is_below(location: str, prefix: str) -> bool:
+    """Return whether a location is a prefix or lies below it."""
+    whole = prefix.rstrip("/")
+    return location == whole or location.startswith(f"{whole}/")
+
+
+def read_storage_file(path: str) -> StorageFile:
+    """Read a storage file; it says nothing if the path is empty. InvalidSettings."""
+    if not path:
+        return StorageFile()
+    try:
+        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidSettings(f"storage_file {path} cannot be read: {error}") from error
+    unknown = sorted(set(table) - set(_PARTS))
+    if unknown:
+        raise InvalidSettings(
+            f"storage_file {path}: {unknown[0]!r} is none of"
+            f" {', '.join(f'[{name}]' for name in _PARTS)}"
+        )
+    return StorageFile(*(_scoped(path, name, table.get(name, {})) for name in _PARTS))
+
+
+def _scoped(path: str, part: str, table: Any) -> Scoped:
+    if not isinstance(table, Mapping):
+        raise InvalidSettings(f"storage_file {path}: {part} is a table, not {table!r}")
+    by_prefix: dict[str, dict[str, str]] = {"": {}}
+    for name, value in table.items():
+        if isinstance(value, Mapping) and ("://" in name or name.startswith("/")):
+            within = value.items()
+            by_prefix[name.rstrip("/")] = {k: _text(path, f"{name}: {k}", v) for k, v in within}
+        else:
+            by_prefix[""][name] = _text(path, name, value)
+    return Scoped({prefix: options for prefix, options in by_prefix.items() if options})
+
+
+def _text(path: str, name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Mapping) and set(value) == {"env"}:
+        found = os.environ.get(str(value["env"]))
+        if found is not None:
+            return found
+    if isinstance(value, Mapping) and set(value) == {"file"}:
+        try:
+            return Path(str(value["file"])).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise InvalidSettings(f"storage_file {path}: {name}: {error}") from error
+    raise InvalidSettings(
+        f'storage_file {path}: {name} is a text, {{ env = "NAME" }} of a variable that is set, or'
+        ' { file = "PATH" }'
+    )

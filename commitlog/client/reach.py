@@ -1,0 +1,48 @@
+"""Sees to it that a new table's location can be reached: from here, and from its leader.
+
+A leader that can't reach a location would commit the table and never write its files, so it is
+asked first. Its storage options are its own: a record holds none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.adapters.storage_options import FILE_NAMED_BY, use_storage_options
+from commitlog.client.runtime import Runtime
+from commitlog.errors import InvalidSettings, InvalidTransaction, Unavailable
+from commitlog.model.table import TableId, format_table_id
+
+
+def reach(location: str, options: Mapping[str, str] | None) -> None:
+    """Reach a location with these options from now on; InvalidTransaction if they are no good."""
+    if options:
+        use_storage_options(location, options)
+    try:
+        store_for(location)
+    except InvalidSettings as error:
+        raise InvalidTransaction(
+            str(error),
+            field="storage_options",
+            advice="Nothing was changed; pass what pylance takes for this store",
+        ) from error
+
+
+def check_leader_reaches(runtime: Runtime, table: TableId, location: str) -> None:
+    """Raise Unavailable if the leader of a table can't reach its location; local ones pass."""
+    if local_path(location) is not None:
+        return
+    partition = runtime.domains.partition(table)
+    try:
+        problem = runtime.request(partition, "reach", location=location)["problem"]
+    except InvalidTransaction as error:
+        if error.field != "method":
+            raise
+        return  # a leader of before there was the question
+    if problem:
+        raise Unavailable(
+            f"the leader can't reach {location}, so {format_table_id(table)} was not made:"
+            f" {problem} Name the location under [stores] in the storage file of every process of"
+            f" the log ({FILE_NAMED_BY}); options that are given here are this process's alone"
+        )
