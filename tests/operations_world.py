@@ -93,16 +93,16 @@ def message(running: Service, **fields: Any) -> Transaction:
     return Transaction(read_version=head, uuid=str(uuid.uuid4()), **fields)
 
 
-def column_file(dataset: lance.LanceDataset, values: list[str]) -> DataFile:
-    """Write a file of the column `name` alone."""
+def column_file(dataset: lance.LanceDataset, values: list[Any], column: int = 1) -> DataFile:
+    """Write a file of one column alone, of `name` if none is given."""
     name = f"{uuid.uuid4()}.lance"
-    schema = pa.schema([SCHEMA.field("name")])
+    schema = pa.schema([SCHEMA.field(column)])
     found = dataset.get_fragments()[0].metadata.files[0]
     major, minor = found.file_major_version, found.file_minor_version
     path = Path(dataset.uri) / "data" / name
     with LanceFileWriter(str(path), schema, version=f"{major}.{minor}") as writer:
-        writer.write_batch(pa.table({"name": values}, schema=schema))
-    return DataFile(name, [1], [0], major, minor, path.stat().st_size)
+        writer.write_batch(pa.table([values], schema=schema))
+    return DataFile(name, [column], [0], major, minor, path.stat().st_size)
 
 
 def manifest(running: Service, version: int) -> tuple[ManifestState, Transaction]:

@@ -7,6 +7,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from pyroaring import BitMap
+
 from commitlog.core.touches import Keys, moves_rows, rewritten_fragments
 from commitlog.lancepb.transaction_pb2 import Transaction
 
@@ -41,8 +43,10 @@ class Asking:
         keys: Keys | None = None,
         declares_key: bool = False,
         rows_known: frozenset[int] = frozenset(),
+        overlays_by_row: bool = False,
+        reused: BitMap | None = None,
     ) -> None:
-        """Describe it; `rows_known` are the fragments of which we know which rows it deletes."""
+        """Describe it; `rows_known` are the fragments of which we know which rows it changes."""
         self.kind = kind
         self.transaction = transaction
         self.keys = keys
@@ -50,6 +54,10 @@ class Asking:
         self.declares_key = declares_key
         """Whether the table promises that no key is there twice."""
         self.rows_known = rows_known
+        self.overlays_by_row = overlays_by_row
+        """Whether overlays are compared by row (`overlay_rows`), where the rows are known."""
+        self.reused = reused or BitMap()
+        """The replaced fragments that a fragment reuse index tells of (`index_reuse`)."""
 
     @cached_property
     def operation(self) -> Any:
@@ -76,6 +84,10 @@ class Asking:
         else:
             found = set()
         return tuple(sorted(found))
+
+    def compares_overlaid(self, fragment_id: int) -> bool:
+        """Whether a fragment's rows are compared with overlays later, one by one."""
+        return self.overlays_by_row and fragment_id in self.rows_known
 
     @property
     def moves_rows(self) -> bool:

@@ -12,7 +12,9 @@ from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.fitting import check_fits
 from commitlog.core.grid import first_conflict
 from commitlog.core.index_rebase import as_built, rebased_indices
+from commitlog.core.index_reuse import reused_fragments
 from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, NotDirect, diff
+from commitlog.core.overlay_rows import check_overlaid_rows, with_newer_overlays
 from commitlog.core.rebase import (
     NOT_NEEDED,
     Rebased,
@@ -31,7 +33,11 @@ from commitlog.core.versions import (
     same_operation,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import UPDATES_BUILT_HERE_SINCE
+from commitlog.model.limits import (
+    FRAGMENT_REUSE_SINCE,
+    OVERLAYS_BY_ROW_SINCE,
+    UPDATES_BUILT_HERE_SINCE,
+)
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, FileWritten, OperationResult, Recording
 from commitlog.model.table import format_table_id
@@ -70,6 +76,8 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         if kind == "CreateIndex":
             told = rebased_indices(told, table.history, state.index_section, read_version)
         delta, staged = _built(draft, index, operation, view, told)
+        if kind == "DataReplacement" and draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE:
+            delta = with_newer_overlays(delta, state, final)
         final = as_built(final, state.index_section, delta.index_section)
         delta = delta._replace(transaction_file=f"{final.read_version}-{final.uuid}.txn")
         recording = record_delta(draft, delta)
@@ -123,6 +131,8 @@ def _check_conflicts(
         rows_known=fragments_with_known_rows(
             kind, parsed.transaction, affected, history, state, read_version
         ),
+        overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
+        reused=reused_by(draft, kind, state),
     )
     if read_version < table.version:
         finding = first_conflict(asking, history, read_version)
@@ -130,9 +140,18 @@ def _check_conflicts(
             raise conflict_refused(table, kind, finding, read_version, table.version)
     if view.own is not None:
         check_own(view, asking)
+    if asking.overlays_by_row:
+        check_overlaid_rows(draft, view, asking, affected, read_version)
     if kind in {"Delete", "Update"}:
         return rebase(draft, view, asking, affected, read_version)
     return NOT_NEEDED
+
+
+def reused_by(draft: Draft, kind: str, state: ManifestState) -> BitMap | None:
+    """Return the replaced fragments that a new index may cover nonetheless."""
+    if kind != "CreateIndex" or draft.rules.protocol < FRAGMENT_REUSE_SINCE:
+        return None
+    return reused_fragments(state.index_section)
 
 
 def check_own(view: View, asking: Asking, read_version: int = 0) -> None:

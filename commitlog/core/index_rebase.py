@@ -1,8 +1,10 @@
 """Carries a CreateIndex over what was committed since it read the table, as Lance does.
 
 A fragment whose indexed column was rewritten in place goes out of the index's coverage and is
-scanned until somebody indexes it again. The MemWAL's own index takes in the generations that
-shards came to meanwhile, and takes the place of the one that stands.
+scanned until somebody indexes it again. So do those that a compaction replaced, leaving a fragment
+reuse index, if it took in an overlay of that column which the index doesn't know. The MemWAL's own
+index takes in the generations that shards came to meanwhile, and takes the place of the one that
+stands.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from pyroaring import BitMap
 
 from commitlog.core.deletion_vectors import portable
 from commitlog.core.history import History
+from commitlog.core.index_reuse import reuse_groups
 from commitlog.core.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
 from commitlog.core.mem_wal import raise_generations
 from commitlog.core.touches_metadata import covered_fragments
@@ -28,7 +31,7 @@ def rebased_indices(
     rebased.CopyFrom(transaction)
     operation = rebased.create_index
     for index in operation.new_indices:
-        _prune(index, history, read_version)
+        _prune(index, history, index_section, read_version)
         if index.name == MEM_WAL_INDEX:
             _take_generations(index, history, read_version)
     created = {index.name for index in operation.new_indices}.intersection(_SINGLE)
@@ -66,7 +69,9 @@ def as_built(transaction: Transaction, before: bytes | None, after: bytes | None
     return transaction if rebased == transaction else rebased
 
 
-def _prune(index: IndexMetadata, history: History, read_version: int) -> None:
+def _prune(
+    index: IndexMetadata, history: History, index_section: bytes | None, read_version: int
+) -> None:
     covered = covered_fragments(index)
     if covered is None:
         return
@@ -77,8 +82,21 @@ def _prune(index: IndexMetadata, history: History, read_version: int) -> None:
         for fragment_id in covered
         if history.first("Update.patched", (fragment_id, field_id), read_version)
     )
+    for group in reuse_groups(index_section or b""):
+        if any(_took_overlay(index, history, f, read_version) for f in group):
+            stale |= covered & BitMap(group)
     if stale:
         index.fragment_bitmap = portable(covered - stale)
+
+
+def _took_overlay(
+    index: IndexMetadata, history: History, fragment_id: int, read_version: int
+) -> bool:
+    """Say whether a fragment was replaced after its indexed column was overlaid, all unseen."""
+    return bool(history.first("Rewrite.old", fragment_id, read_version)) and any(
+        history.first("DataOverlay.cell", (fragment_id, field_id), read_version)
+        for field_id in index.fields
+    )
 
 
 def _take_generations(index: IndexMetadata, history: History, read_version: int) -> None:

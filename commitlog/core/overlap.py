@@ -132,9 +132,11 @@ def cell_replaced(asking: Asking, history: History, after: int, kind: str) -> Fi
 def replaced_overlaid(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
     """A DataReplacement over an overlay of the same column of the same fragment.
 
-    Stricter than Lance, which keeps the overlay: built as of the head, the new file would end it.
+    Under older protocols only: there the new file, built as of the head, would end the overlay.
     """
     nearest = Nearest("same_column_overlaid")
+    if asking.overlays_by_row:
+        return None
     for group in asking.operation.replacements:
         for field_id in group.new_file.fields:
             version = history.first("DataOverlay.cell", (group.fragment_id, field_id), after)
@@ -152,18 +154,21 @@ def overlaid_removed(asking: Asking, history: History, after: int, kind: str) ->
 def overlaid_updated(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
     """A DataOverlay over an Update that removed a fragment or moved rows out of it.
 
-    Stricter than Lance, which compares the rows.
+    Which rows were moved is looked at later, except under older protocols.
     """
     nearest = Nearest("overlaid_fragment_updated")
-    hows = ("Update.removed", "Update.moved")
-    _on_fragments(nearest, history, hows, asking.fragments, after)
+    for fragment_id in asking.fragments:
+        hows = ["Update.removed"]
+        if not asking.compares_overlaid(fragment_id):
+            hows.append("Update.moved")
+        _on_fragments(nearest, history, hows, (fragment_id,), after)
     return nearest.finding
 
 
 def updated_overlaid(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
     """An Update over an overlay of cells that it patches, or of a fragment whose rows it moves.
 
-    For moved rows stricter than Lance, which compares the rows.
+    Where it is known which rows it moves they are compared later, except under older protocols.
     """
     nearest = Nearest("overlaid")
     operation = asking.operation
@@ -173,7 +178,8 @@ def updated_overlaid(asking: Asking, history: History, after: int, kind: str) ->
                 version = history.first("DataOverlay.cell", (image.id, field_id), after)
                 nearest.offer(version, fragment=image.id)
     elif operation.new_fragments:
-        _on_fragments(nearest, history, ("DataOverlay.fragment",), asking.fragments, after)
+        unknown = (f for f in asking.fragments if not asking.compares_overlaid(f))
+        _on_fragments(nearest, history, ("DataOverlay.fragment",), unknown, after)
     return nearest.finding
 
 

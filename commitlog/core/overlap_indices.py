@@ -6,6 +6,7 @@ from pyroaring import BitMap
 
 from commitlog.core.asking import Asking, Finding, Nearest, Verdict
 from commitlog.core.history import History
+from commitlog.core.index_reuse import is_mixed, needs_addresses
 from commitlog.core.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
 from commitlog.core.touches_metadata import covered_fragments
 
@@ -88,15 +89,26 @@ def index_over_index(asking: Asking, history: History, after: int, kind: str) ->
 
 
 def index_over_rewrite(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
-    """A new index over a Rewrite of a fragment that it covers."""
+    """A new index over a Rewrite of a fragment that it covers.
+
+    They go together where a fragment reuse index tells what became of the fragment.
+    """
     nearest = Nearest("indexed_fragment_rewritten")
     new = [i for i in asking.operation.new_indices if i.name != FRAGMENT_REUSE_INDEX]
     covers = [covered_fragments(index) for index in new]
     if any(covered is None for covered in covers):
         nearest.offer(history.first_of_kind(kind, after), rule="index_coverage_unknown")
         return nearest.finding
+    lost = BitMap.union(
+        BitMap(), *(c for c, i in zip(covers, new, strict=True) if c and needs_addresses(i))
+    )
+    mixed = Verdict.INCOMPATIBLE if is_mixed(asking.operation.new_indices) else None
     for fragment_id in BitMap.union(BitMap(), *(c for c in covers if c is not None)):
-        nearest.offer(history.first("Rewrite.old", fragment_id, after), fragment=fragment_id)
+        rewritten = history.first("Rewrite.old", fragment_id, after)
+        if fragment_id not in asking.reused or fragment_id in lost:
+            nearest.offer(rewritten, fragment=fragment_id)
+        elif mixed:
+            nearest.offer(rewritten, rule="fragment_reuse_mixed", verdict=mixed)
     return nearest.finding
 
 

@@ -14,17 +14,18 @@ from typing import NamedTuple
 from pyroaring import BitMap
 
 from commitlog.core.asking import Asking, Finding, Verdict
-from commitlog.core.decisions import FileToWrite, Found, Refused, VectorWanted, Wanted, rejected
+from commitlog.core.decisions import FileToWrite, Found, Refused, Wanted, rejected
 from commitlog.core.deletion_vectors import merge_deletions
 from commitlog.core.draft import Draft, View
 from commitlog.core.history import History
 from commitlog.core.manifest import ManifestState
 from commitlog.core.refusals import conflict_refused
 from commitlog.core.touches import deletion_file_of
+from commitlog.core.vectors import place_of, vector_in
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import LanceCommit
-from commitlog.model.records import Code, FileWritten, FragmentImage, Status
+from commitlog.model.records import Code, FileWritten, FragmentImage
 
 SAMPLE_ROWS = 5
 
@@ -78,7 +79,7 @@ def fragments_with_known_rows(
     state: ManifestState,
     read_version: int,
 ) -> frozenset[int]:
-    """Return the updated fragments of which we know, or can derive, which rows are deleted.
+    """Return the fragments of which we know, or can derive, which rows are changed.
 
     A column patch deletes nothing, which isn't the same as deleting other rows.
     """
@@ -86,6 +87,8 @@ def fragments_with_known_rows(
         images = transaction.delete.updated_fragments
     elif kind == "Update" and transaction.update.update_mode == Transaction.REWRITE_ROWS:
         images = transaction.update.updated_fragments
+    elif kind == "DataOverlay":
+        return frozenset(group.fragment_id for group in transaction.data_overlay.groups)
     else:
         return frozenset()
     known = []
@@ -149,18 +152,8 @@ def _observe(
             paths[deletion_file_of(one.image)] = None
             if one.read:
                 paths[one.read] = None
-    wanted: list[Wanted] = [_place(view, path) for path in paths]
+    wanted: list[Wanted] = [place_of(view, path) for path in paths]
     return dict(zip(paths, draft.want_all(wanted), strict=True))
-
-
-def _place(view: View, path: str) -> VectorWanted:
-    """Return where a deletion file lies: with the table, or at a base, as in a shallow clone."""
-    base_id, is_elsewhere, there = path.rpartition(":")
-    if not is_elsewhere:
-        return VectorWanted(view.table.location, path)
-    assert view.state is not None
-    bases = view.state.header.message.base_paths
-    return VectorWanted(next(b.path for b in bases if b.id == int(base_id)), there)
 
 
 def _merge(
@@ -174,11 +167,11 @@ def _merge(
 ) -> Rebased:
     image, state = flagged.image, view.state
     assert state is not None
-    deleted = _vector(draft, view, flagged.latest, vectors)
+    deleted = _vector(view, flagged.latest, vectors)
     rows = affected.get(image.id)
     if rows is None:
-        staged = _vector(draft, view, deletion_file_of(image), vectors)
-        rows = staged - _vector(draft, view, flagged.read, vectors)
+        staged = _vector(view, deletion_file_of(image), vectors)
+        rows = staged - _vector(view, flagged.read, vectors)
     both = deleted & rows
     if both or not rows:
         sample = tuple(f"{image.id}/{row}" for row in list(both[:SAMPLE_ROWS]))
@@ -201,18 +194,8 @@ def _merge(
     return Rebased(images, (written,), (to_write,))
 
 
-def _vector(draft: Draft, view: View, path: str, vectors: dict[str, Found]) -> BitMap:
-    if not path:
-        return BitMap()
-    found = vectors[path]
-    if found.vector is None:
-        raise Refused(
-            Status.REJECTED,
-            Code.MISSING_FILE,
-            f"the deletion file {path} in {view.table.location} cannot be read"
-            f" ({found.error or 'it is not there'}); write it before the transaction",
-        )
-    return found.vector
+def _vector(view: View, path: str, vectors: dict[str, Found]) -> BitMap:
+    return vector_in(view, path, vectors[path]) if path else BitMap()
 
 
 def _refused(

@@ -7,7 +7,7 @@ table declares its own, what it had really read counts.
 from __future__ import annotations
 
 from commitlog.core.asking import Asking
-from commitlog.core.commits import check_own
+from commitlog.core.commits import check_own, reused_by
 from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.grid import first_conflict
@@ -16,6 +16,7 @@ from commitlog.core.refusals import conflict_refused
 from commitlog.core.requests import check_window
 from commitlog.core.staged_keys import base_version, keys_in
 from commitlog.core.touches import keys_of
+from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code
 
@@ -35,6 +36,8 @@ def check_staged(draft: Draft, view: View, operation: CreateTableVersion, parsed
         transaction,
         keys=keys_of(transaction, keys_in(operation.metadata)),
         declares_key=table.declares_key,
+        overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
+        reused=reused_by(draft, kind, view.state) if view.state is not None else None,
     )
     if read_version < table.version:
         check_window(draft, view, kind, read_version)

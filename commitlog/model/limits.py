@@ -29,7 +29,7 @@ class Rules:
     operations_max: int = OPERATIONS_PER_TRANSACTION_MAX
 
 
-PROTOCOL_SUPPORTED = 2
+PROTOCOL_SUPPORTED = 3
 """The newest ProtocolVersion that this program decides by, and what new logs begin with."""
 
 UPDATES_BUILT_HERE_SINCE = 2
@@ -38,3 +38,9 @@ that follows the log would look for pylance's build in its outcome."""
 
 BRANCHES_SINCE = 2
 """The protocol under which a Clone may make a branch of a table: older programs refused it."""
+
+OVERLAYS_BY_ROW_SINCE = 3
+"""The protocol under which overlays and moved rows are compared row by row, not by fragment."""
+
+FRAGMENT_REUSE_SINCE = 3
+"""The protocol under which a new index goes with a compaction that deferred its indices."""

@@ -6,6 +6,7 @@ Hypothesis makes them, a different batch for each seed, and shrinks the first on
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -14,6 +15,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
+from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
 from tests.histories.world import Step, Tally, histories, run
 from tests.service import service
 
@@ -22,6 +24,7 @@ BATCH, STEPS_MIN = 5, 15
 
 def main() -> int:
     """Run batches until the time is over; print what was tried."""
+    os.environ[OVERLAYS_ENABLED_BY] = "1"  # Lance opens what has overlays only then.
     parser = argparse.ArgumentParser(prog="python -m tests.histories")
     parser.add_argument("--seconds", type=float, default=1800.0)
     parser.add_argument("--seed", type=int, default=1, help="the first batch's")

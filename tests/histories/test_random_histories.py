@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
 from tests.histories.world import Step, Tally, histories, run
 from tests.service import Service, service
 
@@ -15,7 +16,12 @@ from tests.service import Service, service
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     """Run one service for all histories, each of which has a table of its own."""
-    with service(tmp_path_factory.mktemp("histories")) as made:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        service(tmp_path_factory.mktemp("histories")) as made,
+    ):
+        # Lance opens what has overlays only then.
+        patch.setenv(OVERLAYS_ENABLED_BY, "1")
         yield made
 
 
@@ -33,6 +39,7 @@ def test_a_history_of_all_kinds_agrees_with_the_model(
 ) -> None:
     tally = Tally()
     kinds = ["update", "append", "delete", "index", "patch", "upsert", "rewrite", "delete"]
+    kinds += ["overlay", "replace", "delete", "overlay", "update", "compact", "index", "upsert"]
     kinds += ["upsert", "config", "update", "restore", "patch", "overwrite", "upsert", "append"]
     steps = [
         Step(kind, lag, pick, 1 + pick % 4, bare=pick % 5 == 0, asks_pylance=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from lance.fragment import RowIdSequence, write_fragments
 from commitlog.client.rows import MergeOptions, Prepared, prepare_delete, prepare_merge
 from commitlog.client.rows import prepare_update as prepare
 from commitlog.model.records import Outcome, Status
+from tests.operations_world import column_file
 from tests.service import SCHEMA, Service, rows
 
 STEPS_MAX = 30
@@ -37,6 +39,7 @@ Rows = frozenset[Row]
 KINDS = (
     *("append", "delete", "update", "upsert") * 4,
     *("patch", "rewrite", "index", "config") * 2,
+    *("overlay", "replace", "compact") * 2,
     *("restore", "overwrite"),
 )
 ROWS_KNOWN = frozenset({"delete", "update", "upsert"})
@@ -81,6 +84,10 @@ class Effect:
     come: Rows = frozenset()
     all_rows: Rows | None = None
     """What the table holds afterwards, whatever it held."""
+    names: Mapping[int, str] = field(default_factory=dict)
+    """What it names those of these rows that are still there, whatever they were called."""
+    spares_overlaid: bool = False
+    """Whether rows that were overlaid since it read keep their names."""
 
 
 @dataclass
@@ -111,6 +118,11 @@ class History:
         self.location = str(service.location(self.table))
         self.next_id = FIRST_APPENDED
         self.model: dict[int, Rows] = {1: frozenset()}
+        self.born: dict[int, int] = {}
+        """The version that inserted an id last."""
+        self.overlaid: dict[int, int] = {}
+        """The version that last laid a value over an id's row."""
+        self.stable_row_ids = stable_row_ids
         self.tally = tally
         tally.histories += 1
         for _ in range(2):
@@ -123,6 +135,9 @@ class History:
 
     def take(self, step: Step) -> None:
         """Do one step, and compare."""
+        if step.kind == "compact":
+            self.compact()
+            return
         read = max(self.head - step.lag, 1)
         dataset = lance.dataset(self.location, version=read)
         effect: Effect = getattr(self, step.kind)(step, dataset)
@@ -138,7 +153,7 @@ class History:
         self.tally.steps += 1
         self.tally.ended[str(outcome.status)] += 1
         if outcome.status is Status.COMMITTED:
-            self.committed(outcome, effect)
+            self.committed(outcome, effect, read)
         else:
             conflict = (Status.RETRYABLE, Status.INCOMPATIBLE)
             assert read < self.head, f"nobody was before it: {outcome.message}"
@@ -146,15 +161,26 @@ class History:
         if theirs is not None:
             self.compare(step, outcome, theirs)
 
-    def committed(self, outcome: Outcome, effect: Effect) -> None:
+    def committed(self, outcome: Outcome, effect: Effect, read: int) -> None:
         """Apply an effect to the model, and compare its rows with the table's."""
         before = self.model[self.head]
         assert outcome.version == self.head + 1
         if effect.all_rows is None:
-            assert effect.gone <= before, f"rows {effect.gone - before} were gone already"
-            after = before - effect.gone | effect.come
+            gone = self.as_now(effect.gone, before, read)
+            assert gone <= before, f"rows {gone - before} were gone already"
+            after = before - gone | effect.come
         else:
             after = effect.all_rows
+        held = {number for number, _ in before}
+        for number, _ in effect.come:
+            if number not in held:
+                self.born[number] = outcome.version
+        names = {n: name for n, name in effect.names.items() if self.born.get(n, 0) <= read}
+        if effect.spares_overlaid:
+            names = {n: name for n, name in names.items() if self.overlaid.get(n, 0) <= read}
+        else:
+            self.overlaid.update(dict.fromkeys(names, outcome.version))
+        after = frozenset((number, names.get(number, name)) for number, name in after)
         self.model[outcome.version] = after
         ids = [number for number, _ in after]
         assert len(set(ids)) == len(ids), "a key is there twice"
@@ -166,6 +192,27 @@ class History:
             # By an index, if there is one.
             by_index = dataset.to_table(filter=f"id = {number}")
             assert by_index["name"].to_pylist() == [name]
+
+    def as_now(self, gone: Rows, before: Rows, read: int) -> Rows:
+        """Return deleted rows by the names that overlays have given them since."""
+        called = dict(before)
+        return frozenset(
+            (number, called.get(number, name) if self.overlaid.get(number, 0) > read else name)
+            for number, name in gone
+        )
+
+    def compact(self) -> None:
+        """Have Lance compact the head, indices to be seen to later where that can be."""
+        dataset = self.client.open(self.table)
+        dataset.optimize.compact_files(
+            target_rows_per_fragment=1000, defer_index_remap=not self.stable_row_ids
+        )
+        self.tally.steps += 1
+        self.tally.ended["compacted by Lance"] += 1
+        held = self.model[self.head]
+        for version in range(self.head + 1, self.client.table(self.table).version + 1):
+            self.model[version] = held
+        assert rows_of(lance.dataset(self.location)) == sorted(held)
 
     def of_pylance(self, prepared: Prepared, read: int) -> tuple[str, list[Row]]:
         """Commit the operation on a copy of the table by pylance alone."""
@@ -248,6 +295,35 @@ class History:
             updated_fragment_offsets={fragment.fragment_id: offsets},
         )
         return Effect(Prepared(operation, dataset.version), gone, named(ids, name))
+
+    def overlay(self, step: Step, dataset: lance.LanceDataset) -> Effect:
+        """Lay another name over some rows of one fragment."""
+        fragments = dataset.get_fragments()
+        if not fragments:
+            return self.config(step, dataset)
+        fragment = fragments[step.pick % len(fragments)]
+        table = fragment.to_table(columns=["id"], with_row_address=True).slice(0, step.count)
+        offsets = [address & 0xFFFFFFFF for address in table["_rowaddr"].to_pylist()]
+        name = f"l{step.pick}"
+        file = column_file(dataset, [name] * len(offsets))
+        laid = LanceOperation.DataOverlayFile(file, offsets)
+        group = LanceOperation.DataOverlayGroup(fragment.fragment_id, [laid])
+        operation = LanceOperation.DataOverlay([group])
+        names = dict.fromkeys(table["id"].to_pylist(), name)
+        return Effect(Prepared(operation, dataset.version), names=names)
+
+    def replace(self, step: Step, dataset: lance.LanceDataset) -> Effect:
+        """Put a file of other names in the place of one fragment's."""
+        fragments = dataset.get_fragments()
+        if not fragments:
+            return self.config(step, dataset)
+        fragment = fragments[step.pick % len(fragments)]
+        name, count = f"r{step.pick}", fragment.metadata.physical_rows
+        file = column_file(dataset, [name] * count)
+        group = LanceOperation.DataReplacementGroup(fragment.fragment_id, file)
+        names = dict.fromkeys((number for number, _ in rows_of(fragment)), name)
+        operation = LanceOperation.DataReplacement([group])
+        return Effect(Prepared(operation, dataset.version), names=names, spares_overlaid=True)
 
     def rewrite(self, step: Step, dataset: lance.LanceDataset) -> Effect:
         """Put the rows of two fragments into one."""

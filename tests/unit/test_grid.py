@@ -38,7 +38,7 @@ STRICTER = {
     ("Append", "Update"),
     # An index may not land on a dropped field.
     ("CreateIndex", "Project"),
-    # Built as of the head, a replacement would end an overlay that it never saw.
+    # In older logs a replacement, built as of the head, would end an overlay that it never saw.
     ("DataReplacement", "DataOverlay"),
 }
 

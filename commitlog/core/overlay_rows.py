@@ -1,0 +1,163 @@
+"""Compares what overlays cover with the rows that Updates move, as Lance does.
+
+An overlay gives some rows of a fragment new values. An Update that moved such a row elsewhere took
+the old value along, so one of the two has to be done again; where they have no row in common, both
+commit. Of a DataReplacement, the overlays that it never saw stay over its new file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pyroaring import BitMap
+
+from commitlog.core.asking import Asking, Finding, Verdict
+from commitlog.core.decisions import Found, Wanted, rejected
+from commitlog.core.draft import Draft, View
+from commitlog.core.feature_flags import FLAG_DATA_OVERLAY_FILES
+from commitlog.core.history import History
+from commitlog.core.manifest import ManifestDelta, ManifestState
+from commitlog.core.refusals import conflict_refused
+from commitlog.core.touches import deletion_file_of
+from commitlog.core.vectors import place_of, vector_in
+from commitlog.lancepb.table_pb2 import DataFragment, DataOverlayFile
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.records import Code
+
+SAMPLE_ROWS = 5
+
+
+def check_overlaid_rows(
+    draft: Draft, view: View, asking: Asking, affected: Mapping[int, BitMap], read_version: int
+) -> None:
+    """Refuse an Update of rows that were overlaid meanwhile, and an overlay of rows that moved."""
+    if asking.kind == "Update":
+        _check_update(draft, view, asking, affected, read_version)
+    elif asking.kind == "DataOverlay":
+        _check_overlay(draft, view, asking, read_version)
+
+
+def _check_update(
+    draft: Draft, view: View, asking: Asking, affected: Mapping[int, BitMap], read_version: int
+) -> None:
+    if not asking.moves_rows:
+        return
+    history, state = view.table.history, view.state
+    assert state is not None
+    overlaid = {
+        fragment_id: DataFragment.FromString(state.fragments[fragment_id])
+        for fragment_id in asking.fragments
+        if history.first("DataOverlay.fragment", fragment_id, read_version)
+        and fragment_id in state.fragments
+    }
+    if not overlaid:
+        return
+    staged = {f.id: deletion_file_of(f) for f in asking.operation.updated_fragments}
+    read = {f: _read_at(history, overlaid[f], read_version) for f in overlaid if f not in affected}
+    paths = [path for f in read for path in (staged.get(f, ""), read[f])]
+    vectors = _observed(draft, view, paths)
+    for fragment_id, fragment in overlaid.items():
+        rows = affected.get(fragment_id)
+        if rows is None:
+            rows = vectors[staged[fragment_id]] - vectors[read[fragment_id]]
+        newer = (o for o in fragment.overlays if o.committed_version > read_version)
+        both = rows & coverage(newer)
+        if both:
+            version = history.first("DataOverlay.fragment", fragment_id, read_version)
+            _refuse(view, asking, version, fragment_id, both, read_version)
+
+
+def _check_overlay(draft: Draft, view: View, asking: Asking, read_version: int) -> None:
+    history, state = view.table.history, view.state
+    assert state is not None
+    moved: dict[int, tuple[str, str]] = {}
+    for fragment_id in asking.fragments:
+        if history.first("Update.moved", fragment_id, read_version):
+            fragment = DataFragment.FromString(state.fragments[fragment_id])
+            moved[fragment_id] = (
+                _read_at(history, fragment, read_version),
+                deletion_file_of(fragment),
+            )
+    vectors = _observed(draft, view, (path for pair in moved.values() for path in pair))
+    for group in asking.operation.groups:
+        before, after = moved.get(group.fragment_id, ("", ""))
+        both = (vectors[after] - vectors[before]) & coverage(group.overlays)
+        if both:
+            version = history.first("Update.moved", group.fragment_id, read_version)
+            _refuse(view, asking, version, group.fragment_id, both, read_version)
+
+
+def coverage(overlays: Iterable[DataOverlayFile]) -> BitMap:
+    """Return the rows that overlays give values to, by their offsets in the fragment."""
+    found = BitMap()
+    for overlay in overlays:
+        bitmaps = [overlay.shared_offset_bitmap] if overlay.shared_offset_bitmap else []
+        bitmaps.extend(overlay.field_coverage.offset_bitmaps)
+        for encoded in bitmaps:
+            try:
+                found |= BitMap.deserialize(encoded)
+            except ValueError as error:
+                path = overlay.data_file.path
+                raise rejected(
+                    Code.MALFORMED_RECORD,
+                    f"the coverage of the overlay {path!r} is not a Roaring bitmap",
+                ) from error
+    return found
+
+
+def with_newer_overlays(
+    delta: ManifestDelta, head: ManifestState, transaction: Transaction
+) -> ManifestDelta:
+    """Return a DataReplacement's delta with the overlays that came since it read the table.
+
+    Lance builds it as of the head, as of which the new files end all overlays of their columns.
+    """
+    version = transaction.read_version
+    replaced = {group.fragment_id for group in transaction.data_replacement.replacements}
+    fragments, restored = [], False
+    for fragment_id, encoded in delta.fragments:
+        if fragment_id in replaced:
+            before = DataFragment.FromString(head.fragments[fragment_id])
+            after = DataFragment.FromString(encoded)
+            left = {overlay.data_file.path: overlay for overlay in after.overlays}
+            wanted = [
+                overlay if overlay.committed_version > version else left[path]
+                for overlay in before.overlays
+                if overlay.committed_version > version or (path := overlay.data_file.path) in left
+            ]
+            if wanted != list(after.overlays):
+                restored = True
+                del after.overlays[:]
+                after.overlays.extend(wanted)
+                encoded = after.SerializeToString(deterministic=True)
+        fragments.append((fragment_id, encoded))
+    if not restored:
+        return delta
+    return delta._replace(
+        fragments=tuple(fragments),
+        reader_feature_flags=delta.reader_feature_flags | FLAG_DATA_OVERLAY_FILES,
+        writer_feature_flags=delta.writer_feature_flags | FLAG_DATA_OVERLAY_FILES,
+    )
+
+
+def _read_at(history: History, fragment: DataFragment, read_version: int) -> str:
+    """Return the path of a fragment's deletion file as of a version; empty if it had none."""
+    read = history.deletion_file_at(fragment.id, read_version)
+    return deletion_file_of(fragment) if read is None else read
+
+
+def _observed(draft: Draft, view: View, paths: Iterable[str]) -> dict[str, BitMap]:
+    """Return deletion vectors by path; what has no path has no deletions."""
+    named = list(dict.fromkeys(filter(None, paths)))
+    wanted: list[Wanted] = [place_of(view, path) for path in named]
+    found: dict[str, Found] = dict(zip(named, draft.want_all(wanted), strict=True))
+    vectors = {path: vector_in(view, path, one) for path, one in found.items()}
+    return {"": BitMap(), **vectors}
+
+
+def _refuse(
+    view: View, asking: Asking, version: int, fragment_id: int, both: BitMap, read_version: int
+) -> None:
+    sample = tuple(f"{fragment_id}/{row}" for row in list(both[:SAMPLE_ROWS]))
+    finding = Finding(version, Verdict.RETRYABLE, "overlaid_rows", (fragment_id,), sample)
+    raise conflict_refused(view.table, asking.kind, finding, read_version, view.version)
