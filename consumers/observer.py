@@ -21,6 +21,7 @@ from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (
     BuildWanted,
+    BytesWanted,
     Decision,
     FileWanted,
     Found,
@@ -116,6 +117,8 @@ class StoreObserver:
         except FileNotFoundError:
             return Found(Observation(wanted.path, -1), error="there is no such file")
         observation = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
+        if isinstance(wanted, BytesWanted):
+            return Found(observation, data=data)
         try:
             state, transaction = decode_manifest(data)
         except CommitLogError as error:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import Any, NamedTuple
-
-from pyroaring import BitMap
 
 from commitlog.core.touches import Keys, moves_rows, rewritten_fragments
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -44,7 +43,7 @@ class Asking:
         declares_key: bool = False,
         rows_known: frozenset[int] = frozenset(),
         overlays_by_row: bool = False,
-        reused: BitMap | None = None,
+        reused: Iterable[Iterable[int]] = (),
     ) -> None:
         """Describe it; `rows_known` are the fragments of which we know which rows it changes."""
         self.kind = kind
@@ -56,7 +55,7 @@ class Asking:
         self.rows_known = rows_known
         self.overlays_by_row = overlays_by_row
         """Whether overlays are compared by row (`overlay_rows`), where the rows are known."""
-        self.reused = reused or BitMap()
+        self.reused = frozenset(chain.from_iterable(reused))
         """The replaced fragments that a fragment reuse index tells of (`index_reuse`)."""
 
     @cached_property

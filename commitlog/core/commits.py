@@ -12,7 +12,7 @@ from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.fitting import check_fits
 from commitlog.core.grid import first_conflict
 from commitlog.core.index_rebase import as_built, rebased_indices
-from commitlog.core.index_reuse import reused_fragments
+from commitlog.core.index_reuse import reused_since
 from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, NotDirect, diff
 from commitlog.core.overlay_rows import check_overlaid_rows, with_newer_overlays
 from commitlog.core.rebase import (
@@ -34,7 +34,6 @@ from commitlog.core.versions import (
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import (
-    FRAGMENT_REUSE_SINCE,
     OVERLAYS_BY_ROW_SINCE,
     UPDATES_BUILT_HERE_SINCE,
 )
@@ -74,7 +73,8 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         built_on = state.version
         told = finalize(parsed.transaction, built_on, rebased.images)
         if kind == "CreateIndex":
-            told = rebased_indices(told, table.history, state.index_section, read_version)
+            reused = reused_since(draft, view, read_version)
+            told = rebased_indices(told, table.history, state.index_section, read_version, reused)
         delta, staged = _built(draft, index, operation, view, told)
         if kind == "DataReplacement" and draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE:
             delta = with_newer_overlays(delta, state, final)
@@ -132,7 +132,7 @@ def _check_conflicts(
             kind, parsed.transaction, affected, history, state, read_version
         ),
         overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
-        reused=reused_by(draft, kind, state),
+        reused=reused_since(draft, view, read_version) if kind == "CreateIndex" else (),
     )
     if read_version < table.version:
         finding = first_conflict(asking, history, read_version)
@@ -145,13 +145,6 @@ def _check_conflicts(
     if kind in {"Delete", "Update"}:
         return rebase(draft, view, asking, affected, read_version)
     return NOT_NEEDED
-
-
-def reused_by(draft: Draft, kind: str, state: ManifestState) -> BitMap | None:
-    """Return the replaced fragments that a new index may cover nonetheless."""
-    if kind != "CreateIndex" or draft.rules.protocol < FRAGMENT_REUSE_SINCE:
-        return None
-    return reused_fragments(state.index_section)
 
 
 def check_own(view: View, asking: Asking, read_version: int = 0) -> None:

@@ -46,6 +46,14 @@ class ManifestWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class BytesWanted:
+    """A file's bytes, as they are."""
+
+    location: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
 class BuildWanted:
     """A manifest that only pylance can build."""
 
@@ -63,7 +71,7 @@ class BuildWanted:
     """Where a clone of the table's version before goes; empty: it isn't a clone."""
 
 
-Wanted = VectorWanted | FileWanted | ManifestWanted | BuildWanted
+Wanted = VectorWanted | FileWanted | ManifestWanted | BytesWanted | BuildWanted
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pyroaring import BitMap
 
 from commitlog.core.deletion_vectors import portable
 from commitlog.core.history import History
-from commitlog.core.index_reuse import reuse_groups
+from commitlog.core.index_reuse import Groups
 from commitlog.core.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
 from commitlog.core.mem_wal import raise_generations
 from commitlog.core.touches_metadata import covered_fragments
@@ -24,14 +24,21 @@ _SINGLE = (FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX)
 
 
 def rebased_indices(
-    transaction: Transaction, history: History, index_section: bytes | None, read_version: int
+    transaction: Transaction,
+    history: History,
+    index_section: bytes | None,
+    read_version: int,
+    reused: Groups = (),
 ) -> Transaction:
-    """Return a CreateIndex as it has to be on top of a head with this index section."""
+    """Return a CreateIndex as it has to be on top of a head with this index section.
+
+    `reused` are the fragments that a fragment reuse index tells of, by what replaced them together.
+    """
     rebased = Transaction()
     rebased.CopyFrom(transaction)
     operation = rebased.create_index
     for index in operation.new_indices:
-        _prune(index, history, index_section, read_version)
+        _prune(index, history, read_version, reused)
         if index.name == MEM_WAL_INDEX:
             _take_generations(index, history, read_version)
     created = {index.name for index in operation.new_indices}.intersection(_SINGLE)
@@ -69,9 +76,7 @@ def as_built(transaction: Transaction, before: bytes | None, after: bytes | None
     return transaction if rebased == transaction else rebased
 
 
-def _prune(
-    index: IndexMetadata, history: History, index_section: bytes | None, read_version: int
-) -> None:
+def _prune(index: IndexMetadata, history: History, read_version: int, reused: Groups) -> None:
     covered = covered_fragments(index)
     if covered is None:
         return
@@ -82,7 +87,7 @@ def _prune(
         for fragment_id in covered
         if history.first("Update.patched", (fragment_id, field_id), read_version)
     )
-    for group in reuse_groups(index_section or b""):
+    for group in reused:
         if any(_took_overlay(index, history, f, read_version) for f in group):
             stale |= covered & BitMap(group)
     if stale:

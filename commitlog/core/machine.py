@@ -16,6 +16,7 @@ from commitlog.core.catalogue_state import Catalogue
 from commitlog.core.commits import decide_commit
 from commitlog.core.decisions import (
     BuildWanted,
+    BytesWanted,
     Change,
     ChangeKind,
     Decision,
@@ -58,6 +59,7 @@ from commitlog.model.table import DomainMap, TableId
 
 __all__ = [
     "BuildWanted",
+    "BytesWanted",
     "Change",
     "ChangeKind",
     "Decided",

@@ -7,10 +7,11 @@ table declares its own, what it had really read counts.
 from __future__ import annotations
 
 from commitlog.core.asking import Asking
-from commitlog.core.commits import check_own, reused_by
+from commitlog.core.commits import check_own
 from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.grid import first_conflict
+from commitlog.core.index_reuse import reused_since
 from commitlog.core.overlap import keys_inserted
 from commitlog.core.refusals import conflict_refused
 from commitlog.core.requests import check_window
@@ -37,7 +38,7 @@ def check_staged(draft: Draft, view: View, operation: CreateTableVersion, parsed
         keys=keys_of(transaction, keys_in(operation.metadata)),
         declares_key=table.declares_key,
         overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
-        reused=reused_by(draft, kind, view.state) if view.state is not None else None,
+        reused=reused_since(draft, view, read_version) if kind == "CreateIndex" else (),
     )
     if read_version < table.version:
         check_window(draft, view, kind, read_version)

@@ -12,11 +12,16 @@ from commitlog.model.records import Code, Status
 def place_of(view: View, path: str) -> VectorWanted:
     """Return where a deletion file lies: with the table, or at a base, as in a shallow clone."""
     base_id, is_elsewhere, there = path.rpartition(":")
-    if not is_elsewhere:
-        return VectorWanted(view.table.location, path)
+    return VectorWanted(location_of(view, int(base_id) if is_elsewhere else None), there)
+
+
+def location_of(view: View, base_id: int | None) -> str:
+    """Return where files of a base lie; of none, the table's own."""
+    if base_id is None:
+        return view.table.location
     assert view.state is not None
     bases = view.state.header.message.base_paths
-    return VectorWanted(next(b.path for b in bases if b.id == int(base_id)), there)
+    return next(base.path for base in bases if base.id == base_id)
 
 
 def vector_in(view: View, path: str, found: Found) -> BitMap:

@@ -23,6 +23,7 @@ from commitlog.core.chain import Chain
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import (
     BuildWanted,
+    BytesWanted,
     Decision,
     FileWanted,
     Found,
@@ -213,6 +214,8 @@ class _Memory:
             return Found(seen or Observation(wanted.path, size))
         if isinstance(wanted, VectorWanted):
             return self._vector(wanted)
+        if isinstance(wanted, BytesWanted):
+            return self._bytes(wanted)
         if isinstance(wanted, ManifestWanted):
             return self._staged(wanted)
         return self._built(wanted)
@@ -221,15 +224,18 @@ class _Memory:
         seen = self._seen.get(wanted.path)
         if seen is not None and seen.size < 0:
             return Found(seen, error="there is no such deletion file")
+        read = self._bytes(wanted)
+        arrow = wanted.path.endswith(".arrow")
+        file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
+        return Found(read.observation, vector=decode_deletion_file(read.data or b"", file_type))
+
+    def _bytes(self, wanted: VectorWanted | BytesWanted) -> Found:
         try:
             data = store_for(wanted.location).read(wanted.path)
         except FileNotFoundError as error:
             raise FileGone(wanted.path) from error
         digest = hashlib.sha256(data).digest()
-        arrow = wanted.path.endswith(".arrow")
-        file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
-        vector = decode_deletion_file(data, file_type)
-        return Found(Observation(wanted.path, len(data), digest), vector=vector)
+        return Found(Observation(wanted.path, len(data), digest), data=data)
 
     def _staged(self, wanted: ManifestWanted) -> Found:
         assert isinstance(self._record, Transaction)

@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import lance
+import pyarrow as pa
 import pytest
 from lance import LanceOperation
 from lance.commit import CommitConflictError
@@ -24,7 +25,7 @@ from commitlog.model.limits import FRAGMENT_REUSE_SINCE
 from commitlog.model.records import Outcome, Status
 from tests.conformance.lance_history import assert_same_version
 from tests.operations_world import T, column_file, manifest, opened, three_fragments
-from tests.service import Service, rows
+from tests.service import Service, rows, service
 
 Change = Callable[[Service], None]
 READ = 5
@@ -139,6 +140,43 @@ def test_verdicts_and_manifests_are_lances(running: Service, case: str) -> None:
     for predicate in ("name = 'new'", "name = 'a'", "id = 5", "id = 105", "id = 11"):
         assert found(dataset, predicate) == found(dataset, predicate, use_scalar_index=False)
     dataset.validate()  # type: ignore[no-untyped-call]
+
+
+def test_details_in_a_file_of_their_own_are_read(tmp_path: Path) -> None:
+    count = 4_000_000
+    schema = pa.schema([("a", pa.int8()), ("b", pa.int8())])
+    with service(tmp_path) as made:
+        made.client.create_table(T, schema)
+        column = pa.array([*range(100)] * (count // 100), pa.int8())
+        parts = pa.table([column, column], schema=schema)
+        for start in range(0, count, count // 4):
+            made.client.append(T, parts.slice(start, count // 4))
+        made.client.open(T).create_scalar_index("a", "BITMAP", name="by_a")
+        made.client.delete(T, "b % 2 = 0")
+        dataset = opened(made)
+        index = dataset.create_index_uncommitted(
+            "b", "BITMAP", name="by_b", fragment_ids=[0, 1, 2, 3]
+        )
+        made.client.open(T).optimize.compact_files(
+            target_rows_per_fragment=count, defer_index_remap=True
+        )
+        [details] = made.location(T).rglob("details.binpb")
+        assert details.stat().st_size > 200_000
+        transaction = lance.Transaction(
+            dataset.version, LanceOperation.CreateIndex([index], []), str(uuid.uuid4())
+        )
+        copy = f"{made.location(T)}-copy"
+        shutil.copytree(made.location(T), copy)
+        lance.LanceDataset.commit(copy, transaction)
+        outcome = made.client.submit(T, transaction).result()
+        assert outcome.status is Status.COMMITTED, outcome.message
+        assert [seen.path for seen in outcome.observed if seen.path.endswith(".binpb")] == [
+            str(details.relative_to(made.location(T)))
+        ]
+        path = Path(copy) / "_versions" / manifest_name(outcome.version)
+        ours, _ = manifest(made, outcome.version)
+        assert_same_version(ours, decode_manifest(path.read_bytes())[0])
+        assert opened(made).count_rows("b = 7") == count // 100
 
 
 def test_an_index_that_needs_addresses_is_made_again(running: Service) -> None:

@@ -9,33 +9,25 @@ from commitlog.core.asking import Asking, Finding, Verdict
 from commitlog.core.decisions import Refused
 from commitlog.core.grid import first_conflict
 from commitlog.core.history import History, Touched
-from commitlog.core.index_reuse import reuse_groups, reused_fragments
+from commitlog.core.index_reuse import groups_in
 from commitlog.core.indices import FRAGMENT_REUSE_INDEX
 from commitlog.core.overlay_rows import coverage
 from commitlog.lancepb.table_pb2 import (
     DataOverlayFile,
     FragmentReuseIndexDetails,
     IndexMetadata,
-    IndexSection,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 
-def section(details: FragmentReuseIndexDetails | bytes) -> bytes:
-    """Return an index section with a fragment reuse index of these details."""
-    index = IndexMetadata(name=FRAGMENT_REUSE_INDEX)
-    encoded = details if isinstance(details, bytes) else details.SerializeToString()
-    index.index_details.value = encoded
-    return IndexSection(indices=[IndexMetadata(name="other"), index]).SerializeToString()
-
-
-def details(*groups: tuple[int, ...]) -> FragmentReuseIndexDetails:
-    made = FragmentReuseIndexDetails()
+def content(*groups: tuple[int, ...]) -> bytes:
+    """Return what a fragment reuse index says of these groups of replaced fragments."""
+    made = FragmentReuseIndexDetails.InlineContent()
     for group in groups:
-        replaced = made.inline.legacy_versions.add().groups.add()
+        replaced = made.legacy_versions.add().groups.add()
         for fragment_id in group:
             replaced.old_fragments.add(id=fragment_id)
-    return made
+    return made.SerializeToString()
 
 
 def new_index(*fragment_ids: int, name: str = "i", kind: str = "BTree") -> IndexMetadata:
@@ -45,49 +37,46 @@ def new_index(*fragment_ids: int, name: str = "i", kind: str = "BTree") -> Index
     return made
 
 
-def finding(*indices: IndexMetadata, reused: BitMap | None) -> Finding | None:
+def finding(*indices: IndexMetadata, reused: tuple[int, ...]) -> Finding | None:
     """Return what becomes of indices behind a Rewrite of the fragments 0 and 1."""
     history = History(1)
     history.record("r", Touched("Rewrite", (("Rewrite.old", 0), ("Rewrite.old", 1))))
     message = Transaction(read_version=1)
     message.create_index.new_indices.extend(indices)
-    return first_conflict(Asking("CreateIndex", message, reused=reused), history, 1)
+    return first_conflict(Asking("CreateIndex", message, reused=[reused]), history, 1)
 
 
-def test_groups_are_read_from_inline_details() -> None:
-    assert reuse_groups(section(details((0, 1), (4,)))) == (frozenset({0, 1}), frozenset({4}))
-    assert reused_fragments(section(details((0, 1), (4,)))) == BitMap([0, 1, 4])
-    assert reused_fragments(None) == BitMap()
+def test_groups_are_read_as_they_were_replaced_together() -> None:
+    assert groups_in(content((0, 1), (4,))) == (frozenset({0, 1}), frozenset({4}))
+    assert groups_in(b"") == ()
 
 
-def test_of_other_details_nothing_is_known() -> None:
-    external = FragmentReuseIndexDetails()
-    external.external.path = "details.binpb"
-    tagged = FragmentReuseIndexDetails()
-    tagged.inline.transitions.add().sources.add(id=0)
-    for unknown in (external, tagged, b"\xff\xff"):
-        assert reused_fragments(section(unknown)) == BitMap()
+def test_of_other_contents_nothing_is_known() -> None:
+    tagged = FragmentReuseIndexDetails.InlineContent()
+    tagged.transitions.add().sources.add(id=0)
+    for unknown in (tagged.SerializeToString(), b"\xff\xff"):
+        assert groups_in(unknown) == ()
 
 
 @pytest.mark.parametrize(
     ("indices", "reused", "verdict"),
     [
-        ([new_index(0, 1)], BitMap([0, 1]), None),
-        ([new_index(0, 1)], BitMap([0]), Verdict.RETRYABLE),
-        ([new_index(0, 1)], None, Verdict.RETRYABLE),
-        ([new_index(2)], None, None),
-        ([new_index(0, kind="NGram")], BitMap([0, 1]), Verdict.RETRYABLE),
-        ([new_index(2, kind="NGram"), new_index(0)], BitMap([0, 1]), None),
-        ([new_index(0), IndexMetadata(name="unknown")], BitMap([0, 1]), Verdict.RETRYABLE),
+        ([new_index(0, 1)], (0, 1), None),
+        ([new_index(0, 1)], (0,), Verdict.RETRYABLE),
+        ([new_index(0, 1)], (), Verdict.RETRYABLE),
+        ([new_index(2)], (), None),
+        ([new_index(0, kind="NGram")], (0, 1), Verdict.RETRYABLE),
+        ([new_index(2, kind="NGram"), new_index(0)], (0, 1), None),
+        ([new_index(0), IndexMetadata(name="unknown")], (0, 1), Verdict.RETRYABLE),
         (
             [new_index(0), new_index(5, name=FRAGMENT_REUSE_INDEX)],
-            BitMap([0, 1]),
+            (0, 1),
             Verdict.INCOMPATIBLE,
         ),
     ],
 )
 def test_what_is_known_to_be_reused_may_be_covered(
-    indices: list[IndexMetadata], reused: BitMap | None, verdict: Verdict | None
+    indices: list[IndexMetadata], reused: tuple[int, ...], verdict: Verdict | None
 ) -> None:
     found = finding(*indices, reused=reused)
     assert (found.verdict if found else None) == verdict
