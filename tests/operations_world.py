@@ -21,6 +21,7 @@ from commitlog.core.manifest import ManifestState
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code, Outcome, Status
+from consumers.verify import Options, verify
 from tests.service import SCHEMA, Service, rows, service
 
 T = "ns$t"
@@ -103,6 +104,14 @@ def column_file(dataset: lance.LanceDataset, values: list[Any], column: int = 1)
     with LanceFileWriter(str(path), schema, version=f"{major}.{minor}") as writer:
         writer.write_batch(pa.table([values], schema=schema))
     return DataFile(name, [column], [0], major, minor, path.stat().st_size)
+
+
+def decided_again_alike(running: Service) -> None:
+    """Decide the whole log again by the leader's own code; nothing may differ."""
+    verdict = verify(running.log, 0, Options(root=running.root))
+    assert verdict.problems == []
+    assert verdict.decided_again == verdict.outcomes
+    assert verdict.not_decided_again == 0
 
 
 def manifest(running: Service, version: int) -> tuple[ManifestState, Transaction]:

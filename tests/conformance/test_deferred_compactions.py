@@ -24,7 +24,14 @@ from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.model.limits import FRAGMENT_REUSE_SINCE
 from commitlog.model.records import Outcome, Status
 from tests.conformance.lance_history import assert_same_version
-from tests.operations_world import T, column_file, manifest, opened, three_fragments
+from tests.operations_world import (
+    T,
+    column_file,
+    decided_again_alike,
+    manifest,
+    opened,
+    three_fragments,
+)
 from tests.service import Service, rows, service
 
 Change = Callable[[Service], None]
@@ -44,6 +51,7 @@ def running(tmp_path: Path) -> Iterator[Service]:
     with three_fragments(tmp_path, stable_row_ids=False) as made:
         made.client.open(T).create_scalar_index("id", "BTREE", name="by_id")
         yield made
+        decided_again_alike(made)
 
 
 def new_index(
@@ -177,6 +185,7 @@ def test_details_in_a_file_of_their_own_are_read(tmp_path: Path) -> None:
         ours, _ = manifest(made, outcome.version)
         assert_same_version(ours, decode_manifest(path.read_bytes())[0])
         assert opened(made).count_rows("b = 7") == count // 100
+        decided_again_alike(made)
 
 
 def test_an_index_that_needs_addresses_is_made_again(running: Service) -> None:

@@ -19,7 +19,14 @@ from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
 from commitlog.client.rows import Prepared, prepare_delete, prepare_update
 from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE
 from commitlog.model.records import Outcome, Status
-from tests.operations_world import T, column_file, manifest, opened, three_fragments
+from tests.operations_world import (
+    T,
+    column_file,
+    decided_again_alike,
+    manifest,
+    opened,
+    three_fragments,
+)
 from tests.service import Service
 
 HEAD = 4
@@ -36,6 +43,7 @@ def overlays(monkeypatch: pytest.MonkeyPatch) -> None:
 def running(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
     with three_fragments(tmp_path / "log", stable_row_ids=request.param) as made:
         yield made
+        decided_again_alike(made)
 
 
 @pytest.fixture
