@@ -6,12 +6,10 @@ those that were copied are removed again.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 from commitlog.adapters.builds import Build, BuildRefused, Built
-from commitlog.adapters.storage import local_path, store_for
+from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -69,7 +67,7 @@ def _copy_all(location: str, target: str, wanted: list[Original]) -> str:
             root = original.root or location
             for path in _paths(root, original):
                 copied.append(path)
-                _copy(root, target, path)
+                store_for(target).take(path, store_for(root))
     except BaseException as error:
         to = store_for(target)
         for path in copied:
@@ -86,13 +84,3 @@ def _paths(root: str, original: Original) -> Iterator[str]:
         return
     for name in store_for(root).names(original.path):
         yield f"{original.path}/{name}"
-
-
-def _copy(root: str, target: str, path: str) -> None:
-    source, to = local_path(root), local_path(target)
-    if source is None or to is None:
-        store_for(target).write(path, store_for(root).read(path))
-        return
-    # Data files may be larger than memory.
-    Path(to / path).parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source / path, to / path)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from commitlog.errors import InvalidTransaction, UnsupportedFormat
 if TYPE_CHECKING:
     from commitlog.adapters.storage_remote import RemoteStore
 
+CHUNK_BYTES = 8 * 1024 * 1024
 _counter = itertools.count()
 
 
@@ -172,6 +174,29 @@ class LocalStore:
             below = os.path.relpath(folder, self._root)
             for name in names:
                 yield name if below == "." else f"{below}/{name}"
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """Yield a file's bytes, some at a time; raise FileNotFoundError."""
+        with open(self._resolve(path), "rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+
+    def take(self, path: str, source: LocalStore | RemoteStore) -> None:
+        """Put a file of another store's under the same path, whatever its size."""
+        full = self._resolve(path)
+        temporary = f"{full}.tmp-{os.getpid()}-{next(_counter)}"
+        os.makedirs(os.path.dirname(full), exist_ok=True)
+        try:
+            if isinstance(source, LocalStore):
+                shutil.copyfile(source._resolve(path), temporary)
+            else:
+                with open(temporary, "xb") as file:
+                    file.writelines(source.chunks(path))
+            os.replace(temporary, full)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
 
     def _temporary(self, full: str, data: bytes) -> str:
         temporary = f"{full}.tmp-{os.getpid()}-{next(_counter)}"

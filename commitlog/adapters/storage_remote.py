@@ -13,11 +13,14 @@ the put. A store that refuses the header is noticed; one that ignores it has to 
 
 from __future__ import annotations
 
+import logging
 import os
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+from commitlog.adapters.storage import CHUNK_BYTES, LocalStore
 from commitlog.adapters.storage_options import storage_options
 from commitlog.errors import InvalidSettings, InvalidTransaction, UnsupportedFormat
 
@@ -40,6 +43,9 @@ _REFUSED = "501 Not Implemented"
 """How a store answers a header that it doesn't know."""
 _WITHOUT_CONDITIONS: set[tuple[str, str]] = set()
 """Buckets, and where they are, that refused a conditional put: asking again takes its time."""
+
+
+logger = logging.getLogger(__name__)
 
 
 class _SortedOut(NamedTuple):
@@ -84,16 +90,21 @@ class RemoteStore:
         endpoint = next((v for k, v in given.config.items() if k.endswith("endpoint")), "")
         endpoint = endpoint or os.environ.get("AWS_ENDPOINT", "")
         endpoint = endpoint or os.environ.get("AWS_ENDPOINT_URL", "")
-        self._bucket = "/".join(location.split("/", 3)[:3]), endpoint
+        scheme, _, bucket, *prefix = location.split("/", 3)
+        self._bucket = f"{scheme}//{bucket}", endpoint
+        self._prefix = "".join(prefix).strip("/")
         self._exists: type[Exception] = AlreadyExistsError
         self._failed: type[Exception] = BaseError
         # A server of one's own may speak plain HTTP; whoever names one means it.
         options: Any = {**_TIMEOUT, "allow_http": "true", **given.client}
         config: Any = given.config
+
+        def opened(uri: str) -> Any:
+            return from_url(uri, config=config, client_options=options, retry_config=given.retry)
+
+        self._opened = opened
         try:
-            self._store: Any = from_url(
-                location, config=config, client_options=options, retry_config=given.retry
-            )
+            self._store: Any = opened(location)
         except UnknownConfigurationKeyError as error:
             name = next((name for name in config if f"'{name}'" in str(error)), "")
             raise InvalidSettings(
@@ -173,6 +184,35 @@ class RemoteStore:
             for group in self._objects.list(self._store):
                 for one in group:
                     yield one["path"]
+
+    def chunks(self, path: str) -> Iterator[bytes]:
+        """Yield an object's bytes, some at a time; raise FileNotFoundError."""
+        with self._errors():
+            found = self._objects.get(self._store, _confined(path))
+            for chunk in found.stream(min_chunk_size=CHUNK_BYTES):
+                yield bytes(chunk)
+
+    def take(self, path: str, source: LocalStore | RemoteStore) -> None:
+        """Put a file of another store's under the same path, whatever its size.
+
+        Within one bucket the store copies it by itself, if it can (`CopyObject`).
+        """
+        if isinstance(source, RemoteStore) and source._bucket == self._bucket:
+            names = (f"{store._prefix}/{_confined(path)}".lstrip("/") for store in (source, self))
+            try:
+                with self._errors():
+                    self._objects.copy(self._opened(self._bucket[0]), *names)
+                return
+            except FileNotFoundError:
+                raise
+            except OSError as error:
+                logger.info("%s is copied through this process: %s", path, error)
+        # By way of a file: obstore cannot read one object while it writes another.
+        with tempfile.TemporaryFile() as file:
+            file.writelines(source.chunks(path))
+            file.seek(0)
+            with self._errors():
+                self._objects.put(self._store, _confined(path), file)
 
     def _put_if_absent(self, path: str, data: bytes) -> bool:
         put = self._objects.put

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import lance
 import pytest
@@ -10,6 +12,7 @@ from lance import LanceOperation
 
 from commitlog import CommitLog
 from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.client.rows import prepare_delete
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -18,7 +21,7 @@ from tests.object_store import log_over_objects, s3_server
 from tests.service import SCHEMA, ids_of, rows
 
 pytest.importorskip("moto", reason="moto is not installed")
-pytest.importorskip("obstore", reason="obstore is not installed")
+BaseError = pytest.importorskip("obstore.exceptions", reason="obstore is not installed").BaseError
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 T = "ns$t"
@@ -79,13 +82,41 @@ def test_deletes_are_rebased_and_versions_restored(client: CommitLog, location: 
 
 @pytest.mark.parametrize("is_shallow", [True, False], ids=["shallow", "deep"])
 def test_clones_are_made_within_the_store(
-    client: CommitLog, location: str, is_shallow: bool
+    client: CommitLog, location: str, is_shallow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The store copies what lies in one bucket; nothing of it comes through this process.
+    monkeypatch.setattr(RemoteStore, "chunks", lambda *_: pytest.fail("read"))
     name = f"ns$clone_{is_shallow}"
     clone = LanceOperation.Clone(is_shallow, None, 2, location, None)
     committed(client.submit(name, clone).result())
     committed(client.append(name, rows(50)))
     assert ids_of(lance.dataset(client.table(name).location)) == [0, 1, 2, 3, 50]
+
+
+def test_files_of_any_size_are_taken_from_other_stores(
+    client: CommitLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = os.urandom(1 << 20) * 21
+    (tmp_path / "here" / "data").mkdir(parents=True)
+    (tmp_path / "here" / "data" / "f").write_bytes(data)
+    here, far = store_for(str(tmp_path / "here")), store_for("s3://bucket/taken")
+    back = store_for(str(tmp_path / "back"))
+    assert len(list(here.chunks("data/f"))) == 3
+    far.take("data/f", here)
+    back.take("data/f", far)
+    assert (tmp_path / "back" / "data" / "f").read_bytes() == data
+    assert [p.name for p in (tmp_path / "back" / "data").iterdir()] == ["f"]
+    # A store that can't copy by itself: too large for it, or never heard of it.
+    again = store_for("s3://bucket/again")
+    with monkeypatch.context() as patch:
+        patch.setattr("obstore.copy", lambda *_: (_ for _ in ()).throw(BaseError("501")))
+        again.take("data/f", far)
+    assert again.size("data/f") == len(data)
+    for target in (again, back):
+        with pytest.raises(FileNotFoundError):
+            target.take("data/none", far)
+    assert again.size("data/none") == -1
+    assert [p.name for p in (tmp_path / "back" / "data").iterdir()] == ["f"]
 
 
 def test_a_version_that_is_there_is_never_put_again(client: CommitLog, location: str) -> None:
