@@ -9,10 +9,12 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commitlog.adapters.storage import local_path, store_for
+from commitlog.adapters.storage_options import read_storage_file
 from commitlog.errors import CommitLogError
 from consumers.broker import BrokerError, find_java
 from consumers.broker.jars import cache_root
@@ -27,6 +29,10 @@ PYTHON_MINIMUM = (3, 11)
 DISK_FREE_MINIMUM = 1024**3
 CONNECT_SECONDS = 10.0
 PROBE = "_commitlog/probe"
+STORE_ADVICE = (
+    "the leader must be able to write there; for a store that ignores If-None-Match, set the"
+    " option conditional_put, or AWS_CONDITIONAL_PUT, to disabled for everything that writes there"
+)
 
 
 def doctor(config: Config) -> Iterator[Check]:
@@ -37,6 +43,7 @@ def doctor(config: Config) -> Iterator[Check]:
     yield _jars()
     if config.root is not None:
         yield _disk("disk", config.root)
+    yield from _stores(config)
     yield from _cluster(config)
 
 
@@ -95,6 +102,13 @@ def _disk(name: str, path: Path) -> Check:
     return Check(name, Level.OK, found)
 
 
+def _stores(config: Config) -> Iterator[Check]:
+    """Try each store of the storage file."""
+    for prefix in read_storage_file(config.storage_file).stores.by_prefix:
+        if prefix:
+            yield finding("store", partial(_probe, prefix), STORE_ADVICE)
+
+
 def _cluster(config: Config) -> Iterator[Check]:
     from commitlog.adapters.kafka import KafkaLog
 
@@ -128,19 +142,11 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
     yield finding("topics", settings, "correct the topic's settings; no leader starts before")
     yield _durability(config)
     if genesis.tables_root:
-        yield finding("storage", lambda: _probe(genesis.tables_root), _storage_advice(genesis))
+        yield finding("storage", lambda: _probe(genesis.tables_root), STORE_ADVICE)
         folder = local_path(genesis.tables_root)
         if folder is not None and (config.root is None or config.root not in folder.parents):
             yield _disk("tables disk", folder)
     yield from _service(log, config)
-
-
-def _storage_advice(genesis: object) -> str:
-    del genesis
-    return (
-        "the leader must be able to write there; for a store that ignores If-None-Match, set "
-        "AWS_CONDITIONAL_PUT=disabled for everything that writes there"
-    )
 
 
 def _durability(config: Config) -> Check:

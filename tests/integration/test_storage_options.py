@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,6 +110,14 @@ def test_a_table_lives_in_a_store_of_its_own(far: Far) -> None:
         *("--contents", "--json"),
     )
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_doctor_tries_each_store(far: Far) -> None:
+    found = run(
+        *("doctor", "--root", str(far.running.root), "--storage-file", str(far.file), "--json")
+    )
+    stores = [check for check in json.loads(found.stdout) if check["name"] == "store"]
+    assert [(check["level"], KNOWN in str(check)) for check in stores] == [("ok", True)]
 
 
 def test_what_the_leader_cannot_reach_is_not_made(far: Far) -> None:
