@@ -8,8 +8,9 @@ further kind of operation among the missed ones a check pays the same once more.
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,7 +30,7 @@ FRAGMENTS = (1, 10, 100, 1_000, 10_000, 100_000)
 BASE_MISSED, BASE_FRAGMENTS = 100, 1_000
 OWN = 2**31
 """The fragments that the asking operations touch: nobody else touches these."""
-_TRIES, _TRY_SECONDS = 5, 0.02
+_ROUNDS, _TRY_SECONDS = 10, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,20 @@ def run(
     is_timed: bool = True,
 ) -> dict[str, Any]:
     """Measure both curves; the ratios are the largest cost of a curve to its smallest."""
-    curves: dict[str, list[Point]] = {}
+    checks: list[_Check] = []
     for count in missed:
         report(f"{count} missed versions")
         history = _missed(count, BASE_FRAGMENTS)
-        at = (count, BASE_FRAGMENTS)
-        _measure(curves, "missed versions", history, at, is_timed=is_timed)
+        checks.extend(_checks("missed versions", history, count, BASE_FRAGMENTS))
     for count in fragments:
         report(f"{count} fragments")
         history = _missed(BASE_MISSED, count)
-        _measure(curves, "fragments", history, (BASE_MISSED, count), is_timed=is_timed)
+        checks.extend(_checks("fragments", history, BASE_MISSED, count))
+    if is_timed:
+        _time(checks, report)
+    curves: dict[str, list[Point]] = {}
+    for check in checks:
+        curves.setdefault(check.curve, []).append(check.point())
     return {
         "points": [asdict(point) for points in curves.values() for point in points],
         "ratios": [
@@ -80,37 +85,58 @@ def _ratio(costs: Sequence[float]) -> float:
     return max(costs) / max(min(costs), 1e-9)
 
 
-def _measure(
-    curves: dict[str, list[Point]],
-    curve: str,
-    history: History,
-    at: tuple[int, int],
-    *,
-    is_timed: bool,
-) -> None:
-    missed = at[0]
+@dataclass(slots=True)
+class _Check:
+    """One check on one history."""
+
+    curve: str
+    asking: Asking
+    history: History
+    missed: int
+    fragments: int
+    steps: int
+    repeats: int = 1
+    seconds: float = float("inf")
+
+    def run(self) -> float:
+        """Return the CPU time of one check, of as many as a try needs to last."""
+        after = self.history.head - self.missed
+        while True:
+            started = time.process_time()
+            for _ in range(self.repeats):
+                first_conflict(self.asking, self.history, after)
+            spent = time.process_time() - started
+            if spent >= _TRY_SECONDS:
+                return spent / self.repeats
+            self.repeats *= 2
+
+    def point(self) -> Point:
+        microseconds = 0.0 if self.seconds == float("inf") else self.seconds * 1e6
+        return Point(self.asking.kind, self.missed, self.fragments, self.steps, microseconds)
+
+
+def _checks(curve: str, history: History, missed: int, fragments: int) -> Iterator[_Check]:
     for asking in _askers():
         before = history.steps
         assert first_conflict(asking, history, history.head - missed) is None
         steps = history.steps - before
-        microseconds = _time(asking, history, missed) if is_timed else 0.0
-        point = Point(asking.kind, *at, steps, microseconds)
-        curves.setdefault(f"{asking.kind} by {curve}", []).append(point)
+        yield _Check(f"{asking.kind} by {curve}", asking, history, missed, fragments, steps)
 
 
-def _time(asking: Asking, history: History, missed: int) -> float:
-    after, best, repeats = history.head - missed, float("inf"), 1
-    for _ in range(_TRIES):
-        while True:
-            started = time.process_time()
-            for _ in range(repeats):
-                first_conflict(asking, history, after)
-            spent = time.process_time() - started
-            if spent >= _TRY_SECONDS:
-                break
-            repeats *= 2
-        best = min(best, spent / repeats)
-    return best * 1e6
+def _time(checks: Sequence[_Check], report: Callable[[str], None]) -> None:
+    """Take the best of several rounds, each over all points: a machine's speed changes.
+
+    Without garbage collection, whose time is that of whatever else the process holds.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        for number in range(_ROUNDS):
+            report(f"round {number + 1} of {_ROUNDS}")
+            for check in checks:
+                check.seconds = min(check.seconds, check.run())
+    finally:
+        gc.enable()
 
 
 def _askers() -> list[Asking]:
