@@ -20,6 +20,7 @@ from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata
 from commitlog.model.limits import FRAGMENT_REUSE_SINCE
 
 NGRAM_DETAILS = "NGramIndexDetails"
+UUID_BYTES = 16
 Groups = tuple[frozenset[int], ...]
 """Fragments that were replaced together."""
 
@@ -51,10 +52,11 @@ def _groups(draft: Draft, view: View, index: IndexMetadata) -> Groups:
         return groups_in(details.inline.SerializeToString(deterministic=True))
     # Large ones lie in a file of their own.
     file = details.external
-    base_id = index.base_id if index.HasField("base_id") else None
-    path = f"_indices/{_uuid(index)}/{file.path}"
-    found = draft.want(BytesWanted(location_of(view, base_id), path))
-    data = (found.data or b"")[file.offset :]
+    location = location_of(view, index.base_id if index.HasField("base_id") else None)
+    if not location or len(index.uuid.uuid) != UUID_BYTES or "/" in file.path:
+        return ()
+    path = f"_indices/{UUID(bytes=index.uuid.uuid)}/{file.path}"
+    data = (draft.want(BytesWanted(location, path)).data or b"")[file.offset :]
     return groups_in(data[: file.size] if file.size else data)
 
 
@@ -66,10 +68,6 @@ def groups_in(content: bytes) -> Groups:
     except DecodeError:
         return ()
     return tuple(frozenset(f.id for f in g.old_fragments) for v in versions for g in v.groups)
-
-
-def _uuid(index: IndexMetadata) -> str:
-    return str(UUID(bytes=index.uuid.uuid))
 
 
 def is_mixed(indices: list[IndexMetadata]) -> bool:

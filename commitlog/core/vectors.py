@@ -16,12 +16,12 @@ def place_of(view: View, path: str) -> VectorWanted:
 
 
 def location_of(view: View, base_id: int | None) -> str:
-    """Return where files of a base lie; of none, the table's own."""
+    """Return where files of a base lie; of none, the table's own; empty: there is no such base."""
     if base_id is None:
         return view.table.location
     assert view.state is not None
     bases = view.state.header.message.base_paths
-    return next(base.path for base in bases if base.id == base_id)
+    return next((base.path for base in bases if base.id == base_id), "")
 
 
 def vector_in(view: View, path: str, found: Found) -> BitMap:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 from pyroaring import BitMap
 
@@ -9,15 +12,18 @@ from commitlog.core.asking import Asking, Finding, Verdict
 from commitlog.core.decisions import Refused
 from commitlog.core.grid import first_conflict
 from commitlog.core.history import History, Touched
-from commitlog.core.index_reuse import groups_in
+from commitlog.core.index_reuse import groups_in, reused_since
 from commitlog.core.indices import FRAGMENT_REUSE_INDEX
 from commitlog.core.overlay_rows import coverage
 from commitlog.lancepb.table_pb2 import (
     DataOverlayFile,
     FragmentReuseIndexDetails,
     IndexMetadata,
+    IndexSection,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import FRAGMENT_REUSE_SINCE, Rules
+from tests.core_world import World
 
 
 def content(*groups: tuple[int, ...]) -> bytes:
@@ -90,3 +96,24 @@ def test_an_overlays_coverage_is_read_in_both_forms() -> None:
     shared.shared_offset_bitmap = b"no bitmap"
     with pytest.raises(Refused, match="not a Roaring bitmap"):
         coverage([shared])
+
+
+@pytest.mark.parametrize("wrong", ["path", "uuid", "base"])
+def test_details_that_lie_nowhere_are_not_looked_for(wrong: str) -> None:
+    world = World(rules=Rules(protocol=FRAGMENT_REUSE_SINCE))
+    world.create()
+    state = world.machine.tables["t",].manifest
+    assert state is not None
+    world.machine.tables["t",].history.record("r", Touched("Rewrite", (("Rewrite.old", 0),)))
+    index = IndexMetadata(name=FRAGMENT_REUSE_INDEX)
+    index.uuid.uuid = b"u" * (3 if wrong == "uuid" else 16)
+    if wrong == "base":
+        index.base_id = 7
+    details = FragmentReuseIndexDetails()
+    details.external.path = "../../data/large" if wrong == "path" else "details.binpb"
+    index.index_details.value = details.SerializeToString()
+    state.index_section = IndexSection(indices=[index]).SerializeToString()
+    table = world.machine.tables["t",]
+    view = SimpleNamespace(table=table, state=state)
+    draft = SimpleNamespace(rules=world.rules, want=lambda _: pytest.fail("looked for"))
+    assert reused_since(cast(Any, draft), cast(Any, view), 1) == ()
