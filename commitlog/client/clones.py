@@ -18,6 +18,7 @@ from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.core.branch_names import branch_home, branch_location, branch_name_problem
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import BRANCHES_SINCE
 from commitlog.model.operations import DeclareTable, LanceCommit, Operation
 from commitlog.model.table import TableId, parse_table_id
 
@@ -69,9 +70,11 @@ def _clone(log: CommitLog, table: TableId, request: LanceRequest) -> tuple[Opera
         incarnation = log.describe(table, fresh=True).incarnation
     except NoSuchTable:
         incarnation = str(uuid4())
-        location = _branch_location(parsed.clone) or catalogue.default_location(
-            log.runtime().genesis, table, incarnation
-        )
+        location = _branch_location(parsed.clone)
+        if location:
+            _check_protocol(log, table)
+        else:
+            location = catalogue.default_location(log.runtime().genesis, table, incarnation)
         declared = (DeclareTable(table, incarnation, location),)
     clone = LanceCommit(
         table=table,
@@ -97,6 +100,19 @@ def _branch_location(clone: Transaction.Clone) -> str:
         )
     home = branch_home(clone.ref_path.rstrip("/"), clone.ref_name)
     return branch_location(home, clone.branch_name)
+
+
+def _check_protocol(log: CommitLog, table: TableId) -> None:
+    """Refuse a branch while the log goes on by a protocol that knows none."""
+    runtime = log.runtime()
+    rules = runtime.request(runtime.domains.partition(table), "status").get("rules", {})
+    protocol = rules.get("protocol", BRANCHES_SINCE)
+    if protocol < BRANCHES_SINCE:
+        raise InvalidTransaction(
+            f"the log {runtime.log.name} goes on by protocol {protocol}, which has no branches",
+            field="branch_name",
+            advice="Run `commitlog rules --upgrade` once all programs that follow it are new",
+        )
 
 
 def _message(request: LanceRequest) -> bytes:

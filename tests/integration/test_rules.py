@@ -9,7 +9,7 @@ import pytest
 from lance import LanceOperation
 
 from commitlog.adapters import log_start
-from commitlog.errors import TransactionRejected
+from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import Code, Status
 from consumers.rules import in_force, put_in_force
@@ -57,9 +57,13 @@ def test_a_log_of_an_older_protocol_is_raised(
         world.client.create_table(T, SCHEMA)
         world.client.merge_insert(T, rows(1, 2), "id").raise_for_conflict()
         assert in_force(world.client) == [Rules(1)]
+        clone = LanceOperation.Clone(True, None, 2, str(world.location(T)), "dev")
+        with pytest.raises(InvalidTransaction, match="protocol 1.*commitlog rules --upgrade"):
+            world.client.submit("ns$branch", clone)
         put_in_force(world.client, lambda now: replace(now, protocol=PROTOCOL_SUPPORTED))
         assert in_force(world.client) == [Rules(PROTOCOL_SUPPORTED)]
         world.client.merge_insert(T, rows(2, 3), "id").raise_for_conflict()
         assert world.client.open(T).count_rows() == 3
+        assert world.client.submit("ns$branch", clone).result().status is Status.COMMITTED
     finally:
         world.close()
