@@ -12,7 +12,7 @@ from collections.abc import Callable
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.core.machine import Machine
 from commitlog.core.replica import Decided, Replica
-from commitlog.errors import CorruptLog, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import Answered, Genesis, Outcome, Submitted
 from commitlog.ports import Log, Reader
 from consumers.events import Event
@@ -130,10 +130,23 @@ class Follower:
             for submitted in self.transactions.poll(timeout_seconds=0.1):
                 self.replica.receive_submitted(submitted)
             if self._clock() > deadline:
-                raise CorruptLog(
-                    f"an outcome answers the transaction at offset {needed}, which the "
-                    "transactions topic doesn't have: it may have lost its tail"
-                )
+                raise self._why_missing(needed)
+
+    def _why_missing(self, needed: int) -> CommitLogError:
+        """Return what it means that a transaction with an outcome doesn't come.
+
+        A reader that is cut off reads nothing either, so the log itself is asked where it ends.
+        """
+        end = self.transactions.end_offset()
+        if end > needed:
+            return Unavailable(
+                f"the transaction at offset {needed}, of {end}, was not read within"
+                f" {TRANSACTION_WAIT_SECONDS:.0f} s"
+            )
+        return CorruptLog(
+            f"an outcome answers the transaction at offset {needed}, and the transactions topic"
+            f" ends at {end}: it lost its tail. Run `commitlog verify`"
+        )
 
     def _apply(self, decided: Decided, record: bytes) -> Event:
         changes = self.machine.apply(

@@ -1,0 +1,63 @@
+"""What a follower makes of a transaction that an outcome answers and that doesn't come."""
+
+from __future__ import annotations
+
+from itertools import count
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from commitlog.errors import CorruptLog, Unavailable
+from consumers.follower import Follower
+from tests.core_world import GENESIS
+
+NEEDED = 268
+
+
+class Silent:
+    """A reader of a topic that gives nothing, be it for want of a connection."""
+
+    def __init__(self, end: int | None = None) -> None:
+        """Take where the topic ends; None: nobody answers."""
+        self._end = end
+
+    def poll(self, **_: Any) -> list[Any]:
+        """Return nothing."""
+        return []
+
+    def end_offset(self, timeout_seconds: float = 10) -> int:
+        """Say where it ends."""
+        if self._end is None:
+            raise Unavailable("nobody answers")
+        return self._end
+
+
+def waits(end: int | None) -> None:
+    """Wait for a transaction until there is no more patience."""
+    seconds = count(step=5.0)
+    log = SimpleNamespace(
+        read_transactions=lambda *_: Silent(end), read_outcomes=lambda *_, **__: Silent(0)
+    )
+    replica = SimpleNamespace(
+        transactions_position=NEEDED, outcomes_position=0, waiting_for=NEEDED, drain=list
+    )
+    follower = Follower(
+        cast(Any, log), GENESIS, cast(Any, None), cast(Any, replica), clock=lambda: next(seconds)
+    )
+    follower.step(0)
+
+
+def test_a_log_that_cannot_be_reached_is_no_damaged_log() -> None:
+    with pytest.raises(Unavailable, match="nobody answers"):
+        waits(None)
+
+
+def test_a_log_that_is_slow_is_no_damaged_log() -> None:
+    with pytest.raises(Unavailable, match=f"{NEEDED}.*was not read within"):
+        waits(NEEDED + 1)
+
+
+def test_a_log_that_ends_before_it_lost_its_tail() -> None:
+    with pytest.raises(CorruptLog, match=f"{NEEDED}.*ends at {NEEDED}"):
+        waits(NEEDED)
