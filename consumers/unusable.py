@@ -59,7 +59,7 @@ def why_unreachable(location: str) -> str:
     try:
         store_for(location).size(PROBED)
     except (CommitLogError, ValueError, OSError) as error:
-        return f"{str(error).splitlines()[0]}."
+        return f"{str(error).partition(chr(10))[0] or type(error).__name__}."
     return ""
 
 

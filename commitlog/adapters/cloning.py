@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commitlog.adapters.builds import Build, BuildRefused, Built
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -62,14 +62,15 @@ def _source(task: Build) -> ManifestState:
 def _copy_all(location: str, target: str, wanted: list[Original]) -> str:
     """Copy all or nothing; return a file that is missing, if one is."""
     copied: list[str] = []
+    to = store_for(target)
+    sources = {root: store_for(root) for root in {one.root or location for one in wanted}}
     try:
         for original in wanted:
-            root = original.root or location
-            for path in _paths(root, original):
+            source = sources[original.root or location]
+            for path in _paths(source, original):
                 copied.append(path)
-                store_for(target).take(path, store_for(root))
+                to.take(path, source)
     except BaseException as error:
-        to = store_for(target)
         for path in copied:
             to.delete(path)
         if isinstance(error, FileNotFoundError):
@@ -78,9 +79,9 @@ def _copy_all(location: str, target: str, wanted: list[Original]) -> str:
     return ""
 
 
-def _paths(root: str, original: Original) -> Iterator[str]:
+def _paths(source: ObjectStore, original: Original) -> Iterator[str]:
     if not original.is_folder:
         yield original.path
         return
-    for name in store_for(root).names(original.path):
+    for name in source.names(original.path):
         yield f"{original.path}/{name}"

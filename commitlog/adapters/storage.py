@@ -83,6 +83,11 @@ def store_for(location: str) -> LocalStore | RemoteStore:
     return LocalStore(path)
 
 
+def _beside(path: str) -> str:
+    """Return a name that nobody else takes, for a file until it is whole."""
+    return f"{path}.tmp-{os.getpid()}-{next(_counter)}"
+
+
 class LocalStore:
     """Files below a folder of this machine."""
 
@@ -184,7 +189,7 @@ class LocalStore:
     def take(self, path: str, source: LocalStore | RemoteStore) -> None:
         """Put a file of another store's under the same path, whatever its size."""
         full = self._resolve(path)
-        temporary = f"{full}.tmp-{os.getpid()}-{next(_counter)}"
+        temporary = _beside(full)
         os.makedirs(os.path.dirname(full), exist_ok=True)
         try:
             if isinstance(source, LocalStore):
@@ -199,7 +204,7 @@ class LocalStore:
             raise
 
     def _temporary(self, full: str, data: bytes) -> str:
-        temporary = f"{full}.tmp-{os.getpid()}-{next(_counter)}"
+        temporary = _beside(full)
         try:
             self._put(temporary, data)
         except FileNotFoundError:

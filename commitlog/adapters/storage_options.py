@@ -43,7 +43,7 @@ class Scoped:
 
     def at(self, location: str) -> dict[str, str]:
         """Return what holds at a location; where prefixes disagree, the longest wins."""
-        fitting = (p for p in self.by_prefix if not p or is_below(location, p))
+        fitting = (p for p in self.by_prefix if not p or f"{location}/".startswith(f"{p}/"))
         found: dict[str, str] = {}
         for prefix in sorted(fitting, key=len):
             found.update(self.by_prefix[prefix])
@@ -73,10 +73,8 @@ _known = _Known()
 
 def use_storage_file(path: str) -> StorageFile:
     """Take this process's options from a file, none if the path is empty; InvalidSettings."""
-    file = read_storage_file(path)
-    with _known.lock:
-        _known.file = file
-    return file
+    _known.file = read_storage_file(path)
+    return _known.file
 
 
 def use_storage_options(location: str, options: Mapping[str, str]) -> None:
@@ -102,12 +100,6 @@ def storage_options(location: str) -> dict[str, str]:
         # Who names a server of plain HTTP means it; pylance asks for it twice.
         found.setdefault("allow_http", "true")
     return found
-
-
-def is_below(location: str, prefix: str) -> bool:
-    """Return whether a location is a prefix or lies below it."""
-    whole = prefix.rstrip("/")
-    return location == whole or location.startswith(f"{whole}/")
 
 
 def read_storage_file(path: str) -> StorageFile:

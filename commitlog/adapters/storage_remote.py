@@ -18,6 +18,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from commitlog.adapters.storage import CHUNK_BYTES, LocalStore
@@ -118,6 +119,10 @@ class RemoteStore:
                 f" {location} don't open a store ({type(error).__name__}); correct their values"
             ) from None
 
+    @cached_property
+    def _whole_bucket(self) -> Any:
+        return self._opened(self._bucket[0])
+
     @property
     def has_put_if_absent(self) -> bool:
         """Whether the store takes conditional puts, as far as is known."""
@@ -201,7 +206,7 @@ class RemoteStore:
             names = (f"{store._prefix}/{_confined(path)}".lstrip("/") for store in (source, self))
             try:
                 with self._errors():
-                    self._objects.copy(self._opened(self._bucket[0]), *names)
+                    self._objects.copy(self._whole_bucket, *names)
                 return
             except FileNotFoundError:
                 raise

@@ -53,6 +53,7 @@ def create_table(
     policy: str,
     stable_row_ids: bool,
     properties: Mapping[str, str] | None,
+    storage_options: Mapping[str, str] | None,
     exist_ok: bool,
 ) -> CreateTable:
     """Make the operation that creates a table."""
@@ -66,10 +67,12 @@ def create_table(
     key = _key(primary_key, schema)
     fields, metadata = schema_fields(schema)
     incarnation = str(uuid4())
+    place = _location(location) or default_location(genesis, table, incarnation)
+    reach(place, storage_options)
     return CreateTable(
         table=table,
         incarnation=incarnation,
-        location=_location(location) or default_location(genesis, table, incarnation),
+        location=place,
         fields=tuple(field.SerializeToString(deterministic=True) for field in fields),
         schema_metadata=metadata,
         primary_key=key,
@@ -154,7 +157,6 @@ def change(
 ) -> Outcome:
     """Commit a change of the catalogue; raise what a refusal means for its caller."""
     if not isinstance(operation, DropTable):
-        reach(operation.location, storage_options)
         check_leader_reaches(log.runtime(), operation.table, operation.location)
     transaction = log.transaction((operation,))
     try:

@@ -140,6 +140,7 @@ class CommitLog(Reads):
             policy=policy,
             stable_row_ids=stable_row_ids,
             properties=properties,
+            storage_options=storage_options,
             exist_ok=exist_ok,
         )
         return catalogue.change(self, self._tables, operation, timeout, storage_options)

@@ -33,10 +33,7 @@ from commitlog.core.versions import (
     same_operation,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import (
-    OVERLAYS_BY_ROW_SINCE,
-    UPDATES_BUILT_HERE_SINCE,
-)
+from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE, UPDATES_BUILT_HERE_SINCE
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, FileWritten, OperationResult, Recording
 from commitlog.model.table import format_table_id

@@ -12,19 +12,17 @@ from collections.abc import Iterable, Mapping
 from pyroaring import BitMap
 
 from commitlog.core.asking import Asking, Finding, Verdict
-from commitlog.core.decisions import Found, Wanted, rejected
+from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft, View
 from commitlog.core.feature_flags import FLAG_DATA_OVERLAY_FILES
 from commitlog.core.history import History
 from commitlog.core.manifest import ManifestDelta, ManifestState
 from commitlog.core.refusals import conflict_refused
 from commitlog.core.touches import deletion_file_of
-from commitlog.core.vectors import place_of, vector_in
+from commitlog.core.vectors import observed, sample_of, vector_in
 from commitlog.lancepb.table_pb2 import DataFragment, DataOverlayFile
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code
-
-SAMPLE_ROWS = 5
 
 
 def check_overlaid_rows(
@@ -54,12 +52,13 @@ def _check_update(
         return
     staged = {f.id: deletion_file_of(f) for f in asking.operation.updated_fragments}
     read = {f: _read_at(history, overlaid[f], read_version) for f in overlaid if f not in affected}
-    paths = [path for f in read for path in (staged.get(f, ""), read[f])]
-    vectors = _observed(draft, view, paths)
+    paths = (path for f in read for path in (staged.get(f, ""), read[f]))
+    vectors = observed(draft, view, filter(None, paths))
     for fragment_id, fragment in overlaid.items():
         rows = affected.get(fragment_id)
         if rows is None:
-            rows = vectors[staged[fragment_id]] - vectors[read[fragment_id]]
+            staged_rows = vector_in(view, staged[fragment_id], vectors)
+            rows = staged_rows - vector_in(view, read[fragment_id], vectors)
         newer = (o for o in fragment.overlays if o.committed_version > read_version)
         both = rows & coverage(newer)
         if both:
@@ -78,10 +77,12 @@ def _check_overlay(draft: Draft, view: View, asking: Asking, read_version: int) 
                 _read_at(history, fragment, read_version),
                 deletion_file_of(fragment),
             )
-    vectors = _observed(draft, view, (path for pair in moved.values() for path in pair))
+    paths = (path for pair in moved.values() for path in pair)
+    vectors = observed(draft, view, filter(None, paths))
     for group in asking.operation.groups:
         before, after = moved.get(group.fragment_id, ("", ""))
-        both = (vectors[after] - vectors[before]) & coverage(group.overlays)
+        gone = vector_in(view, after, vectors) - vector_in(view, before, vectors)
+        both = gone & coverage(group.overlays)
         if both:
             version = history.first("Update.moved", group.fragment_id, read_version)
             _refuse(view, asking, version, group.fragment_id, both, read_version)
@@ -120,11 +121,11 @@ def with_newer_overlays(
             before = DataFragment.FromString(head.fragments[fragment_id])
             after = DataFragment.FromString(encoded)
             left = {overlay.data_file.path: overlay for overlay in after.overlays}
-            wanted = [
-                overlay if overlay.committed_version > version else left[path]
-                for overlay in before.overlays
-                if overlay.committed_version > version or (path := overlay.data_file.path) in left
-            ]
+            kept = (
+                o if o.committed_version > version else left.get(o.data_file.path)
+                for o in before.overlays
+            )
+            wanted = [overlay for overlay in kept if overlay is not None]
             if wanted != list(after.overlays):
                 restored = True
                 del after.overlays[:]
@@ -146,18 +147,9 @@ def _read_at(history: History, fragment: DataFragment, read_version: int) -> str
     return deletion_file_of(fragment) if read is None else read
 
 
-def _observed(draft: Draft, view: View, paths: Iterable[str]) -> dict[str, BitMap]:
-    """Return deletion vectors by path; what has no path has no deletions."""
-    named = list(dict.fromkeys(filter(None, paths)))
-    wanted: list[Wanted] = [place_of(view, path) for path in named]
-    found: dict[str, Found] = dict(zip(named, draft.want_all(wanted), strict=True))
-    vectors = {path: vector_in(view, path, one) for path, one in found.items()}
-    return {"": BitMap(), **vectors}
-
-
 def _refuse(
     view: View, asking: Asking, version: int, fragment_id: int, both: BitMap, read_version: int
 ) -> None:
-    sample = tuple(f"{fragment_id}/{row}" for row in list(both[:SAMPLE_ROWS]))
+    sample = sample_of(fragment_id, both)
     finding = Finding(version, Verdict.RETRYABLE, "overlaid_rows", (fragment_id,), sample)
     raise conflict_refused(view.table, asking.kind, finding, read_version, view.version)

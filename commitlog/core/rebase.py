@@ -14,20 +14,18 @@ from typing import NamedTuple
 from pyroaring import BitMap
 
 from commitlog.core.asking import Asking, Finding, Verdict
-from commitlog.core.decisions import FileToWrite, Found, Refused, Wanted, rejected
+from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
 from commitlog.core.deletion_vectors import merge_deletions
 from commitlog.core.draft import Draft, View
 from commitlog.core.history import History
 from commitlog.core.manifest import ManifestState
 from commitlog.core.refusals import conflict_refused
 from commitlog.core.touches import deletion_file_of
-from commitlog.core.vectors import place_of, vector_in
+from commitlog.core.vectors import observed, sample_of, vector_in
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, FileWritten, FragmentImage
-
-SAMPLE_ROWS = 5
 
 
 class Rebased(NamedTuple):
@@ -152,8 +150,7 @@ def _observe(
             paths[deletion_file_of(one.image)] = None
             if one.read:
                 paths[one.read] = None
-    wanted: list[Wanted] = [place_of(view, path) for path in paths]
-    return dict(zip(paths, draft.want_all(wanted), strict=True))
+    return observed(draft, view, paths)
 
 
 def _merge(
@@ -167,15 +164,15 @@ def _merge(
 ) -> Rebased:
     image, state = flagged.image, view.state
     assert state is not None
-    deleted = _vector(view, flagged.latest, vectors)
+    deleted = vector_in(view, flagged.latest, vectors)
     rows = affected.get(image.id)
     if rows is None:
-        staged = _vector(view, deletion_file_of(image), vectors)
-        rows = staged - _vector(view, flagged.read, vectors)
+        staged = vector_in(view, deletion_file_of(image), vectors)
+        rows = staged - vector_in(view, flagged.read, vectors)
     both = deleted & rows
     if both or not rows:
-        sample = tuple(f"{image.id}/{row}" for row in list(both[:SAMPLE_ROWS]))
         rule = "same_rows" if both else "rows_unknown"
+        sample = sample_of(image.id, both)
         raise _refused(draft, view, asking, image.id, read_version, rule, sample)
     base = state.fragments[image.id] if asking.kind == "Delete" else image.SerializeToString()
     merged = merge_deletions(
@@ -192,10 +189,6 @@ def _merge(
     written = FileWritten(merged.path, len(merged.data), digest)
     to_write = FileToWrite(view.table.location, merged.path, merged.data)
     return Rebased(images, (written,), (to_write,))
-
-
-def _vector(view: View, path: str, vectors: dict[str, Found]) -> BitMap:
-    return vector_in(view, path, vectors[path]) if path else BitMap()
 
 
 def _refused(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from pyroaring import BitMap
 
-from commitlog.core.decisions import Found, Refused, VectorWanted
-from commitlog.core.draft import View
+from commitlog.core.decisions import Found, Refused, VectorWanted, Wanted
+from commitlog.core.draft import Draft, View
 from commitlog.model.records import Code, Status
+
+SAMPLE_ROWS = 5
 
 
 def place_of(view: View, path: str) -> VectorWanted:
@@ -24,8 +28,18 @@ def location_of(view: View, base_id: int | None) -> str:
     return next((base.path for base in bases if base.id == base_id), "")
 
 
-def vector_in(view: View, path: str, found: Found) -> BitMap:
-    """Return a vector that was looked at; refuse what needs it if it isn't there."""
+def observed(draft: Draft, view: View, paths: Iterable[str]) -> dict[str, Found]:
+    """Return what was found of deletion files, by their paths."""
+    named = list(dict.fromkeys(paths))
+    wanted: list[Wanted] = [place_of(view, path) for path in named]
+    return dict(zip(named, draft.want_all(wanted), strict=True))
+
+
+def vector_in(view: View, path: str, vectors: Mapping[str, Found]) -> BitMap:
+    """Return a vector that was looked at, an empty one of no path; refuse if it isn't there."""
+    if not path:
+        return BitMap()
+    found = vectors[path]
     if found.vector is None:
         raise Refused(
             Status.REJECTED,
@@ -34,3 +48,8 @@ def vector_in(view: View, path: str, found: Found) -> BitMap:
             f" ({found.error or 'it is not there'}); write it before the transaction",
         )
     return found.vector
+
+
+def sample_of(fragment_id: int, rows: BitMap) -> tuple[str, ...]:
+    """Return the addresses of a few rows, as refusals name them."""
+    return tuple(f"{fragment_id}/{row}" for row in list(rows[:SAMPLE_ROWS]))

@@ -212,30 +212,26 @@ class _Memory:
             seen = self._seen.get(wanted.path)
             size = seen.size if seen else store_for(wanted.location).size(wanted.path)
             return Found(seen or Observation(wanted.path, size))
-        if isinstance(wanted, VectorWanted):
-            return self._vector(wanted)
-        if isinstance(wanted, BytesWanted):
-            return self._bytes(wanted)
+        if isinstance(wanted, VectorWanted | BytesWanted):
+            return self._read(wanted)
         if isinstance(wanted, ManifestWanted):
             return self._staged(wanted)
         return self._built(wanted)
 
-    def _vector(self, wanted: VectorWanted) -> Found:
+    def _read(self, wanted: VectorWanted | BytesWanted) -> Found:
         seen = self._seen.get(wanted.path)
         if seen is not None and seen.size < 0:
             return Found(seen, error="there is no such deletion file")
-        read = self._bytes(wanted)
-        arrow = wanted.path.endswith(".arrow")
-        file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
-        return Found(read.observation, vector=decode_deletion_file(read.data or b"", file_type))
-
-    def _bytes(self, wanted: VectorWanted | BytesWanted) -> Found:
         try:
             data = store_for(wanted.location).read(wanted.path)
         except FileNotFoundError as error:
             raise FileGone(wanted.path) from error
-        digest = hashlib.sha256(data).digest()
-        return Found(Observation(wanted.path, len(data), digest), data=data)
+        found = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
+        if isinstance(wanted, BytesWanted):
+            return Found(found, data=data)
+        arrow = wanted.path.endswith(".arrow")
+        file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
+        return Found(found, vector=decode_deletion_file(data, file_type))
 
     def _staged(self, wanted: ManifestWanted) -> Found:
         assert isinstance(self._record, Transaction)

@@ -16,7 +16,6 @@ import lance
 import pyarrow as pa
 import pytest
 from lance import LanceOperation
-from lance.commit import CommitConflictError
 
 from commitlog.adapters import log_start
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
@@ -30,6 +29,7 @@ from tests.operations_world import (
     decided_again_alike,
     manifest,
     opened,
+    pylance_commits,
     three_fragments,
 )
 from tests.service import Service, rows, service
@@ -111,11 +111,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[Change, ...], str]] = {
 
 def of_pylance(copy: str, operation: LanceOperation.CreateIndex, name: str) -> Status:
     """Commit an index to a copy as of what it was made of; say how it ended."""
-    try:
-        lance.LanceDataset.commit(copy, lance.Transaction(READ, operation, name))
-    except CommitConflictError as error:
-        return Status.RETRYABLE if error.retryable else Status.INCOMPATIBLE
-    return Status.COMMITTED
+    return pylance_commits(copy, lance.Transaction(READ, operation, name))
 
 
 def of_log(running: Service, operation: LanceOperation.CreateIndex, name: str) -> Outcome:

@@ -12,7 +12,6 @@ from unittest import mock
 import lance
 import pytest
 from lance import LanceOperation
-from lance.commit import CommitConflictError
 
 from commitlog.adapters import log_start
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
@@ -25,6 +24,7 @@ from tests.operations_world import (
     decided_again_alike,
     manifest,
     opened,
+    pylance_commits,
     three_fragments,
 )
 from tests.service import Service
@@ -86,18 +86,19 @@ def ask(running: Service, asked: Any, *, tells_rows: bool = True) -> Outcome:
 
 
 def of_pylance(running: Service, *operations: Any) -> tuple[Status, Mapping[int, str]]:
-    """Commit operations as of version 4 to a copy, or carry them out; return how the last ended."""
+    """Commit operations as of version 4 to a copy, or carry them out; return how the last ended.
+
+    Those before it have to commit.
+    """
     copy = f"{running.location(T)}-{uuid.uuid4()}"
     shutil.copytree(running.location(T), copy)
     status = Status.COMMITTED
     for operation in operations:
+        assert status is Status.COMMITTED
         if callable(operation):
             operation(lance.dataset(copy))
             continue
-        try:
-            lance.LanceDataset.commit(copy, lance.Transaction(HEAD, operation, str(uuid.uuid4())))
-        except CommitConflictError as error:
-            status = Status.RETRYABLE if error.retryable else Status.INCOMPATIBLE
+        status = pylance_commits(copy, lance.Transaction(HEAD, operation, str(uuid.uuid4())))
     return status, names(lance.dataset(copy))
 
 
