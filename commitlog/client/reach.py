@@ -22,6 +22,7 @@ def reach(location: str, options: Mapping[str, str] | None) -> None:
     try:
         store_for(location)
     except InvalidSettings as error:
+        use_storage_options(location, {})
         raise InvalidTransaction(
             str(error),
             field="storage_options",

@@ -14,6 +14,7 @@ import pytest
 from lance import LanceOperation
 
 from commitlog import CommitLog, InvalidTransaction, NoSuchTable, Unavailable, use_storage_options
+from commitlog.adapters.storage_options import storage_options
 from commitlog.client.rows import prepare_delete
 from commitlog.model.records import Status
 from commitlog.spark.files import target_of, write_files
@@ -136,8 +137,8 @@ def test_an_option_that_no_store_knows_is_named(far: Far) -> None:
         far.client.create_table(
             "ns$v", SCHEMA, location=f"{KNOWN}/v.lance", storage_options={"regoin": "x"}
         )
-    use_storage_options(f"{KNOWN}/v.lance", {})
     assert raised.value.field == "storage_options"
+    assert storage_options(f"{KNOWN}/v.lance") == {}, "what is no good isn't kept for a next try"
 
 
 def test_executors_write_there(far: Far) -> None:
