@@ -29,7 +29,7 @@ class Rules:
     operations_max: int = OPERATIONS_PER_TRANSACTION_MAX
 
 
-PROTOCOL_SUPPORTED = 3
+PROTOCOL_SUPPORTED = 4
 """The newest ProtocolVersion that this program decides by, and what new logs begin with."""
 
 UPDATES_BUILT_HERE_SINCE = 2
