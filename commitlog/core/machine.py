@@ -37,6 +37,7 @@ from commitlog.core.effects import carry_out, rules_after
 from commitlog.core.expectations import check_domains, check_expects
 from commitlog.core.holding import held_by
 from commitlog.core.iceberg_tables import IcebergTables
+from commitlog.core.log_time import forget, remember, time_of
 from commitlog.core.once import Decided, Once
 from commitlog.core.parts import Part, Saved
 from commitlog.core.repeats import find_repeat
@@ -130,7 +131,7 @@ class Machine:
     def decide(self, submitted: Submitted, observed: Observed) -> Decision | Need:
         """Decide a record, or name what is missing for it."""
         record = submitted.record
-        time_ms = max(submitted.append_time_ms, self.time_ms)
+        time_ms = time_of(self, submitted)
         try:
             if isinstance(record, Transaction):
                 return self._decide(submitted, record, observed, time_ms)
@@ -171,10 +172,10 @@ class Machine:
             if outcome.status is Status.COMMITTED and outcome.answers is None:
                 parsed = self._parse(submitted, record)
                 done = carry_out(self, record, parsed, outcome, changes, recordings or {})
-            self._remember(record, outcome)
+            self._remember(submitted, record, outcome)
         self.sequence = outcome.sequence
-        self.time_ms = outcome.time_ms
-        self.once.prune(self.time_ms - self.rules.id_horizon_ms, self.sequence)
+        before_ms, self.time_ms = self.time_ms, outcome.time_ms
+        forget(self, submitted, before_ms)
         return done
 
     def outcome_of(self, transaction_id: str) -> Decided | None:
@@ -270,13 +271,13 @@ class Machine:
             assert isinstance(operation, CreateTableVersion)
             decide_staged(draft, operation, parsed)
 
-    def _remember(self, record: Transaction, outcome: Outcome) -> None:
+    def _remember(self, submitted: Submitted, record: Transaction, outcome: Outcome) -> None:
         if outcome.code in _NOT_REMEMBERED or outcome.status is Status.SUPERSEDED:
             return
         if outcome.answers is not None and self.once.is_known(record.transaction_id):
             return
         if record.transaction_id:
-            self.once.remember(outcome)
+            remember(self, submitted, outcome)
 
 
 def _outcome(

@@ -30,6 +30,7 @@ class Decided(NamedTuple):
     attempt: int
     payload_hash: bytes
     time_ms: int
+    """From which its horizon counts."""
     code: Code = Code.NONE
     results: tuple[OperationResult, ...] = ()
     noted: int = 0
@@ -65,7 +66,9 @@ class Once:
         self._oldest_ms = 0
         """A time at or before which nothing was decided that is still known; 0: look."""
         self.forgotten_ms = -1
-        """Up to this time, ids have been let go."""
+        """No id that was made later, by its own account, has been forgotten."""
+        self.clock_ms = 0
+        """What ids are forgotten by, where that isn't the time of the outcomes."""
 
     def get(self, transaction_id: str) -> Decided | None:
         """Return what is known of an id."""
@@ -82,14 +85,17 @@ class Once:
         born = uuid_time_ms(transaction_id)
         return 0 < submitted_at_ms < floor or 0 < born < floor
 
-    def remember(self, outcome: Outcome) -> None:
-        """Note an outcome under its id."""
+    def remember(self, outcome: Outcome, kept_from_ms: int, made_ms: int) -> None:
+        """Note an outcome under its id.
+
+        The id's horizon counts from `kept_from_ms`; by its own account it was made at `made_ms`.
+        """
         before = self._packed(outcome.transaction_id)
         if before is not None:
             del self._ids[outcome.transaction_id]
             self._changed[_noted(before) // CHUNK_OUTCOMES] = outcome.sequence
             self._oldest_ms = 0
-        packed = _pack(outcome.transaction_id, outcome)
+        packed = _pack(outcome, kept_from_ms, made_ms)
         self._note(outcome.transaction_id, packed, outcome.sequence)
 
     def prune(self, floor_ms: int, sequence: int) -> None:
@@ -101,14 +107,14 @@ class Once:
             transaction_id = next(iter(ids))
             packed = self._packed(transaction_id)
             assert packed is not None
-            noted, time_ms = _HEAD.unpack_from(packed)
+            noted, time_ms, made_ms = _HEAD.unpack_from(packed)
             self._oldest_ms = time_ms
             if time_ms >= floor_ms:
                 return
             del ids[transaction_id]
             chunk = noted // CHUNK_OUTCOMES
             self._changed[chunk] = sequence
-            self.forgotten_ms = time_ms
+            self.forgotten_ms = max(self.forgotten_ms, made_ms)
             for old in [number for number in self._chunks if number < chunk]:
                 del self._chunks[old], self._changed[old]
                 self._sealed.pop(old, None)
@@ -146,7 +152,7 @@ class Once:
         self._chunks.setdefault(number, [])
         self._changed[number] = chunk["changed"]
         for row in chunk["ids"]:
-            packed = _HEAD.pack(row[_NOTED], row[_TIME_MS]) + to_json(row)
+            packed = _head(row) + to_json(row)
             self._note(row[0], packed, chunk["changed"])
 
     def _packed(self, transaction_id: str) -> bytes | None:
@@ -161,7 +167,7 @@ class Once:
         at = data.index(b"[") + 1
         for row, length in zip(json.loads(data)["ids"], lengths, strict=True):
             # Its place among the others stays.
-            self._ids[row[0]] = _HEAD.pack(row[_NOTED], row[_TIME_MS]) + data[at : at + length]
+            self._ids[row[0]] = _head(row) + data[at : at + length]
             at += length + 1
 
     def _in_chunk(self, number: int) -> list[tuple[bytes, str]]:
@@ -182,32 +188,39 @@ class Once:
         self._changed[chunk] = changed
 
 
-_HEAD = struct.Struct(">QQ")
-"""The sequence of the outcome that was noted last, and its time."""
+_HEAD = struct.Struct(">QQQ")
+"""The sequence of the outcome that was noted last, from when it is kept, and when it was made."""
 _BEFORE_CHANGED = b'{"changed":'
-_TIME_MS, _NOTED = 5, 8
-"""Where a row has these two."""
+_TIME_MS, _NOTED, _MADE_MS = 5, 8, 10
+"""Where a row has these; the last only if it differs from the first."""
+
+
+def _head(row: list[Any]) -> bytes:
+    made_ms = row[_MADE_MS] if len(row) > _MADE_MS else row[_TIME_MS]
+    return _HEAD.pack(row[_NOTED], row[_TIME_MS], made_ms)
 
 
 def _noted(packed: bytes) -> int:
     return int.from_bytes(packed[:8])
 
 
-def _pack(transaction_id: str, outcome: Outcome) -> bytes:
+def _pack(outcome: Outcome, kept_from_ms: int, made_ms: int) -> bytes:
     """Return what is remembered of an id, as a snapshot has it."""
     row = [
-        transaction_id,
+        outcome.transaction_id,
         outcome.sequence if outcome.answers is None else outcome.answers,
         outcome.status.value,
         outcome.attempt,
         outcome.payload_hash.hex(),
-        outcome.time_ms,
+        kept_from_ms,
         outcome.code.value,
         [_result(result) for result in outcome.results],
         outcome.sequence,
         [[f.table, f.requirement, f.actual] for f in outcome.failed_requirements],
     ]
-    return _HEAD.pack(outcome.sequence, outcome.time_ms) + to_json(row)
+    if made_ms != kept_from_ms:
+        row.append(made_ms)
+    return _head(row) + to_json(row)
 
 
 def _result(r: OperationResult) -> list[Any]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from commitlog.core.applications import Answer
 from commitlog.core.decisions import Refused, rejected
+from commitlog.core.log_time import is_too_old
 from commitlog.core.once import Decided
 from commitlog.core.tables import Table
 from commitlog.model.operations import CreateTableVersion, LanceCommit
@@ -77,8 +78,7 @@ def _repeat(known: Decided) -> Repeat:
 
 
 def _check_age(machine: Machine, record: Transaction, time_ms: int) -> None:
-    floor = time_ms - machine.rules.id_horizon_ms
-    if machine.once.is_too_old(record.transaction_id, record.submitted_at_ms, floor):
+    if is_too_old(machine, record, time_ms):
         raise rejected(
             Code.TOO_OLD,
             f"{record.transaction_id} is from before the log's memory of ids; whether it "

@@ -110,6 +110,7 @@ def _machine(machine: Machine) -> bytes:
             "sequence": machine.sequence,
             "time_ms": machine.time_ms,
             "ids_forgotten_ms": machine.once.forgotten_ms,
+            **({"ids_clock_ms": machine.once.clock_ms} if machine.once.clock_ms else {}),
             "rules": [
                 rules.protocol,
                 rules.id_horizon_ms,
@@ -145,6 +146,7 @@ def _restore_machine(machine: Machine, state: Any) -> None:
         raise CorruptLog(f"the checkpoint has format {state['format']}; delete it")
     machine.sequence, machine.time_ms = state["sequence"], state["time_ms"]
     machine.once.forgotten_ms = state["ids_forgotten_ms"]
+    machine.once.clock_ms = state.get("ids_clock_ms", 0)
     machine.rules = Rules(*state["rules"])
     for name, properties in state["namespaces"]:
         machine.catalogue.namespaces[tuple(name)] = tuple((k, v) for k, v in properties)

@@ -44,3 +44,11 @@ OVERLAYS_BY_ROW_SINCE = 3
 
 FRAGMENT_REUSE_SINCE = 3
 """The protocol under which a new index goes with a compaction that deferred its indices."""
+
+BOUNDED_CLOCK_SINCE = 4
+"""The protocol under which one append time moves the log's clock by no more than a step, and an id
+is too old only if one from its time may have been forgotten."""
+
+CLOCK_STEP_MS = 3600 * 1000
+"""How far an append time moves the log's clock beyond what the writer's clock confirms. Brokers'
+and writers' clocks differ by less, or somebody should know."""
