@@ -1,4 +1,4 @@
-"""Callers' rows in the types of a table: by name, without loss, or refused naming the column."""
+"""Callers' rows, whatever holds them, in the types of a table by the row contract."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from commitlog.adapters.row_contract import check_columns, conform
+from commitlog.client.literals import literal_column
 from commitlog.errors import InvalidTransaction
 
 _ACCEPTED = (
@@ -15,19 +17,24 @@ _ACCEPTED = (
 )
 
 
-def rows_reader(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
-    """Return the rows in the table's own schema, batch by batch; what is wrong raises on reading.
+def rows_reader(
+    data: Any, schema: pa.Schema, table: str, *, partial: bool = False
+) -> pa.RecordBatchReader:
+    """Return the rows in the table's own types, batch by batch; wrong values raise on reading.
 
-    Columns that are left out become null.
+    Columns that are left out become null; with `partial` they stay out.
     """
     source = _source(data, schema, table)
-    _check_columns(source.schema, schema, table)
-    return pa.RecordBatchReader.from_batches(schema, _cast_all(source, schema, table))
+    check_columns(source.schema, schema, table, partial=partial)
+    if partial:
+        kept = [field for field in schema if field.name in source.schema.names]
+        schema = pa.schema(kept, schema.metadata)
+    return pa.RecordBatchReader.from_batches(schema, _conformed(source, schema, table, partial))
 
 
-def rows_table(data: Any, schema: pa.Schema, table: str) -> pa.Table:
-    """Return the rows in the table's own schema, in memory."""
-    return rows_reader(data, schema, table).read_all()
+def rows_table(data: Any, schema: pa.Schema, table: str, *, partial: bool = False) -> pa.Table:
+    """Return the rows in the table's own types, in memory."""
+    return rows_reader(data, schema, table, partial=partial).read_all()
 
 
 def _source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
@@ -59,11 +66,14 @@ def _from_columns(
     arrays, fields = [], []
     for name, values in columns.items():
         position = schema.get_field_index(name)
-        field = schema.field(position) if position >= 0 else pa.field(name, pa.null())
         if isinstance(values, pa.Array | pa.ChunkedArray):
             array = values
+        elif position < 0:
+            array = pa.nulls(len(values))
+        elif hasattr(values, "__array__") or hasattr(values, "__arrow_c_array__"):
+            array = _typed_column(values, name, table)
         else:
-            array = _array(values, field, table) if position >= 0 else pa.nulls(len(values))
+            array = literal_column(values, schema.field(position), table)
         arrays.append(array)
         fields.append(pa.field(name, array.type))
     if not arrays:
@@ -76,65 +86,22 @@ def _from_columns(
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def _array(values: Any, field: pa.Field, table: str) -> pa.Array:
+def _typed_column(values: Any, name: str, table: str) -> pa.Array:
+    """Return values with a type of their own, such as a NumPy array; vectors of a 2-d one."""
     try:
-        return pa.array(values, type=field.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _wrong(field, table, str(error)) from error
-
-
-def _check_columns(given: pa.Schema, schema: pa.Schema, table: str) -> None:
-    foreign = [name for name in given.names if schema.get_field_index(name) < 0]
-    if foreign:
+        if getattr(values, "ndim", 1) == 2:
+            return pa.FixedSizeListArray.from_arrays(pa.array(values.ravel()), values.shape[1])
+        return pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise InvalidTransaction(
-            f"{table} has no column {', '.join(map(repr, foreign))}; it has"
-            f" {', '.join(schema.names)}",
-            field="schema",
-            value=foreign,
-            advice="Correct the names, or add the column to the table first",
-        )
-    if len(set(given.names)) != len(given.names):
-        raise InvalidTransaction(
-            f"a column is given twice: {given.names}", field="schema", value=given.names
-        )
-    missing = [f.name for f in schema if not f.nullable and given.get_field_index(f.name) < 0]
-    if missing:
-        raise InvalidTransaction(
-            f"column {', '.join(map(repr, missing))} of {table} may not be null and is left out",
-            field="schema",
-            value=missing,
-            advice="Give it values",
-        )
+            f"column {name!r} for {table} cannot be read: {error}", field=name
+        ) from error
 
 
-def _cast_all(
-    source: pa.RecordBatchReader, schema: pa.Schema, table: str
+def _conformed(
+    source: pa.RecordBatchReader, schema: pa.Schema, table: str, partial: bool
 ) -> Iterator[pa.RecordBatch]:
+    rows = 0
     for batch in source:
-        columns = []
-        for field in schema:
-            position = batch.schema.get_field_index(field.name)
-            if position < 0:
-                columns.append(pa.nulls(batch.num_rows, field.type))
-            else:
-                columns.append(_cast(batch.column(position), field, table))
-        yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _cast(array: pa.Array, field: pa.Field, table: str) -> pa.Array:
-    if array.type != field.type:
-        try:
-            array = array.cast(field.type)
-        except pa.ArrowException as error:
-            raise _wrong(field, table, f"{array.type}: {error}") from error
-    if not field.nullable and array.null_count:
-        raise _wrong(field, table, f"{array.null_count} nulls, and it may not be null")
-    return array
-
-
-def _wrong(field: pa.Field, table: str, what: str) -> InvalidTransaction:
-    return InvalidTransaction(
-        f"column {field.name!r} of {table} is {field.type}; the data has {what}",
-        field=field.name,
-        advice="Convert the column before",
-    )
+        yield conform(batch, schema, table, partial=partial, first_row=rows)
+        rows += batch.num_rows

@@ -1,0 +1,232 @@
+"""The row contract: which Arrow value goes into which column of a table.
+
+A value is written as it is or refused; no write rounds, truncates, overflows or parses. Every path
+that writes rows asks here. `check_columns` compares schemas when a write is planned and refuses
+what can never fit. `conform` converts a batch to the table's types and refuses the first value
+that its column cannot hold, naming column, row and value.
+
+What fits:
+
+- integers, floats and integers, integers and decimals: judged by value, in all widths;
+- floats of another width: judged by value. The elements of a vector (a fixed-size list of floats)
+  are rounded to the nearest float of their width instead, since a vector has no more precision
+  than its column; a finite element never becomes infinite;
+- decimals of another precision, scale or width, timestamps, times and durations of another unit:
+  judged by value;
+- timestamps of another time zone: the instant is kept. With and without a zone never mix;
+- text in all its layouts, bytes in all theirs, dates in both, lists in all, dictionaries and their
+  values; structs and maps by their parts, structs by name;
+- an extension type and its storage.
+
+Text never becomes a number or bytes, a boolean never a number, a decimal never a float. A null
+never enters a column, list or struct that requires values.
+"""
+
+from __future__ import annotations
+
+import difflib
+
+import pyarrow as pa
+from pyarrow import types
+
+from commitlog.adapters.row_values import Misfit, convert, is_list, is_stored_list, require
+from commitlog.errors import InvalidTransaction
+
+
+def check_columns(
+    given: pa.Schema, wanted: pa.Schema, table: str, *, partial: bool = False
+) -> None:
+    """Refuse columns that can never fit a table's.
+
+    With `partial` any column may be missing; otherwise only those that may be null.
+
+    Raises:
+        InvalidTransaction: names the column, both types, and what to do.
+    """
+    doubled = sorted({name for name in given.names if given.names.count(name) > 1})
+    if doubled:
+        raise _bad(table, doubled[0], "is given twice", "Give each column once")
+    for field in given:
+        if field.name not in wanted.names:
+            near = difflib.get_close_matches(field.name, wanted.names, n=1)
+            raise InvalidTransaction(
+                f"{table} has no column {field.name!r}",
+                field="schema",
+                value=field.name,
+                advice=f"Rename it to {near[0]!r}"
+                if near
+                else f"Its columns are {', '.join(wanted.names)}",
+            )
+    for field in wanted:
+        position = given.get_field_index(field.name)
+        if position < 0:
+            if not field.nullable and not partial:
+                raise _bad(table, field.name, "may not be null and is missing", "Give it values")
+            continue
+        found = given.field(position).type
+        if types.is_null(found) and not field.nullable:
+            raise _bad(table, field.name, "may not be null and is always null", "Give it values")
+        problem = _misfit(found, field.type, field.name)
+        if problem is not None:
+            path, inner, reason = problem
+            where = "" if path == field.name else f" ({path!r}: {inner})"
+            raise InvalidTransaction(
+                f"column {field.name!r} of {table} is {field.type} and cannot hold"
+                f" {found}{where}: {reason}",
+                field=field.name,
+                value=str(found),
+                advice="Convert the column first",
+            )
+
+
+def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return True if values of one type can be stored as another, each value permitting."""
+    return _misfit(given, wanted, "") is None
+
+
+def conform(
+    batch: pa.RecordBatch,
+    wanted: pa.Schema,
+    table: str,
+    *,
+    partial: bool = False,
+    first_row: int = 0,
+) -> pa.RecordBatch:
+    """Return a batch with the columns, order and types of `wanted`; the values are the same.
+
+    Missing columns are null; with `partial` they stay missing. `first_row` is the number of the
+    batch's first row in the caller's data.
+
+    Raises:
+        InvalidTransaction: names the column, the row and the value that it cannot hold.
+    """
+    fields, columns = [], []
+    for field in wanted:
+        position = batch.schema.get_field_index(field.name)
+        if position >= 0:
+            column = conform_column(batch.column(position), field, table, first_row=first_row)
+        elif partial:
+            continue
+        else:
+            column = conform_column(pa.nulls(batch.num_rows), field, table, first_row=first_row)
+        fields.append(field)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, wanted.metadata))
+
+
+def conform_column(
+    values: pa.Array, field: pa.Field, table: str, *, first_row: int = 0, rounds: bool = False
+) -> pa.Array:
+    """Return values in a column's type; see `conform`.
+
+    With `rounds`, floats are rounded to the nearest of the column's width, as vectors always are.
+    """
+    try:
+        converted = convert(values, field.type, rounds)
+        require(converted, field)
+    except Misfit as found:
+        path = ".".join((field.name, *found.path))
+        raise InvalidTransaction(
+            f"row {first_row + found.position} of column {path!r} is {found.shown}, which"
+            f" {found.kind} in {table} cannot hold: {found.reason}",
+            field=field.name,
+            value=found.shown,
+            advice="Correct the value or convert the column first",
+        ) from None
+    return converted
+
+
+def _misfit(
+    given: pa.DataType, wanted: pa.DataType, path: str
+) -> tuple[str, pa.DataType, str] | None:
+    """Return where a type can never fit another, what is there, and why; None if it can."""
+    if types.is_null(given) or given.equals(wanted):
+        return None
+    if isinstance(wanted, pa.BaseExtensionType):
+        if isinstance(given, pa.BaseExtensionType):
+            if given.extension_name != wanted.extension_name:
+                return path, given, "it is another extension type"
+            given = given.storage_type
+        return _misfit(given, wanted.storage_type, path)
+    if isinstance(given, pa.BaseExtensionType):
+        return _misfit(given.storage_type, wanted, path)
+    if types.is_dictionary(given):
+        return _misfit(given.value_type, wanted, path)
+    if types.is_dictionary(wanted):
+        return _misfit(given, wanted.value_type, path)
+    if types.is_struct(given) and types.is_struct(wanted):
+        return _struct_misfit(given, wanted, path)
+    if types.is_map(given) and types.is_map(wanted):
+        return _misfit(given.key_type, wanted.key_type, f"{path}.key") or _misfit(
+            given.item_type, wanted.item_type, f"{path}.value"
+        )
+    if is_list(given) and is_stored_list(wanted):
+        sizes = [kind.list_size for kind in (given, wanted) if types.is_fixed_size_list(kind)]
+        if len(set(sizes)) > 1:
+            return path, given, f"lists of {sizes[0]} are not lists of {sizes[1]}"
+        return _misfit(given.value_type, wanted.value_type, f"{path}.{wanted.value_field.name}")
+    reason = _leaf_misfit(given, wanted)
+    return (path, given, reason) if reason else None
+
+
+def _struct_misfit(
+    given: pa.StructType, wanted: pa.StructType, path: str
+) -> tuple[str, pa.DataType, str] | None:
+    names = [field.name for field in given]
+    for field in given:
+        if wanted.get_field_index(field.name) < 0 or names.count(field.name) > 1:
+            return path, given, f"{field.name!r} is not a field of it, or is there twice"
+    for field in wanted:
+        if field.name not in names:
+            if not field.nullable:
+                return path, given, f"field {field.name!r} may not be null and is missing"
+            continue
+        found = given.field(field.name).type
+        problem = _misfit(found, field.type, f"{path}.{field.name}")
+        if problem is not None:
+            return problem
+        if types.is_null(found) and not field.nullable:
+            return path, given, f"field {field.name!r} may not be null and is always null"
+    return None
+
+
+def _leaf_misfit(given: pa.DataType, wanted: pa.DataType) -> str:
+    if types.is_timestamp(given) and types.is_timestamp(wanted):
+        if (given.tz is None) != (wanted.tz is None):
+            return "one has a time zone and the other has none"
+        return ""
+    if types.is_fixed_size_binary(given) and types.is_fixed_size_binary(wanted):
+        same = given.byte_width == wanted.byte_width
+        return "" if same else "the widths differ"
+    if any(test(given) and test(wanted) for test in _FAMILIES):
+        return ""
+    if types.is_integer(given) and (types.is_floating(wanted) or types.is_decimal(wanted)):
+        return ""
+    if types.is_integer(wanted) and (types.is_floating(given) or types.is_decimal(given)):
+        return ""
+    return "values of one type have no equal in the other"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        types.is_binary(kind)
+        or types.is_large_binary(kind)
+        or types.is_fixed_size_binary(kind)
+        or types.is_binary_view(kind)
+    )
+
+
+_FAMILIES = (
+    *(types.is_integer, types.is_floating, types.is_decimal, types.is_boolean),
+    *(types.is_date, types.is_time, types.is_duration, _is_text, _is_bytes),
+)
+
+
+def _bad(table: str, column: str, problem: str, advice: str) -> InvalidTransaction:
+    return InvalidTransaction(
+        f"column {column!r} of {table} {problem}", field="schema", value=column, advice=advice
+    )

@@ -1,0 +1,283 @@
+"""Arrow values converted to a column's type without loss, or found not to fit.
+
+What fits is said in `row_contract`; this module does it, an array at a time. The value that
+doesn't fit is looked for only once a conversion has failed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+VALUE_CHARACTERS_MAX = 80
+_WIDEST_INTEGER = pa.decimal128(20, 0)
+
+
+@dataclass
+class Misfit(Exception):
+    """A value that doesn't fit, at a position of the array that was converted."""
+
+    position: int
+    shown: str
+    kind: str
+    reason: str
+    path: tuple[str, ...] = ()
+
+    def inside(self, name: str, position: int) -> Misfit:
+        """Return it as seen from the array around it."""
+        return Misfit(position, self.shown, self.kind, self.reason, (name, *self.path))
+
+
+def convert(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
+    """Return values in another type that they fit by `row_contract.fits`.
+
+    With `rounds`, floats are rounded to the nearest of a narrower width.
+
+    Raises Misfit for the first value that doesn't fit.
+    """
+    given = values.type
+    if given.equals(wanted, check_metadata=True) and not _requires(wanted):
+        return values
+    if types.is_null(given):
+        return _nulls(len(values), wanted)
+    if isinstance(given, pa.BaseExtensionType):
+        return convert(values.storage, wanted, rounds)
+    if isinstance(wanted, pa.BaseExtensionType):
+        storage = convert(values, wanted.storage_type, rounds)
+        return pa.ExtensionArray.from_storage(wanted, storage)
+    if types.is_dictionary(given):
+        return convert(values.dictionary_decode(), wanted, rounds)
+    if types.is_dictionary(wanted):
+        plain = convert(values, wanted.value_type, rounds)
+        return _judged(plain, wanted, lambda part: _encoded(part, wanted))
+    if types.is_struct(wanted):
+        return _struct(values, wanted, rounds)
+    if types.is_map(wanted):
+        return _map(values, wanted, rounds)
+    if is_list(wanted):
+        return _list(values, wanted, rounds)
+    if given.equals(wanted):
+        return values
+    return _judged(values, wanted, lambda part: _cast(part, wanted, rounds))
+
+
+def _judged(
+    values: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array], pa.Array]
+) -> pa.Array:
+    """Convert values; find the first that cannot be, if any."""
+    try:
+        return convert(values)
+    except (pa.ArrowException, OverflowError) as error:
+        reason = str(error)
+    good, bad = 0, len(values)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            convert(values.slice(0, middle))
+            good = middle
+        except (pa.ArrowException, OverflowError):
+            bad = middle
+    raise Misfit(bad - 1, _shown(values[bad - 1]), str(wanted), reason)
+
+
+def _cast(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
+    given = values.type
+    if types.is_integer(given) and types.is_decimal(wanted):
+        # Arrow asks for room for any integer; the values are what counts.
+        return values.cast(_WIDEST_INTEGER).cast(wanted)
+    if types.is_float16(given) or types.is_float16(wanted):
+        # Arrow's own casts between this and integers overflow.
+        values = values.cast(pa.float64())
+    if types.is_floating(values.type) and types.is_floating(wanted):
+        return _narrowed(values, wanted, rounds)
+    return values.cast(wanted)
+
+
+def _narrowed(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
+    narrow = values.cast(wanted)
+    if wanted.bit_width >= values.type.bit_width:
+        return narrow
+    before, after = values.cast(pa.float64()), narrow.cast(pa.float64())
+    overflows = pc.and_(pc.is_inf(after), pc.invert(pc.is_inf(before)))
+    if pc.any(overflows).as_py():
+        raise pa.ArrowInvalid("it is finite and would become infinite")
+    rounded = pc.and_(pc.not_equal(before, after), pc.invert(pc.is_nan(before)))
+    if not rounds and pc.any(rounded).as_py():
+        raise pa.ArrowInvalid("it would be rounded")
+    return narrow
+
+
+def _encoded(plain: pa.Array, wanted: pa.DictionaryType) -> pa.Array:
+    encoded = plain.dictionary_encode()
+    indices = encoded.indices.cast(wanted.index_type)
+    return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=wanted.ordered)
+
+
+def _struct(values: pa.StructArray, wanted: pa.StructType, rounds: bool) -> pa.StructArray:
+    # A field below a null struct is no value, whatever its bytes are.
+    found = values.flatten() if values.null_count else None
+    children = []
+    for field in wanted:
+        at = values.type.get_field_index(field.name)
+        try:
+            if at < 0:
+                child = _nulls(len(values), field.type)
+            else:
+                child = convert(found[at] if found else values.field(at), field.type, rounds)
+            require(child, field, values)
+        except Misfit as misfit:
+            raise misfit.inside(field.name, misfit.position) from None
+        children.append(child)
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=_mask(values))
+
+
+def _list(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
+    live = values.drop_null() if values.null_count else values
+    lengths = pc.list_value_length(live)
+    is_fixed = types.is_fixed_size_list(wanted)
+    if is_fixed:
+        wrong = pc.index(pc.not_equal(lengths, wanted.list_size), True).as_py()
+        if wrong >= 0:
+            raise Misfit(
+                _rows(values)[wrong],
+                _shown(live[wrong]),
+                str(wanted),
+                f"it has {lengths[wrong].as_py()} elements",
+            )
+    items = _items(live.flatten(), wanted.value_field, rounds or is_fixed, values, lengths)
+    if is_fixed:
+        return _fixed(values, items, wanted)
+    cls = pa.LargeListArray if types.is_large_list(wanted) else pa.ListArray
+    offsets = _offsets(values, lengths, wanted)
+    return cls.from_arrays(offsets, items, type=wanted, mask=_mask(values))
+
+
+def _map(values: pa.MapArray, wanted: pa.MapType, rounds: bool) -> pa.MapArray:
+    live = values.drop_null() if values.null_count else values
+    offsets = live.offsets
+    start, count = offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()
+    lengths = pc.subtract(offsets[1:], offsets[:-1])
+    keys, items = (
+        _items(part.slice(start, count), field, rounds, values, lengths)
+        for part, field in ((live.keys, wanted.key_field), (live.items, wanted.item_field))
+    )
+    return pa.MapArray.from_arrays(
+        _offsets(values, lengths, wanted), keys, items, type=wanted, mask=_mask(values)
+    )
+
+
+def _items(
+    found: pa.Array, field: pa.Field, rounds: bool, outer: pa.Array, lengths: pa.Array
+) -> pa.Array:
+    """Convert the elements of all lists that aren't null."""
+    try:
+        items = convert(found, field.type, rounds)
+        require(items, field)
+    except Misfit as misfit:
+        ends = list(accumulate(lengths.to_pylist()))
+        row = _rows(outer)[bisect_right(ends, misfit.position)]
+        raise misfit.inside(field.name, row) from None
+    return items
+
+
+def _fixed(values: pa.Array, items: pa.Array, wanted: pa.FixedSizeListType) -> pa.Array:
+    """Return fixed-size lists; below a null one Lance wants elements that are valid."""
+    if not values.null_count:
+        return pa.FixedSizeListArray.from_arrays(items, type=wanted)
+    filler = _filler(wanted.list_size, wanted.value_type)
+    lists = pa.FixedSizeListArray.from_arrays(pa.concat_arrays([items, filler]), type=wanted)
+    valid = values.is_valid()
+    ranks = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
+    spread = lists.take(pc.if_else(valid, ranks, len(lists) - 1))
+    return pa.FixedSizeListArray.from_arrays(spread.flatten(), type=wanted, mask=_mask(values))
+
+
+def _offsets(values: pa.Array, lengths: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if values.null_count:
+        valid = values.is_valid()
+        ranks = pc.subtract(pc.cumulative_sum(valid.cast(pa.int64())), 1)
+        none = pa.scalar(None, pa.int64())
+        lengths = lengths.take(pc.if_else(valid, ranks, none)).fill_null(0)
+    ends = pc.cumulative_sum(lengths.cast(pa.int64()))
+    kind = pa.int64() if types.is_large_list(wanted) else pa.int32()
+    return pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(kind)
+
+
+def require(values: pa.Array, field: pa.Field, outer: pa.Array | None = None) -> None:
+    """Refuse nulls in a field that may not be null, except below a struct that is null itself."""
+    if field.nullable or not values.null_count:
+        return
+    nulls = values.is_null()
+    if outer is not None and outer.null_count:
+        nulls = pc.and_(nulls, outer.is_valid())
+    position = pc.index(nulls, True).as_py()
+    if position >= 0:
+        raise Misfit(position, "null", str(field.type), "it may not be null")
+
+
+def _nulls(count: int, kind: pa.DataType) -> pa.Array:
+    if types.is_fixed_size_list(kind) and not kind.value_field.nullable:
+        filler = _filler(count * kind.list_size, kind.value_type)
+        mask = pa.array([True] * count, pa.bool_())
+        return pa.FixedSizeListArray.from_arrays(filler, type=kind, mask=mask)
+    return pa.nulls(count, kind)
+
+
+def _filler(count: int, kind: pa.DataType) -> pa.Array:
+    """Return elements for lists that are null."""
+    if types.is_fixed_size_list(kind):
+        inner = _filler(count * kind.list_size, kind.value_type)
+        return pa.FixedSizeListArray.from_arrays(inner, type=kind)
+    if types.is_primitive(kind):
+        size = (count * kind.bit_width + 7) // 8
+        return pa.Array.from_buffers(kind, count, [None, pa.py_buffer(bytes(size))])
+    return pa.nulls(count, kind)
+
+
+@lru_cache(maxsize=1024)
+def _requires(kind: pa.DataType) -> bool:
+    """Return True if something inside a type may not be null."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _requires(kind.storage_type)
+    if types.is_map(kind):
+        return _requires(kind.key_type) or not kind.item_field.nullable or _requires(kind.item_type)
+    return any(
+        not kind.field(at).nullable or _requires(kind.field(at).type)
+        for at in range(kind.num_fields)
+        if types.is_nested(kind)
+    )
+
+
+def _rows(values: pa.Array) -> list[int]:
+    """Return the positions of values that aren't null."""
+    return [at for at, valid in enumerate(values.is_valid().to_pylist()) if valid]
+
+
+def _mask(values: pa.Array) -> pa.Array | None:
+    return values.is_null() if values.null_count else None
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value.as_py())
+    except (ValueError, OverflowError, pa.ArrowException):
+        text = str(value)
+    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}..."
+
+
+def is_list(kind: pa.DataType) -> bool:
+    """Return True for a list in any layout."""
+    return is_stored_list(kind) or types.is_list_view(kind) or bool(types.is_large_list_view(kind))
+
+
+def is_stored_list(kind: pa.DataType) -> bool:
+    """Return True for a list in a layout that Lance stores."""
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

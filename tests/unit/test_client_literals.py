@@ -1,0 +1,112 @@
+"""Python values become a column's values, or are refused; pyarrow alone would drop parts."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from commitlog.client.data import rows_table
+from commitlog.errors import InvalidTransaction
+
+NOON = datetime(2013, 7, 1, 12, 0, 0, 5)
+PAIR = pa.struct([("x", pa.int32()), ("m", pa.map_(pa.string(), pa.float32()))])
+ID = uuid.UUID(int=5)
+
+
+def column(values: Any, kind: pa.DataType) -> list[Any]:
+    schema = pa.schema([("c", kind)])
+    found = rows_table({"c": values}, schema, "a$t")
+    assert found.schema.equals(schema)
+    read: list[Any] = found["c"].to_pylist()
+    return read
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([1, None, 2], pa.int8()),
+        ([2**64 - 1], pa.uint64()),
+        ([1, 2.5], pa.float64()),
+        ([True, None], pa.bool_()),
+        ([1, Decimal("2.50")], pa.decimal128(10, 2)),
+        ([10**30], pa.decimal256(50, 2)),
+        (["a", None], pa.dictionary(pa.int8(), pa.string())),
+        ([b"ab"], pa.binary(2)),
+        ([NOON], pa.timestamp("ns")),
+        ([NOON.replace(tzinfo=UTC)], pa.timestamp("us", "Europe/Paris")),
+        ([date(2013, 7, 1)], pa.date64()),
+        ([time(1, 2, 3)], pa.time32("s")),
+        ([timedelta(seconds=1)], pa.duration("s")),
+        ([[1.5, 2.5], None], pa.list_(pa.float16(), 2)),
+        ([{"x": 1, "m": [("a", 0.5)]}, None], PAIR),
+        ([[NOON], None, []], pa.list_(pa.timestamp("us"))),
+        ([[], None], pa.list_(PAIR)),
+        ([[{"x": 1, "m": [("k", None)]}]], pa.large_list(PAIR)),
+        ([ID, None], pa.uuid()),
+        (['{"a": 1}'], pa.json_()),
+        ([None], pa.list_(pa.float32(), 3)),
+    ],
+    ids=str,
+)
+def test_values_are_kept(values: list[Any], kind: pa.DataType) -> None:
+    assert column(values, kind) == values
+
+
+def test_python_values_that_pyarrow_takes_in_other_forms() -> None:
+    assert column([{"a": 1}], pa.map_(pa.string(), pa.int8())) == [[("a", 1)]]
+    assert column([5], pa.timestamp("us")) == [datetime(1970, 1, 1, microsecond=5)]
+    assert column([0.1], pa.float32()) == [pa.scalar(0.1, pa.float32()).as_py()]
+    assert column(np.array([[1.0, 2.0]]), pa.list_(pa.float32(), 2)) == [[1.0, 2.0]]
+    assert column([np.array([1.0, 2.0])], pa.list_(pa.float32(), 2)) == [[1.0, 2.0]]
+    assert column([{"x": 1}, {}], PAIR) == [{"x": 1, "m": None}, {"x": None, "m": None}]
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "says"),
+    [
+        ([1, 1.5], pa.int64(), "1.5"),
+        ([1, 2**40], pa.int32(), "1099511627776"),
+        ([2**53 + 1, 0.5], pa.float64(), "9007199254740993"),
+        ([1e300], pa.float32(), "infinite"),
+        ([[1.0, 1e300]], pa.list_(pa.float32(), 2), "infinite"),
+        ([[1.0]], pa.list_(pa.float32(), 2), "1 elements"),
+        ([[1.0, None]], pa.list_(pa.field("item", pa.float32(), False), 2), "null"),
+        ([1, "2"], pa.int64(), "several kinds"),
+        (["2"], pa.int64(), "'2'"),
+        ([True], pa.int64(), "True"),
+        ([1.5], pa.decimal128(10, 2), "1.5"),
+        ([Decimal("1.234")], pa.decimal128(10, 2), "1.234"),
+        (["a"], pa.binary(), "'a'"),
+        ([b"a"], pa.string(), "b'a'"),
+        ([NOON], pa.timestamp("s"), "2013"),
+        ([NOON], pa.date32(), "datetime.datetime"),
+        ([date(2013, 7, 1), NOON], pa.date32(), "several kinds"),
+        ([NOON], pa.timestamp("us", "UTC"), "datetime.datetime"),
+        ([NOON, NOON.replace(tzinfo=UTC)], pa.timestamp("us"), "several kinds"),
+        ([NOON.replace(tzinfo=UTC)], pa.timestamp("us"), "datetime.datetime"),
+        ([timedelta(microseconds=1)], pa.duration("s"), "microseconds=1"),
+        ([{"x": 1, "z": 2}], PAIR, "'z' is not a field"),
+        ([[{"x": 1, "z": 2}]], pa.list_(PAIR), "'z' is not a field"),
+        ([{"m": {"a": 1e300}}], PAIR, "infinite"),
+        ([[1]], PAIR, "no mapping"),
+        (["ab"], pa.list_(pa.string()), "no sequence"),
+        ([["a"]], pa.map_(pa.string(), pa.int8()), "no pairs"),
+        (["nope"], pa.uuid(), "'nope'"),
+        (np.array([0.1]), pa.float32(), "rounded"),
+        (np.zeros((1, 1, 1)), pa.float32(), "1-dimensional"),
+    ],
+    ids=str,
+)
+def test_values_that_would_lose_something_are_refused(
+    values: Any, kind: pa.DataType, says: str
+) -> None:
+    with pytest.raises(InvalidTransaction, match="column 'c") as caught:
+        column(values, kind)
+    assert says in str(caught.value)
+    assert caught.value.field == "c"
