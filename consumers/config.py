@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from commitlog.errors import CommitLogError
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.errors import CommitLogError, UnsupportedFormat
 
 PREFIX = "COMMITLOG_"
 KAFKA_PREFIX = "COMMITLOG_KAFKA__"
@@ -152,8 +153,8 @@ class Config:
         return f"no `commitlog up` ran on {self.root} yet" if self.root else "no root either"
 
     def need_tables_root(self) -> str:
-        """Return where new tables lie."""
-        return self.tables_root or str(self.need_root() / "tables")
+        """Return where new tables are put, as the log records it."""
+        return _absolute_tables_root(self.tables_root or str(self.need_root() / "tables"))
 
 
 def load(
@@ -181,8 +182,7 @@ def load(
     settings |= _kafka_of_file(table, str(file_path))
     settings |= _kafka_of_environment(environment)
     settings |= kafka or {}
-    root = Path(values.pop("root")).expanduser().absolute() if values["root"] else None
-    values.pop("root", None)
+    root = _absolute(values.pop("root"), sources["root"])
     if root is not None and not values["bootstrap_servers"]:
         left = read_endpoints(root)
         if left.get("bootstrap_servers"):
@@ -191,6 +191,30 @@ def load(
             if sources["log"] == "default":
                 values["log"] = left.get("log", values["log"])
     return Config(root=root, kafka=settings, sources=sources, **values)
+
+
+def _absolute(root: str, source: str) -> Path | None:
+    """Return a root without '..' in it: the log records places below it."""
+    if "\0" in root:
+        raise ConfigurationError(f"{source}: root cannot be {root!r}: it contains a NUL")
+    return Path(os.path.abspath(Path(root).expanduser())) if root else None
+
+
+def _absolute_tables_root(text: str) -> str:
+    """Return a tables root as a log records it: an absolute folder, or a URI."""
+    path = local_path(text)
+    is_uri = path is None
+    if "\0" in text or "\\" in text or (is_uri and ".." in text.split("/")):
+        raise ConfigurationError(
+            f"tables_root cannot be {text!r}: use a folder, or a URI such as s3://bucket/tables"
+        )
+    if path is not None:
+        return os.path.abspath(path.expanduser())
+    try:
+        store_for(text)
+    except UnsupportedFormat as error:
+        raise ConfigurationError(f"tables_root: {error}") from error
+    return text.rstrip("/")
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:

@@ -21,6 +21,7 @@ from consumers.broker.jars import cache_root
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.config import PREFIX, Config, unknown_variables
 from consumers.health import INDEX_LAG_SECONDS, Check, Health, Level, finding, index_check
+from consumers.places import check_own_place, is_in_place
 
 if TYPE_CHECKING:
     from commitlog.adapters.kafka import KafkaLog
@@ -142,11 +143,22 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
     yield finding("topics", settings, "correct the topic's settings; no leader starts before")
     yield _durability(config)
     if genesis.tables_root:
+        yield finding("places", lambda: _places(log, config), "start nothing before this is right")
         yield finding("storage", lambda: _probe(genesis.tables_root), STORE_ADVICE)
         folder = local_path(genesis.tables_root)
         if folder is not None and (config.root is None or config.root not in folder.parents):
             yield _disk("tables disk", folder)
     yield from _service(log, config)
+
+
+def _places(log: KafkaLog, config: Config) -> str:
+    """See whether the tables are where the log says."""
+    if config.root is not None:
+        check_own_place(log.genesis(), config.need_tables_root(), config.root)
+    where = log.genesis().tables_root
+    if is_in_place(log):
+        return f"the tables of the log are in {where}"
+    return f"the tables of the log go to {where}"
 
 
 def _durability(config: Config) -> Check:

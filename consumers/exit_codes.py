@@ -40,6 +40,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
     from commitlog import errors
     from consumers.broker import errors as broker
     from consumers.config import ConfigurationError
+    from consumers.places import RootMoved
     from consumers.roots import PartFailed, PortTaken, RootInUse, RootUnusable
 
     # The first match counts: subclasses stand before their bases.
@@ -48,6 +49,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
         (RootInUse, ExitCode.MACHINE),
         (PortTaken, ExitCode.MACHINE),
         (RootUnusable, ExitCode.MACHINE),
+        (RootMoved, ExitCode.MACHINE),
         (PartFailed, ExitCode.UNAVAILABLE),
         (errors.OutcomeUnknown, ExitCode.UNKNOWN),
         (errors.Unavailable, ExitCode.UNAVAILABLE),

@@ -22,6 +22,12 @@ HTTP_PORT_FILE = "http-port"
 LOCK_TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _LISTEN_BACKLOG = 128
+_UNWRITABLE = frozenset(
+    {
+        *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),
+        *(errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP),
+    }
+)
 
 
 class RootInUse(CommitLogError):
@@ -67,7 +73,7 @@ def usable(root: Path) -> Iterator[None]:
                 f"the disk of {root} is full: free some and start again; nothing that was"
                 " acknowledged is lost"
             ) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if error.errno in _UNWRITABLE:
             raise RootUnusable(
                 f"{root} cannot be written ({error.strerror}): change its permissions, or choose"
                 " another root"

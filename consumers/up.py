@@ -17,7 +17,6 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.errors import Unavailable, WrongLog
@@ -25,6 +24,7 @@ from consumers import roots
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
 from consumers.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.parts import Part, Restarts
+from consumers.places import check_own_place, check_place
 from consumers.process import configure_logging, stop_on_signals
 
 HTTP_SETTINGS = (
@@ -138,11 +138,11 @@ class Supervisor:
                 partitions = 1
             tables = config.need_tables_root()
             with roots.usable(self._root):
-                if "://" not in tables:
-                    Path(tables).mkdir(parents=True, exist_ok=True)
-            genesis = log.create(partitions=partitions, tables_root=tables)
+                genesis = log.create(partitions=partitions, tables_root=tables)
+                check_own_place(genesis, tables, self._root)
+                check_place(log)
             if genesis.tables_root != tables:
-                logger.warning("this log's tables lie in %s", genesis.tables_root)
+                logger.warning("the tables of this log are in %s", genesis.tables_root)
             return partitions
         finally:
             log.close()

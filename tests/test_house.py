@@ -90,7 +90,7 @@ PURE_MAY_IMPORT = {
         "string",
         "struct",
     ),
-    *("types", "typing", "uuid", "zlib"),
+    *("html", "textwrap", "types", "typing", "uuid", "zlib"),
     *("commitlog", "google", "pyroaring"),
 }
 # What a pure module must not ask for, and what it does instead.

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from html import escape
+from textwrap import shorten
 
 from commitlog.errors import (
     CommitConflict,
@@ -254,7 +256,7 @@ class Observation:
     sha256: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Outcome:
     """The answer to one record of the transactions topic. The commit is this record."""
 
@@ -280,6 +282,34 @@ class Outcome:
     """`host:port` of the leader's socket."""
     previous_hash: bytes = b""
     hash: bytes = b""
+
+    def __repr__(self) -> str:
+        """Return one line: what became of it."""
+        facts = [f"sequence={self.sequence}"] if self.sequence else []
+        facts += [f"{table}@{version}" for table, version in list(self.versions().items())[:5]]
+        if self.code:
+            facts.append(str(self.code))
+        if self.message:
+            facts.append(repr(shorten(self.message, 120, placeholder=" …")))
+        return f"<Outcome {self.status} {self.transaction_id} {' '.join(facts)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a small table, for notebooks."""
+        facts = {
+            "status": self.status,
+            "transaction": self.transaction_id,
+            "sequence": self.sequence or "",
+            "versions": ", ".join(f"{name} {made}" for name, made in self.versions().items()),
+            "code": self.code,
+            "message": self.message,
+            "next": self.conflict.advice if self.conflict else "",
+        }
+        rows = (
+            f"<tr><th>{name}</th><td>{escape(str(fact))}</td></tr>"
+            for name, fact in facts.items()
+            if fact != ""
+        )
+        return f"<table>{''.join(rows)}</table>"
 
     @property
     def version(self) -> int:

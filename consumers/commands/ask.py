@@ -54,7 +54,7 @@ def history(
     """
     from consumers import history as index
 
-    rows = index.history(where.load().need_root(), table, limit=limit, refused=refused)
+    rows = index.history(where.index_root(), table, limit=limit, refused=refused)
     columns = (
         Column("version", _version, is_number=True),
         TIME,
@@ -76,7 +76,7 @@ def tables(*, where: Where = HERE, as_json: AsJson = False, as_csv: AsCsv = Fals
     """Show all tables and their newest versions."""
     from consumers import history as index
 
-    rows = index.query(where.load().need_root(), TABLES)
+    rows = index.query(where.index_root(), TABLES)
     columns = (
         Column("table", lambda row: row["table_name"]),
         Column("version", _version, is_number=True),
@@ -109,7 +109,7 @@ def conflicts(
     """
     from consumers import history as index
 
-    rows = index.conflicts(where.load().need_root(), table, limit=limit)
+    rows = index.conflicts(where.index_root(), table, limit=limit)
     columns = (
         TIME,
         Column("table", lambda row: row["table_name"]),
@@ -163,7 +163,7 @@ def show(
     """
     from consumers import history as index
 
-    root = where.load().need_root()
+    root = where.index_root()
     transaction = id_of(root, transaction, partition)
     rows = index.transaction(root, transaction)
     if as_json:

@@ -33,7 +33,7 @@ def explain(
     """
     from consumers.explanation import explain as attempts_of
 
-    root = where.load().need_root()
+    root = where.index_root()
     transaction = id_of(root, transaction, partition)
     attempts = attempts_of(root, transaction)
     if as_json:

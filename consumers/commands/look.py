@@ -44,7 +44,7 @@ def diff(
     """
     from consumers import history as index
 
-    rows = index.diff(where.load().need_root(), table, before, after)
+    rows = index.diff(where.index_root(), table, before, after)
     columns = (
         FRAGMENT,
         Column("change", lambda row: row["change"]),
@@ -79,7 +79,7 @@ def blame(
     """
     from consumers import history as index
 
-    rows = index.blame(where.load().need_root(), table, what)
+    rows = index.blame(where.index_root(), table, what)
     if what is None:
         columns: tuple[Column, ...] = (
             FRAGMENT,
@@ -128,8 +128,7 @@ def sql(
     from commitlog.client.sql import run_sql
     from consumers import history as index
 
-    config = where.load()
-    root = config.need_root()
+    config, root = where.load(), where.index_root()
     index.connect(root).close()  # an index that cannot be read is told as such
     text = sys.stdin.read() if query == "-" else query
     with _Tables(config) as tables:
@@ -191,7 +190,7 @@ def plot(
     """
     from consumers import plots
 
-    root = where.load().need_root()
+    root = where.index_root()
     try:
         path = plots.plot(kind, root, table, out)
     except ModuleNotFoundError as error:
@@ -224,7 +223,7 @@ def top(
 
     if interval <= 0 or seconds <= 0:
         raise ConfigurationError("--interval and --seconds are above 0")
-    root = where.load().need_root()
+    root = where.index_root()
     with output.screen(live=not (once or as_json)) as show, suppress(KeyboardInterrupt):
         while True:
             row = activity(root, seconds=seconds)

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from commitlog.adapters.storage_options import use_storage_file
-from consumers.config import Config, load, parse_kafka_flags
+from consumers.config import (
+    Config,
+    ConfigurationError,
+    load,
+    parse_kafka_flags,
+    read_endpoints,
+)
 
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog
@@ -76,6 +82,18 @@ class Where:
         )
         use_storage_file(config.storage_file)
         return config
+
+    def index_root(self) -> Path:
+        """Return the root whose index is asked; ConfigurationError if it is another log's."""
+        config = self.load()
+        root = config.need_root()
+        kept = read_endpoints(root).get("log", config.log)
+        if kept != config.log:
+            raise ConfigurationError(
+                f"the index in {root} is of log {kept!r}, not {config.log!r}: leave --log out, or"
+                " name the root of the other log's index"
+            )
+        return root
 
 
 HERE = Where()

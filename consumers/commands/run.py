@@ -68,8 +68,9 @@ def up(
         quotas=quotas,
         **http.flags(),
     )
-    config.need_root()
-    Quotas.parse(config.quotas)  # refused here rather than by a part of it
+    # Refused here rather than by a part of it, and before anything is written.
+    config.need_tables_root()
+    Quotas.parse(config.quotas)
     run(config, say=output.note)
 
 
@@ -182,6 +183,7 @@ def committer(
         [COMMITLOG_QUOTAS]
     """
     from consumers.committer import CommitterOptions, run_committer
+    from consumers.places import check_place
     from consumers.quotas import Quotas
 
     config = where.load(socket_host=socket_host, socket_port=socket_port, quotas=quotas)
@@ -200,6 +202,7 @@ def committer(
             quotas=allowed,
         )
         try:
+            check_place(log)
             run_committer(log, options, stop=stop, on_ready=on_ready)
         finally:
             log.close()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from consumers.commands.options import Where
 from consumers.config import (
     SETTINGS,
     ConfigurationError,
@@ -140,3 +141,11 @@ def test_every_setting_has_a_flag_and_a_variable() -> None:
         for name in argument.names
     }
     assert names <= shown
+
+
+def test_a_root_whose_index_is_of_another_log_is_not_asked(tmp_path: Path) -> None:
+    write_endpoints(tmp_path, {"bootstrap_servers": "127.0.0.1:1", "log": "kept"})
+    assert Where(root=tmp_path).index_root() == tmp_path
+    assert Where(root=tmp_path, log="kept").index_root() == tmp_path
+    with pytest.raises(ConfigurationError, match="'kept', not 'other'"):
+        Where(root=tmp_path, log="other").index_root()

@@ -1,0 +1,97 @@
+"""Does a root that was moved or copied, or whose tables are gone, start anything?"""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from consumers.exit_codes import ExitCode
+from tests.integration.test_up import run, service, write
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root with a table of one row, stopped."""
+    path = tmp_path / "root"
+    with service(path) as running:
+        assert write(running, 1)[-1] == "1"
+        running.stop()
+    return path
+
+
+def refused(root: Path) -> str:
+    done = run("up", "--root", str(root), "--port", "0", timeout=200)
+    assert done.returncode == ExitCode.MACHINE, done.stderr[-2000:]
+    assert done.stdout == ""
+    return done.stderr
+
+
+def manifests(root: Path) -> list[Path]:
+    return sorted(root.rglob("*.manifest"))
+
+
+def test_a_moved_root_is_refused_and_works_once_the_old_place_is_linked(
+    root: Path, tmp_path: Path
+) -> None:
+    moved = tmp_path / "moved"
+    root.rename(moved)
+    before = manifests(moved)
+    words = refused(moved)
+    assert "moved" in words
+    assert str(root / "tables") in words
+    assert manifests(moved) == before
+    assert not root.exists(), "nothing is made at a place without its data"
+    root.symlink_to(moved)
+    with service(moved) as running:
+        assert write(running, 2)[-1] == "2"
+        found = run("doctor", "--root", str(moved), "--json")
+        assert found.returncode == ExitCode.OK, found.stdout
+        running.stop()
+
+
+def test_a_copied_root_is_refused(root: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy, symlinks=True)
+    assert "copied" in refused(copy)
+    with service(root) as running:
+        assert write(running, 2)[-1] == "2"
+        running.stop()
+
+
+def test_tables_that_are_gone_are_not_made_again(root: Path, tmp_path: Path) -> None:
+    tables = root / "tables"
+    tables.rename(tmp_path / "elsewhere")
+    assert "nothing is there" in refused(root)
+    tables.mkdir()  # a disk that isn't mounted
+    assert "nothing is there" in refused(root)
+    assert not any(tables.iterdir())
+
+
+def test_a_root_with_dots_is_recorded_without_them(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    with service(tmp_path / "here" / ".." / "root") as running:
+        assert running.line.endswith(f"root {tmp_path / 'root'}")
+        assert write(running, 1)[-1] == "1"
+        running.stop()
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--root", "/proc/x"], "cannot be written"),
+        (["--root", "r", "--tables-root", "gopher://x/y"], "tables_root"),
+        (["--root", "r", "--tables-root", "s3://bucket/../x"], "tables_root"),
+    ],
+)
+def test_a_bad_place_is_refused_before_anything_is_written(
+    flags: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done: subprocess.CompletedProcess[str] = run("up", *flags, "--port", "0")
+    assert done.returncode in (ExitCode.USAGE, ExitCode.MACHINE)
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "r" / "kafka").exists()
