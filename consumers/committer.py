@@ -41,7 +41,7 @@ from consumers.leader import Leader
 from consumers.leader_watch import stand_by
 from consumers.observer import StoreObserver, unbuilt
 from consumers.old_versions import OldVersions
-from consumers.positions import version_at
+from consumers.positions import until_newest_rules, version_at
 from consumers.quotas import Quotas
 from consumers.session import Session
 from consumers.unusable import why_unreachable
@@ -218,6 +218,8 @@ class Committer:
         }
         if method == "table" and params.get("readable"):
             await self._until_readable(params)
+        if method == "status" and params.get("newest_rules"):
+            await until_newest_rules(self._open_session, self._leader)
         if method in methods:
             return methods[method](params)
         if method == "materialize":
@@ -387,14 +389,3 @@ class Committer:
                     observed[wanted] = observer.observe(wanted)
             decision = machine.decide(at, observed)
         return decision.outcome
-
-
-def run_committer(
-    log: Log,
-    options: CommitterOptions,
-    *,
-    stop: threading.Event,
-    on_ready: Callable[[str], None] | None = None,
-) -> None:
-    """Run a committer until `stop` is set."""
-    Committer(log, options, on_ready=on_ready).run(stop)

@@ -33,7 +33,7 @@ from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
 from commitlog.core.replica import Replica
 from commitlog.errors import CommitLogError, Fenced
-from commitlog.model.records import Submitted
+from commitlog.model.records import ProtocolVersion, Submitted
 from commitlog.ports import OutcomesWriter
 from commitlog.protocol import session_in_key
 from consumers.events import Event
@@ -147,6 +147,16 @@ class Leader:
                 return next(iter(self._replica.undecided), -1)
             except RuntimeError:  # decided while one looked
                 continue
+
+    def has_newest_rules(self, end: int) -> bool:
+        """Return True if no record before offset `end` can change the rules; any thread."""
+        while self._replica.transactions_position >= end:
+            try:
+                waiting = list(self._replica.undecided.values())
+            except RuntimeError:  # decided while one looked
+                continue
+            return not any(isinstance(one.record, ProtocolVersion) for one in waiting)
+        return False
 
     @property
     def failure(self) -> Exception | None:

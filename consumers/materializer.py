@@ -229,9 +229,12 @@ class Materializer:
         for incarnation in list(self._dirty):
             files = self._by_incarnation[incarnation]
             if files.writing is not None:
-                if files.writing.done():
-                    self._settle(files, files.writing.result)
-                continue
+                if not files.writing.done():
+                    continue
+                self._settle(files, files.writing.result)
+                # The next one begins at once: nobody comes back to it at the end.
+                if files.failures or not files.pending:
+                    continue
             gathers = files.gather_until > now and not files.waiters
             if (files.retry_at > now or gathers) and not self._stopped.is_set():
                 continue

@@ -18,10 +18,10 @@ RECORD_SECONDS = 30.0
 
 
 def in_force(log: CommitLog) -> list[Rules]:
-    """Return what each partition's leader decides by."""
+    """Return what each partition's leader decides by, once it decided what is in the log now."""
     runtime = log.runtime()
     return [
-        Rules(**runtime.request(partition, "status")["rules"])
+        Rules(**runtime.request(partition, "status", newest_rules=True)["rules"])
         for partition in range(runtime.partitions)
     ]
 

@@ -105,8 +105,9 @@ def _branch_location(clone: Transaction.Clone) -> str:
 def _check_protocol(log: CommitLog, table: TableId) -> None:
     """Refuse a branch while the log goes on by a protocol that knows none."""
     runtime = log.runtime()
-    rules = runtime.request(runtime.domains.partition(table), "status").get("rules", {})
-    protocol = rules.get("protocol", BRANCHES_SINCE)
+    partition = runtime.domains.partition(table)
+    status = runtime.request(partition, "status", newest_rules=True)
+    protocol = status.get("rules", {}).get("protocol", BRANCHES_SINCE)
     if protocol < BRANCHES_SINCE:
         raise InvalidTransaction(
             f"the log {runtime.log.name} goes on by protocol {protocol}, which has no branches",

@@ -182,7 +182,7 @@ def committer(
         Transactions a second by principal: NAME=RATE,... ("*" is each other one).
         [COMMITLOG_QUOTAS]
     """
-    from consumers.committer import CommitterOptions, run_committer
+    from consumers.committer import Committer, CommitterOptions
     from consumers.places import check_place
     from consumers.quotas import Quotas
 
@@ -203,7 +203,7 @@ def committer(
         )
         try:
             check_place(log)
-            run_committer(log, options, stop=stop, on_ready=on_ready)
+            Committer(log, options, on_ready=on_ready).run(stop)
         finally:
             log.close()
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_writers import KafkaOutcomesWriter
-from consumers.committer import CommitterOptions, run_committer
+from consumers.committer import Committer, CommitterOptions
 from consumers.observer import StoreObserver
 from consumers.session import Session
 
@@ -68,12 +68,9 @@ def main() -> None:
     servers, name, root, how = sys.argv[1:]
     arm(how)
     log = KafkaLog.connect(servers, log=name, settings={}, timeout_seconds=30)
-    run_committer(
-        log,
-        CommitterOptions(Path(root)),
-        stop=threading.Event(),
-        on_ready=lambda node: print("leads", flush=True),
-    )
+    options = CommitterOptions(Path(root))
+    committer = Committer(log, options, on_ready=lambda node: print("leads", flush=True))
+    committer.run(threading.Event())
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from lance import LanceOperation
 
 from commitlog.adapters import log_start
+from commitlog.adapters.log_start import append_rules, protocol_version
 from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import Code, Status
@@ -32,6 +35,30 @@ def test_rules_come_into_force_and_last(tmp_path: Path) -> None:
         made.running[0].stop()
         made.start(made.root / "again").await_leading()
         assert in_force(made.client) == found, "from the log alone"
+
+
+def test_rules_that_the_leader_has_yet_to_decide_are_awaited(tmp_path: Path) -> None:
+    with service(tmp_path) as made:
+        (before,) = in_force(made.client)
+        waits, may_decide = threading.Event(), threading.Event()
+
+        def wait() -> None:
+            waits.set()
+            may_decide.wait(60)
+
+        leader = made.running[0].committer._leader
+        assert leader is not None
+        leader.call(wait)
+        assert waits.wait(60)
+        record = protocol_version("id-rules", replace(before, history_versions=7))
+        writer = made.log.transactions_writer()
+        append_rules(writer, record, 0, 60)
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(in_force, made.client)
+            # Answered after the other request was read.
+            assert Rules(**made.client.runtime().request(0, "status")["rules"]) == before
+            may_decide.set()
+            assert asked.result(60) == [replace(before, history_versions=7)]
 
 
 def test_what_cannot_hold_is_refused_and_changes_nothing(tmp_path: Path) -> None:

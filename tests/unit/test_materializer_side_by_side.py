@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import wait
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,7 @@ from consumers.events import Event
 from consumers.materializer import Materializer
 from tests.core_world import World, append
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 TABLES = ("a", "b", "c")
 
 
@@ -130,6 +132,23 @@ def test_what_is_queued_is_written_before_it_ends(running: Running) -> None:
     sequences = [running.put(change) for name in TABLES for change in running.changes[name]]
     running.materializer.close()
     running.await_told(*sequences)
+
+
+def test_the_last_write_of_all_that_ends_is_followed_by_what_its_table_lacks(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.store("a").may_write.clear()
+    sequences = [running.put(running.changes["a"][0])]
+    assert running.store("a").asked.wait(WAIT_SECONDS)
+    sequences.append(running.put(running.changes["a"][1]))
+
+    def write_and_wait(*writing: Any, **options: Any) -> Any:
+        running.store("a").may_write.set()
+        return wait(*writing, **options)
+
+    monkeypatch.setattr(module, "wait", write_and_wait)
+    running.materializer.close(timeout_seconds=WAIT_SECONDS)
+    assert running.told == sequences
 
 
 def test_a_hanging_store_doesn_t_keep_the_end_waiting(
