@@ -20,7 +20,7 @@ from commitlog.client.runtime import Runtime
 from commitlog.client.tables import Tables
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import decode_outcome_record, encode_transaction
-from commitlog.codecs.lance_objects import schema_fields
+from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import (
     CorruptLog,
@@ -40,6 +40,7 @@ Change = CreateTable | RegisterTable | DropTable
 
 DATA_STORAGE_VERSION = "2.2"
 """What pylance 14 writes by default."""
+_FOLDER_CHARACTERS_MAX = 100
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
@@ -92,7 +93,8 @@ def default_location(genesis: Genesis, table: TableId, incarnation: str) -> str:
             field="location",
             advice="Pass location=, an absolute path of a folder that doesn't exist",
         )
-    *folders, name = (_UNSAFE.sub("_", part) for part in table)
+    # The name need not be unique, since the incarnation is in it; what is cut off isn't missed.
+    *folders, name = (_UNSAFE.sub("_", part)[:_FOLDER_CHARACTERS_MAX] for part in table)
     path = "/".join([*(f"{folder}.ns" for folder in folders), f"{name}-{incarnation}.lance"])
     return f"{genesis.tables_root.rstrip('/')}/{path}"
 

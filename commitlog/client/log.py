@@ -21,6 +21,7 @@ from commitlog.client.caller import caller
 from commitlog.client.clones import as_operations
 from commitlog.client.execution import Execution
 from commitlog.client.forks import keep_for_ever, on_fork
+from commitlog.client.names import Pairs, check_names, pairs
 from commitlog.client.opening import Opened, is_readable
 from commitlog.client.rows import MergeOptions
 from commitlog.client.runtime import Runtime, RuntimeSettings
@@ -29,7 +30,7 @@ from commitlog.client.snapshot import Reads
 from commitlog.client.submission import AffectedRowsLike, new_transaction_id
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
-from commitlog.codecs.lance_objects import SchemaMetadata
+from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Transaction
 from commitlog.model.table import TableId, parse_table_id
@@ -39,7 +40,6 @@ from commitlog.protocol import LOG_NAME_DEFAULT
 CONNECT_TIMEOUT_SECONDS = 30.0
 
 TableName = str | Sequence[str]
-Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 class CommitLog(Reads):
@@ -251,7 +251,7 @@ class CommitLog(Reads):
             self,
             transaction_id=transaction_id,
             application=application,
-            properties=_pairs(properties),
+            properties=pairs(properties),
             expects=tuple(expects),
             timeout=timeout,
             wait=wait,
@@ -358,6 +358,8 @@ class CommitLog(Reads):
     ) -> Transaction:
         """Make a transaction of operations, under a new id if none is given."""
         who = caller()
+        said = (*who.properties, *pairs(properties))
+        check_names(operations, said, application, transaction_id or "")
         return Transaction(
             transaction_id or new_transaction_id(),
             operations,
@@ -365,7 +367,7 @@ class CommitLog(Reads):
             principal=who.principal or self._principal,
             submitted_at_ms=catalogue.now_ms(),
             application=application,
-            properties=(*who.properties, *_pairs(properties)),
+            properties=said,
             expects=tuple(expects),
         )
 
@@ -387,11 +389,6 @@ class CommitLog(Reads):
         self._tables = Tables()
         self.opened = Opened(self.runtime, self._tables)
         self._pid = os.getpid()
-
-
-def _pairs(properties: Pairs) -> tuple[tuple[str, str], ...]:
-    items = properties.items() if isinstance(properties, Mapping) else properties
-    return tuple((str(key), str(value)) for key, value in items)
 
 
 def _new_lock(log: CommitLog | None) -> None:

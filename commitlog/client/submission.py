@@ -23,11 +23,13 @@ from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
 from commitlog.client.contents import contents, summary
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.lance_objects import SchemaMetadata, to_transaction
+from commitlog.codecs.lance_objects import to_transaction
+from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.core.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
+from commitlog.model.names import first_problem, key_problem
 from commitlog.model.operations import (
     AffectedRows,
     KeyHashes,
@@ -82,6 +84,8 @@ def read_request(
     operation: Any, *, read_version: int | None, transaction_id: str | None
 ) -> LanceRequest:
     """Find out an operation's id and read version."""
+    if problem := first_problem("transaction_id", (transaction_id or "",), key_problem):
+        raise problem.error()
     own_id, own_version = "", None
     is_append = isinstance(operation, lance.LanceOperation.Append)
     if isinstance(operation, lance.Transaction):

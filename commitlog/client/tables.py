@@ -16,7 +16,7 @@ import pyarrow as pa
 from lance.schema import LanceSchema
 
 from commitlog.client.runtime import Runtime
-from commitlog.codecs.lance_objects import SchemaMetadata
+from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.core.tables import VersionRanges
 from commitlog.errors import NoSuchTable
 from commitlog.lancepb.file_pb2 import Field

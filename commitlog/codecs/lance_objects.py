@@ -14,17 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import pyarrow as pa
 from lance import LanceOperation
 from lance import Transaction as LanceTransaction
 from lance.fragment import DataFile as LanceDataFile
 from lance.fragment import FragmentMetadata
-from lance.schema import LanceSchema
 from pyroaring import BitMap
 
+from commitlog.codecs.lance_schema import SchemaMetadata, schema_fields
 from commitlog.core.deletion_vectors import from_portable, portable
 from commitlog.errors import InvalidTransaction
-from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import (
     DataFile,
     DataFragment,
@@ -33,8 +31,6 @@ from commitlog.lancepb.table_pb2 import (
     IndexMetadata,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
-
-SchemaMetadata = tuple[tuple[str, bytes], ...]
 
 
 class BuiltTransaction(NamedTuple):
@@ -107,16 +103,6 @@ def to_transaction(
 def fragment_bytes(metadata: FragmentMetadata) -> bytes:
     """Encode pylance's fragment metadata as a `lance.table.DataFragment`."""
     return _fragment(metadata).SerializeToString(deterministic=True)
-
-
-def schema_fields(schema: pa.Schema | LanceSchema) -> tuple[list[Field], SchemaMetadata]:
-    """Return a schema's fields with their ids, parents first, and its own metadata."""
-    if isinstance(schema, pa.Schema):
-        schema = LanceSchema.from_pyarrow(schema)
-    parts: tuple[Any, ...] = schema.__reduce__()[1]  # type: ignore[assignment]
-    metadata, fields = parts[0], parts[1:]
-    pairs = {key: bytes(value) for key, value in json.loads(metadata).items()}
-    return [Field.FromString(field) for field in fields], tuple(sorted(pairs.items()))
 
 
 def _fragment(metadata: FragmentMetadata) -> DataFragment:

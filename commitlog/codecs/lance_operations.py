@@ -21,7 +21,7 @@ from lance.fragment import FragmentMetadata, RowDatasetVersionMeta, RowIdMeta
 from lance.schema import LanceSchema
 from pyroaring import BitMap
 
-from commitlog.codecs.lance_objects import SchemaMetadata
+from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.core.deletion_vectors import from_portable, portable
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.file_pb2 import Field

@@ -52,3 +52,18 @@ is too old only if one from its time may have been forgotten."""
 CLOCK_STEP_MS = 3600 * 1000
 """How far an append time moves the log's clock beyond what the writer's clock confirms. Brokers'
 and writers' clocks differ by less, or somebody should know."""
+
+NAMES_CHECKED_SINCE = 4
+"""The protocol under which names, schemas and indices that Lance can't open are refused."""
+
+COLUMN_BYTES_MAX = 4 * 1024
+"""A column's name. Lance would take a megabyte, in each error, plan and listing."""
+
+KEY_BYTES_MAX = 4 * 1024
+"""A key of metadata, config or properties, and the name of a tag or an index."""
+
+LOCATION_PART_BYTES_MAX = 255
+"""What file systems take for one name."""
+
+LOCATION_BYTES_MAX = 2_000
+"""A location: Linux takes 4,096 for a path, and a table's files lie below."""

@@ -6,6 +6,7 @@ of several parts is the commit domain, which decides the partition (`DomainMap`)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,6 +25,7 @@ class Policy(StrEnum):
     LATEST = "latest"
 
 
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _FORBIDDEN = frozenset("/\\\0" + DELIMITER)
 
 
@@ -32,6 +34,7 @@ def parse_table_id(table: str | Sequence[str]) -> TableId:
     parts = tuple(table.split(DELIMITER)) if isinstance(table, str) else tuple(table)
     for part in parts or ("",):
         bad = not part or part in {".", ".."} or not _FORBIDDEN.isdisjoint(part)
+        bad = bad or LONE_SURROGATE.search(part) is not None
         if bad or len(part) > PART_LENGTH_MAX:
             raise InvalidTransaction(
                 f"table id {table!r} has a part {part!r} that cannot name a table or namespace",

@@ -24,8 +24,8 @@ from commitlog import wire
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.avro import encode_leader_started, seal_outcome
-from commitlog.codecs.lance_objects import schema_fields
 from commitlog.codecs.lance_operations import to_lance_operation
+from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import manifest_name
 from commitlog.core.chain import first_hash
 from commitlog.errors import CommitLogError, NoSuchTable

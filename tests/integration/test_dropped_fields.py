@@ -18,7 +18,8 @@ from lance import LanceOperation
 from lance.fragment import write_fragments
 from lance.mem_wal import CompactedSsTable as Compacted
 
-from commitlog.codecs.lance_objects import schema_fields, to_transaction_bytes
+from commitlog.codecs.lance_objects import to_transaction_bytes
+from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.indices import MEM_WAL_INDEX
 from commitlog.lancepb.table_pb2 import (

@@ -1,0 +1,42 @@
+"""Names that a transaction brings, checked before it is appended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from commitlog.client.submission import parse_message
+from commitlog.core.openable import operation_problem
+from commitlog.model.names import first_problem, key_problem, properties_problem
+from commitlog.model.operations import LanceCommit, Operation, Properties
+from commitlog.model.records import Application
+
+Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
+
+
+def check_names(
+    operations: Iterable[Operation],
+    properties: Properties,
+    application: Application | None,
+    transaction_id: str,
+) -> None:
+    """Refuse names that Lance, the log or a store can't carry."""
+    problem = properties_problem(properties) or first_problem(
+        "transaction_id", (transaction_id,), key_problem
+    )
+    if application is not None:
+        problem = problem or first_problem(
+            "application", (application.application_id, application.run), key_problem
+        )
+    for operation in operations:
+        message = None
+        if isinstance(operation, LanceCommit) and operation.operation != "Append":
+            message = parse_message(operation.message)
+        problem = problem or operation_problem(operation, message)
+    if problem is not None:
+        raise problem.error()
+
+
+def pairs(properties: Pairs) -> Properties:
+    """Return properties as a record has them."""
+    items = properties.items() if isinstance(properties, Mapping) else properties
+    return tuple((str(key), str(value)) for key, value in items)

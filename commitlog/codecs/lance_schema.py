@@ -1,0 +1,45 @@
+"""A schema as Lance keeps it: a list of fields with ids, and metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from lance.schema import LanceSchema
+
+from commitlog.errors import InvalidTransaction
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.model.names import column_problem, first_problem, key_problem
+
+SchemaMetadata = tuple[tuple[str, bytes], ...]
+
+
+def schema_fields(schema: pa.Schema | LanceSchema) -> tuple[list[Field], SchemaMetadata]:
+    """Return a schema's fields with their ids, parents first, and its own metadata."""
+    if isinstance(schema, pa.Schema):
+        # Arrow hands names over as C strings, so Lance would see them cut at a NUL.
+        problem = first_problem("column", schema.names, column_problem) or first_problem(
+            "column", _nested_names(schema), key_problem
+        )
+        if problem is not None:
+            raise problem.error()
+        try:
+            schema = LanceSchema.from_pyarrow(schema)
+        except ValueError as error:
+            raise InvalidTransaction(
+                f"Lance has no place for this schema: {error}", field="schema", value=schema
+            ) from error
+    parts: tuple[Any, ...] = schema.__reduce__()[1]  # type: ignore[assignment]
+    metadata, fields = parts[0], parts[1:]
+    pairs = {key: bytes(value) for key, value in json.loads(metadata).items()}
+    return [Field.FromString(field) for field in fields], tuple(sorted(pairs.items()))
+
+
+def _nested_names(fields: Iterable[pa.Field[Any]]) -> Iterator[str]:
+    for field in fields:
+        kind: Any = field.type
+        inner = [kind.field(at) for at in range(kind.num_fields)]
+        yield from (one.name for one in inner)
+        yield from _nested_names(inner)

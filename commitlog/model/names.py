@@ -1,0 +1,189 @@
+"""Names and texts that every part of the system can carry.
+
+Native code ends a name at its first NUL: Lance panics when it exports such a column, and one of
+its panics ends the process. Text with a lone surrogate cannot be encoded at all. A control
+character in a path is refused by Lance's stores, and a terminal obeys it. So the client and the
+servers refuse such names before they append anything, and the machine refuses them again, since
+a record may come from anywhere.
+
+Whether a table of a given name can be created is one question; whether an old one can still be
+addressed is another. These rules are for new names only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from commitlog.errors import InvalidTransaction
+from commitlog.model.limits import (
+    COLUMN_BYTES_MAX,
+    KEY_BYTES_MAX,
+    LOCATION_BYTES_MAX,
+    LOCATION_PART_BYTES_MAX,
+)
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    DeclareTable,
+    IcebergChange,
+    Operation,
+    Properties,
+    RegisterTable,
+    RenameTable,
+)
+from commitlog.model.table import DELIMITER, LONE_SURROGATE, PART_LENGTH_MAX
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_SHOWN_CHARACTERS = 40
+_RESERVED_COLUMNS = frozenset(
+    {
+        "_rowid",
+        "_rowaddr",
+        "_rowoffset",
+        "_row_created_at_version",
+        "_row_last_updated_at_version",
+    }
+)
+
+
+class NameProblem(NamedTuple):
+    """A name that something on its way can't carry."""
+
+    field: str
+    """What it names: `column`, `table`, `location`, `properties`."""
+    value: str
+    problem: str
+    """A clause: `holds a NUL character`."""
+    advice: str
+
+    @property
+    def message(self) -> str:
+        """What is wrong, as a sentence without its end."""
+        return f"the {self.field} {shown(self.value)} {self.problem}"
+
+    def error(self) -> InvalidTransaction:
+        """Return what a caller of the client gets."""
+        return InvalidTransaction(
+            self.message, field=self.field, value=self.value, advice=self.advice
+        )
+
+
+def shown(text: str) -> str:
+    """Return a text in quotes, escaped, and cut to a bounded length."""
+    if len(text) <= _SHOWN_CHARACTERS:
+        return ascii(text) if LONE_SURROGATE.search(text) else repr(text)
+    return f"{ascii(text[:_SHOWN_CHARACTERS])}… ({len(text)} characters)"
+
+
+def text_problem(text: str) -> str:
+    """Return why a text can't be encoded, empty if it can."""
+    return "holds a lone surrogate, which isn't Unicode text" if LONE_SURROGATE.search(text) else ""
+
+
+def _no_nul(text: str, bytes_max: int) -> str:
+    if "\0" in text:
+        return "holds a NUL character"
+    problem = text_problem(text)
+    if not problem and len(text.encode()) > bytes_max:
+        problem = f"is longer than {bytes_max} bytes"
+    return problem
+
+
+def key_problem(key: str) -> str:
+    """Return what is wrong with a key of metadata, config or properties; empty if nothing."""
+    return _no_nul(key, KEY_BYTES_MAX)
+
+
+def column_problem(name: str, *, is_nested: bool = False) -> str:
+    """Return what is wrong with a column's name, empty if nothing.
+
+    A top-level column is named in Lance's plans, where dots and backticks have a meaning.
+    """
+    problem = _no_nul(name, COLUMN_BYTES_MAX)
+    if problem or is_nested:
+        return problem
+    if not name:
+        return "is empty"
+    if "." in name or "`" in name:
+        return "holds a dot or a backtick, so Lance can't read it"
+    return "is a name that Lance reserves" if name in _RESERVED_COLUMNS else ""
+
+
+def part_problem(part: str) -> str:
+    """Return what is wrong with a part of a table's or namespace's name, empty if nothing."""
+    if not part or part in {".", ".."}:
+        return "is empty, '.' or '..'"
+    if "/" in part or "\\" in part or DELIMITER in part:
+        return f"holds '/', '\\' or '{DELIMITER}'"
+    if _CONTROL.search(part):
+        return "holds a control character"
+    if len(part) > PART_LENGTH_MAX:
+        return f"is longer than {PART_LENGTH_MAX} characters"
+    return text_problem(part)
+
+
+def label_problem(name: str) -> str:
+    """Return what is wrong with the name of a tag, a branch or an index; empty if nothing."""
+    return "holds a control character" if _CONTROL.search(name) else _no_nul(name, KEY_BYTES_MAX)
+
+
+def location_problem(location: str) -> str:
+    """Return why Lance can't keep a table at a location, empty if it can."""
+    if _CONTROL.search(location):
+        return "holds a control character"
+    if problem := _no_nul(location, LOCATION_BYTES_MAX):
+        return problem
+    if any(len(part.encode()) > LOCATION_PART_BYTES_MAX for part in location.split("/")):
+        return f"has a part longer than {LOCATION_PART_BYTES_MAX} bytes"
+    return ""
+
+
+_ADVICE = {
+    "column": "Give the column another name",
+    "location": "Choose another location",
+    "properties": "Correct the key or value",
+}
+_Check = Callable[[str], str]
+
+
+def first_problem(field: str, names: Iterable[str], check: _Check) -> NameProblem | None:
+    """Return the first problem among names of one kind, None if there is none."""
+    for name in names:
+        if problem := check(name):
+            return NameProblem(field, name, problem, _ADVICE.get(field, "Choose another name"))
+    return None
+
+
+def problem_of(operation: Operation) -> NameProblem | None:
+    """Return what is wrong with the names that a catalogue operation brings, None if nothing.
+
+    What it only refers to may have any name: a table that has a bad one must be droppable.
+    """
+    if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+        return (
+            first_problem("table", operation.table, part_problem)
+            or first_problem("location", (operation.location,), location_problem)
+            or properties_problem(operation.properties)
+        )
+    if isinstance(operation, RenameTable):
+        return first_problem("table", operation.new_table, part_problem)
+    if isinstance(operation, CreateNamespace):
+        return first_problem("namespace", operation.namespace, part_problem) or properties_problem(
+            operation.properties
+        )
+    if isinstance(operation, AlterProperties):
+        return properties_problem(operation.upserts)
+    if isinstance(operation, IcebergChange) and "assert-create" in operation.requirements:
+        return first_problem("table", operation.table, part_problem)
+    return None
+
+
+def properties_problem(properties: Properties) -> NameProblem | None:
+    """Return what is wrong with the keys and values of properties, None if nothing."""
+    keys, values = (key for key, _ in properties), (value for _, value in properties)
+    return first_problem("properties", keys, key_problem) or first_problem(
+        "properties", values, text_problem
+    )
