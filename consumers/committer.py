@@ -21,16 +21,13 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from commitlog.codecs.avro import (
-    decode_log_record,
-    encode_transaction,
-    seal_outcome,
-)
+from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Need
 from commitlog.errors import Fenced, InvalidTransaction, TopicSettings, Unavailable
 from commitlog.model.records import Genesis, Outcome, Submitted, Transaction
 from commitlog.model.table import parse_table_id
 from commitlog.ports import Log
+from consumers.allowed_places import Places
 from consumers.answers import Answers
 from consumers.catalogue import Head
 from consumers.checkpoint import Checkpoints
@@ -64,6 +61,8 @@ class CommitterOptions:
     token: str = field(default="", repr=False)
     checkpoint_seconds: float = 30.0
     quotas: Quotas | None = None
+    allowed_locations: tuple[str, ...] = ()
+    """Prefixes besides the tables root below which base paths may lie."""
 
 
 class Committer:
@@ -85,8 +84,8 @@ class Committer:
         self._checkpoints = Checkpoints(options.root, log.identity(), self._genesis)
         self._leader: Leader | None = None
         self._session: Session | None = None
-        recordings = Recordings(self._genesis.tables_root)
-        self._old_versions = OldVersions(log, options.partition, recordings)
+        self._places = places = Places(self._genesis.tables_root, options.allowed_locations)
+        self._old_versions = OldVersions(log, options.partition, Recordings(places.root))
         self._answers = Answers(
             identity={
                 "log": self._genesis.log,
@@ -133,11 +132,12 @@ class Committer:
 
     def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
         observer = StoreObserver(
-            self._genesis.tables_root,
+            self._places.root,
             session.materializer.wait_for,
             write_version=lambda table, version: self._old_versions.materialize(
                 session.catalogue.head(table), version
             ),
+            places=self._places,
         )
         leader = session.lead(epoch, self.node, observer)
         self._leader = leader
@@ -378,7 +378,7 @@ class Committer:
             machine.time_ms,
             record,
         )
-        observer = StoreObserver(self._genesis.tables_root, lambda *_: Future())
+        observer = StoreObserver(self._places.root, lambda *_: Future(), places=self._places)
         observed = {wanted: observer.observe(wanted) for wanted in machine.prefetch(at)}
         decision = machine.decide(at, observed)
         while isinstance(decision, Need):

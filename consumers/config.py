@@ -131,6 +131,11 @@ class Config:
         """What the HTTP server speaks."""
         return "https" if self.tls_certificate else "http"
 
+    @property
+    def allowed_prefixes(self) -> tuple[str, ...]:
+        """The prefixes besides the tables root below which tables and their files may lie."""
+        return tuple(filter(None, map(str.strip, self.allowed_locations.split(","))))
+
     def need_root(self) -> Path:
         """Return the root, made absolute; ConfigurationError if none is set."""
         if self.root is None:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from commitlog.adapters.builds import Build, BuildRefused
-from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.adapters.storage import LocalStore, ObjectStore, store_for
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (
@@ -25,6 +25,7 @@ from commitlog.core.decisions import (
     Decision,
     FileWanted,
     Found,
+    PlaceWanted,
     VectorWanted,
     Wanted,
 )
@@ -34,6 +35,7 @@ from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Observation
 from commitlog.model.table import TableId
+from consumers.allowed_places import Places
 from consumers.follower import RECORDINGS
 from consumers.in_the_way import put
 
@@ -72,15 +74,18 @@ class StoreObserver:
         *,
         open_store: Callable[[str], ObjectStore] = store_for,
         write_version: WriteVersion | None = None,
+        places: Places | None = None,
         workers: int = 4,
     ) -> None:
         """Use `wait_for(incarnation, version)` to know that a version can be read.
 
         `write_version(table, version)` writes the manifest of an older version that has none, as
-        most have under the policy `latest`.
+        most have under the policy `latest`. `places` says where base paths and symbolic links may
+        lead: below the tables root by default.
         """
         self._open_store = open_store
         self._root = tables_root
+        self._places = places or Places(tables_root)
         self._wait_for = wait_for
         self._write_version = write_version
         self._stores: dict[str, ObjectStore] = {}
@@ -94,6 +99,8 @@ class StoreObserver:
         Where nothing can ever be, nothing is: a record that names such a place holds nobody up.
         """
         assert not isinstance(wanted, BuildWanted)
+        if isinstance(wanted, PlaceWanted):
+            return Found(Observation(wanted.path, 0 if self._places.holds(wanted.path) else -1))
         try:
             return self._look(self._store(wanted.location), wanted)
         except InvalidSettings as error:
@@ -107,7 +114,10 @@ class StoreObserver:
             return Found(Observation(wanted.path, -1), error=str(error))
 
     def _look(self, store: ObjectStore, wanted: Wanted) -> Found:
-        assert not isinstance(wanted, BuildWanted)
+        assert not isinstance(wanted, BuildWanted | PlaceWanted)
+        target = store.link_target(wanted.path) if isinstance(store, LocalStore) else None
+        if target is not None and not self._places.holds(target):
+            return Found(Observation(wanted.path, -1), error=f"it is a link to {target}")
         if isinstance(wanted, VectorWanted):
             return self._vector(store, wanted)
         if isinstance(wanted, FileWanted):

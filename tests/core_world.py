@@ -20,6 +20,7 @@ from commitlog.core.machine import (
     Machine,
     ManifestWanted,
     Need,
+    PlaceWanted,
     VectorWanted,
     Wanted,
 )
@@ -153,6 +154,9 @@ class World:
         if isinstance(wanted, BuildWanted):
             return self.build(wanted)
         gone = Found(Observation(wanted.path, -1), error="there is no such file")
+        if isinstance(wanted, PlaceWanted):
+            is_allowed = wanted.path.startswith(f"{ROOT}/")
+            return Found(Observation(wanted.path, 0)) if is_allowed else gone
         if isinstance(wanted, FileWanted):
             return gone if wanted.path in self.missing else Found(Observation(wanted.path, 100))
         if isinstance(wanted, VectorWanted):

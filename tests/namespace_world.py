@@ -107,6 +107,7 @@ class World:
         cluster = MemoryCluster()
         opened = open_log or (lambda: MemoryLog(cluster))
         self._names = 0
+        self._allowed = settings.locations if settings is not None else ()
         self.root = root
         self.tables_root = root / "tables"
         self._log = opened()
@@ -152,7 +153,9 @@ class World:
         """Have somebody decide, who begins at the last one's checkpoint."""
         self._stop, ready = threading.Event(), threading.Event()
         self.committer = Committer(
-            self._log, CommitterOptions(self.root), on_ready=lambda node: ready.set()
+            self._log,
+            CommitterOptions(self.root, allowed_locations=self._allowed),
+            on_ready=lambda node: ready.set(),
         )
         self._leader = threading.Thread(target=self.committer.run, args=(self._stop,), daemon=True)
         self._leader.start()

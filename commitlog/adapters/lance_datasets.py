@@ -1,16 +1,54 @@
-"""Opens datasets by path, each with the storage options of its location."""
+"""Opens datasets by path, each with the storage options of its location.
+
+A server that reads for others puts a gate before all of them: what it opens on somebody's behalf
+has to be let through, each time.
+"""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import lance
 
 from commitlog.adapters.storage_options import storage_options
 
+Gate = Callable[[str, Iterable[str]], None]
+"""Raises unless a version at a location, with these base paths, may be read."""
+
+_GATE: ContextVar[Gate | None] = ContextVar("gate", default=None)
+
+
+@contextlib.contextmanager
+def behind(gate: Gate) -> Iterator[None]:
+    """Let a gate decide what this thread or task opens."""
+    token = _GATE.set(gate)
+    try:
+        yield
+    finally:
+        _GATE.reset(token)
+
+
+def check_gate(location: str, bases: Iterable[str]) -> None:
+    """Raise unless a version with these base paths may be read on behalf of who asks."""
+    gate = _GATE.get()
+    if gate is not None:
+        gate(location, bases)
+
+
+def let_through(dataset: lance.LanceDataset, location: str) -> lance.LanceDataset:
+    """Return a dataset that was opened at a location, if it may be read."""
+    if _GATE.get() is not None:
+        bases: Any = dataset.base_paths()
+        check_gate(location, [base.path for base in bases.values()])
+    return dataset
+
 
 def open_dataset(location: str, version: int | None = None, **more: Any) -> lance.LanceDataset:
     """Open a version, the newest if none is named; ValueError or OSError if it can't be."""
-    return lance.dataset(
+    dataset = lance.dataset(
         location, version=version, storage_options=storage_options(location) or None, **more
     )
+    return let_through(dataset, location)

@@ -108,6 +108,18 @@ class LocalStore:
             )
         return full
 
+    def link_target(self, path: str) -> str | None:
+        """Return what a path resolves to if a symbolic link is on its way, else None.
+
+        The store's own folder counts as part of the way, and nothing above it does.
+        """
+        full = here = self._resolve(path)
+        while len(here) >= len(self._root):
+            if os.path.islink(here):
+                return os.path.realpath(full)
+            here = os.path.dirname(here)
+        return None
+
     def read(self, path: str) -> bytes:
         """Return a file's bytes; raise FileNotFoundError."""
         with open(self._resolve(path), "rb") as file:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import lance
 
+from commitlog.adapters.lance_datasets import let_through
 from commitlog.adapters.lance_namespace import LogNamespace, StagedManifest, VersionStore
 from commitlog.adapters.storage import store_for
 from commitlog.client.caller import caller
@@ -40,7 +41,9 @@ def open_managed(
     store = LogVersions(runtime, tables, info)
     store.materialize(wanted)
     namespace = LogNamespace(store, wanted)
-    return lance.dataset(namespace_client=namespace, table_id=list(info.table_id), version=version)
+    table = list(info.table_id)
+    dataset = lance.dataset(namespace_client=namespace, table_id=table, version=version)
+    return let_through(dataset, info.location)
 
 
 class LogVersions(VersionStore):

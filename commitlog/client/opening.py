@@ -8,7 +8,7 @@ from typing import Any
 
 import lance
 
-from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.lance_datasets import let_through, open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo, Tables
@@ -51,7 +51,8 @@ class Opened:
                 while len(self._datasets) >= _CACHED_DATASETS:
                     self._datasets.pop(next(iter(self._datasets)))
                 self._datasets[key] = found
-        return found
+            return found
+        return let_through(found, info.location)
 
     def newest(self, info: TableInfo) -> lance.LanceDataset:
         """Open the newest version that has its file; the head where the schema changed since.

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from commitlog.core.bases import check_bases
 from commitlog.core.catalogue_state import TableMaker, altered, change_of, make_table, parents
 from commitlog.core.cloning import home_of
 from commitlog.core.creation import check_primary_key, empty_state
@@ -188,7 +189,9 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
     if message.HasField("branch"):
         raise rejected(Code.UNSUPPORTED_OPERATION, f"{path} in {location} belongs to a branch")
     check_primary_key(operation.primary_key, list(message.fields))
-    return diff(empty_state(), state)
+    delta = diff(empty_state(), state)
+    check_bases(draft, operation.table, location, None, delta.header)
+    return delta
 
 
 def _decide_end(draft: Draft, operation: DropTable | DeregisterTable) -> None:

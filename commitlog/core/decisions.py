@@ -71,7 +71,17 @@ class BuildWanted:
     """Where a clone of the table's version before goes; empty: it isn't a clone."""
 
 
-Wanted = VectorWanted | FileWanted | ManifestWanted | BytesWanted | BuildWanted
+@dataclass(frozen=True, slots=True)
+class PlaceWanted:
+    """Whether the leader's policy lets a table's files lie in another place."""
+
+    location: str
+    """The table's."""
+    path: str
+    """The place: a normalized location of its own."""
+
+
+Wanted = VectorWanted | FileWanted | ManifestWanted | BytesWanted | PlaceWanted | BuildWanted
 
 
 @dataclass(frozen=True, slots=True)

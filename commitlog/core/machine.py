@@ -26,6 +26,7 @@ from commitlog.core.decisions import (
     ManifestWanted,
     Need,
     Observed,
+    PlaceWanted,
     Refused,
     VectorWanted,
     Wanted,
@@ -72,6 +73,7 @@ __all__ = [
     "ManifestWanted",
     "Need",
     "Observed",
+    "PlaceWanted",
     "VectorWanted",
     "Wanted",
 ]

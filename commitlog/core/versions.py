@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
+from commitlog.core.bases import check_bases
 from commitlog.core.decisions import Change, ChangeKind, noted
 from commitlog.core.direct import direct_delta
 from commitlog.core.draft import Draft, Parsed, View
@@ -46,6 +47,7 @@ def add_version(
     delta: ManifestDelta,
 ) -> None:
     """Add a new version to the draft; later operations of the record see it."""
+    check_bases(draft, view.table.table_id, view.table.location, view.state, delta.header)
     draft.results.append(result)
     draft.changes.append(_change(view.table, operation, parsed, final, result, delta))
     if not draft.is_single:

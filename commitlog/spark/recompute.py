@@ -29,6 +29,7 @@ from commitlog.core.decisions import (
     Found,
     ManifestWanted,
     Need,
+    PlaceWanted,
     VectorWanted,
     Wanted,
 )
@@ -208,7 +209,7 @@ class _Memory:
         self._seen = {seen.path: seen for seen in decided.outcome.observed}
 
     def find(self, wanted: Wanted) -> Found:
-        if isinstance(wanted, FileWanted):
+        if isinstance(wanted, FileWanted | PlaceWanted):
             seen = self._seen.get(wanted.path)
             size = seen.size if seen else store_for(wanted.location).size(wanted.path)
             return Found(seen or Observation(wanted.path, size))

@@ -110,7 +110,7 @@ def namespace_settings(config: Config) -> Settings:
         )
     storage = read_storage_file(config.storage_file)
     return Settings(
-        locations=tuple(filter(None, map(str.strip, config.allowed_locations.split(",")))),
+        locations=config.allowed_prefixes,
         storage_options=storage.options,
         credentials=storage.credentials,
         operations_max=config.batch_operations_max,

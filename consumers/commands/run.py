@@ -168,6 +168,7 @@ def committer(
     socket_host: str | None = None,
     socket_port: int | None = None,
     quotas: str | None = None,
+    allowed_locations: str | None = None,
 ) -> None:
     """Decide for a partition, or stand by while another committer does.
 
@@ -181,12 +182,20 @@ def committer(
     quotas
         Transactions a second by principal: NAME=RATE,... ("*" is each other one).
         [COMMITLOG_QUOTAS]
+    allowed_locations
+        Prefixes, separated by commas, besides the tables root, for base paths of tables.
+        [COMMITLOG_ALLOWED_LOCATIONS]
     """
     from consumers.committer import Committer, CommitterOptions
     from consumers.places import check_place
     from consumers.quotas import Quotas
 
-    config = where.load(socket_host=socket_host, socket_port=socket_port, quotas=quotas)
+    config = where.load(
+        socket_host=socket_host,
+        socket_port=socket_port,
+        quotas=quotas,
+        allowed_locations=allowed_locations,
+    )
     allowed = Quotas.parse(config.quotas)
     root = config.need_root()
     root.mkdir(parents=True, exist_ok=True)
@@ -200,6 +209,7 @@ def committer(
             port=config.socket_port + partition if config.socket_port else 0,
             token=config.token,
             quotas=allowed,
+            allowed_locations=config.allowed_prefixes,
         )
         try:
             check_place(log)

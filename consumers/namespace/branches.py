@@ -20,6 +20,7 @@ from lance_namespace import (
     UnsupportedOperationError,
 )
 
+from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import object_path, relative_path
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
@@ -33,6 +34,7 @@ from commitlog.core.branch_names import MAIN, branch_location, branch_name_probl
 from commitlog.errors import CommitLogError
 from consumers.namespace.call import Call, page
 from consumers.namespace.service import Service
+from consumers.namespace.staged import read_confined
 
 
 def is_branch(branch: str | None) -> TypeGuard[str]:
@@ -129,7 +131,7 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
     names = map(parse_manifest_name, store.names(folder))
     known = {one.version for one in names if one is not None and not one.staged_by}
     try:
-        data = store.read(staged)
+        data = read_confined(info.location, staged)
         state, _ = decode_manifest(data)
     except FileNotFoundError:
         raise InvalidInputError(
@@ -137,6 +139,7 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
         ) from None
     except (CommitLogError, ValueError) as error:
         raise InvalidInputError(f"{request.manifest_path!r} is no manifest: {error}") from error
+    check_gate(info.location, [base.path for base in state.header.message.base_paths])
     if state.version != request.version:
         raise InvalidInputError(
             f"{request.manifest_path!r} holds version {state.version}, not {request.version}"

@@ -20,6 +20,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Match, Route
 
 from commitlog import CommitLog
+from commitlog.adapters.lance_datasets import behind
 from commitlog.client.caller import acting_for
 from commitlog.errors import InvalidTransaction, OutcomeUnknown
 from consumers.metrics import Metrics
@@ -149,7 +150,7 @@ def _run(entry: Entry, service: Service, call: Call) -> Any:
         _admit(entry, call)
         if entry.operation is None:
             raise UnsupportedOperationError(f"{entry.name} is not supported yet")
-        with acting_for(call.caller):
+        with acting_for(call.caller), behind(service.reach.gate(call.principal)):
             return entry.operation(service, call)
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:

@@ -38,8 +38,10 @@ from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
+from consumers.allowed_places import Places
 from consumers.metrics import Metrics
 from consumers.namespace.call import Call
+from consumers.namespace.reach import Reach
 from consumers.namespace.turns import Turns, VersionTaken
 from consumers.namespace.version_facts import KnownVersions, written
 from consumers.security.identity import Security
@@ -85,6 +87,8 @@ class Service:
         self.log = log
         self.settings = settings or Settings()
         self.security = security or Security()
+        self.places = Places(log.runtime().genesis.tables_root, self.settings.locations)
+        self.reach = Reach(log, self.places, self.security)
         self.metrics = metrics or Metrics()
         self.attempts: OrderedDict[str, int] = OrderedDict()
         """The last attempt of ids whose tries came through this process: saves asking."""
@@ -287,17 +291,14 @@ class Service:
 
     def location(self, given: str, *, is_relative: bool = False) -> str:
         """Return a location that a caller may name: under the tables root or an allowed prefix."""
-        root = self.log.runtime().genesis.tables_root
+        root = self.places.root
         if "://" not in given and not given.startswith("/"):
             given = f"{root.rstrip('/')}/{given}"
         path = local_path(given)
         if path is None:
             store_for(given)
-        resolved = os.path.realpath(path or given)
-        for prefix in (root, *self.settings.locations):
-            allowed = local_path(prefix)
-            if allowed is not None and _is_inside(resolved, os.path.realpath(allowed)):
-                return os.path.abspath(path or given)
+        if self.places.holds(given):
+            return given if path is None else os.path.abspath(path)
         raise InvalidInputError(
             f"location {given!r} is outside of the tables root {root!r} and of the allowed"
             " prefixes; choose one inside, or have the server's operator allow it"
@@ -388,7 +389,3 @@ class Service:
         """Open a table's head for native writes, which go through the log."""
         self.open(info)
         return self.log.open(info.table_id)
-
-
-def _is_inside(path: str, folder: str) -> bool:
-    return path.startswith(folder.rstrip(os.sep) + os.sep)

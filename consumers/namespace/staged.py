@@ -18,20 +18,22 @@ from lance_namespace import (
     UnsupportedOperationError,
 )
 
+from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import relative_path
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import LocalStore, store_for
 from commitlog.client.opening import is_there
 from commitlog.client.standing_keys import standing_keys
 from commitlog.client.submission import parse_message
 from commitlog.client.tables import TableInfo
 from commitlog.client.written_keys import WrittenKeys, as_carried, read_written_keys
-from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name
+from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name, transaction_path
 from commitlog.core.staged_keys import BASE_VERSION, with_keys
 from commitlog.core.touches import kind_of
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.table import TableId
+from consumers.allowed_places import lies_in
 
 E_TAG, METADATA = "http.e_tag", "http."
 SCHEMES = ("V1", "V2")
@@ -83,9 +85,8 @@ def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> 
         )
     path = relative_path(target.location, request.manifest_path)
     _check_name(path, request)
-    store = store_for(target.location)
     try:
-        data = store.read(path)
+        data = read_confined(target.location, path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise StagedManifestMissing(
             f"there is no staged manifest at {request.manifest_path!r}"
@@ -98,12 +99,13 @@ def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> 
     try:
         state, message = decode_manifest(data)
         if message is None:
-            message = store.read(f"_transactions/{state.transaction_file}")
+            message = read_confined(target.location, transaction_path(state))
         lance_message = parse_message(message)
     except (CommitLogError, ValueError, OSError) as error:
         raise InvalidInputError(
             f"{request.manifest_path!r} is no manifest of Lance with its transaction: {error}"
         ) from error
+    check_gate(target.location, [base.path for base in state.header.message.base_paths])
     if state.version != request.version:
         raise InvalidInputError(
             f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
@@ -127,6 +129,17 @@ def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> 
     if info is not None and written is not None:
         _refuse_standing_keys(info, operation, lance_message, written)
     return Staged(operation, lance_message.uuid)
+
+
+def read_confined(location: str, path: str) -> bytes:
+    """Return the bytes of a table's file; InvalidInputError if links lead out of the table."""
+    store = store_for(location)
+    target = store.link_target(path) if isinstance(store, LocalStore) else None
+    if target is not None and not lies_in(target, location):
+        raise InvalidInputError(
+            f"{path!r} is a symbolic link that leads out of the table; write the file itself"
+        )
+    return store.read(path)
 
 
 def _refuse_standing_keys(

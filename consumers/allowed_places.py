@@ -1,0 +1,61 @@
+"""Where files of tables may lie: below the tables root, and where the operator allows it.
+
+Paths of this machine are compared as what they resolve to, so that a symbolic link names the place
+that it leads to, not its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from commitlog.adapters.storage import local_path
+from commitlog.core.decisions import Refused
+from commitlog.core.tables import LocationParts, location_parts, normalize_location
+
+_SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs"}
+
+
+class Places:
+    """The places of one log, as its operator set them. Thread-safe."""
+
+    def __init__(self, root: str, allowed: Iterable[str] = ()) -> None:
+        """Allow what lies below the tables root and below these prefixes."""
+        self.root = root
+        self._allowed = tuple(allowed)
+
+    def holds(self, place: str) -> bool:
+        """Return True if files of a table may lie there."""
+        return any(lies_in(place, prefix) for prefix in (self.root, *self._allowed))
+
+    def is_allowed(self, place: str) -> bool:
+        """Return True if the operator named a prefix of it, besides the tables root."""
+        return any(lies_in(place, prefix) for prefix in self._allowed)
+
+
+def lies_in(place: str, prefix: str) -> bool:
+    """Return True if a place lies below a prefix, or is the prefix itself."""
+    inner, outer = _parts(place), _parts(prefix)
+    return bool(inner and outer) and inner[: len(outer)] == outer
+
+
+def meet(one: str, other: str) -> bool:
+    """Return True if one of two places is or contains the other."""
+    return lies_in(one, other) or lies_in(other, one)
+
+
+def _parts(place: str) -> LocationParts:
+    """Return what is compared; () if the place has no clear meaning."""
+    path = local_path(place)
+    if path is not None:
+        if not path.is_absolute() or "\0" in place:
+            return ()
+        place = os.path.realpath(path)
+        return ("",) if place == "/" else location_parts(place)
+    if "%" in place or "?" in place or "#" in place:
+        return ()  # stores differ in what they make of these
+    try:
+        scheme, *rest = location_parts(normalize_location(place))
+    except Refused:
+        return ()
+    return (_SAME_SCHEMES.get(scheme, scheme), *rest)
