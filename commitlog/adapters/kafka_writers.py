@@ -6,10 +6,10 @@ import contextlib
 import threading
 from collections.abc import Sequence
 
-from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from commitlog.adapters.kafka_io import new_producer
-from commitlog.adapters.kafka_settings import ClientSettings, error_of
+from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger
 from commitlog.adapters.log_records import check_size, encode_to_append
 from commitlog.errors import CommitLogError, Overloaded, RecordTooLarge, Unavailable
 from commitlog.model.records import ProtocolVersion, Transaction
@@ -87,7 +87,16 @@ class _Writer:
 
 
 class KafkaTransactionsWriter(_Writer):
-    """Appends to the transactions topic; threads may share it."""
+    """Appends to the transactions topic; threads may share it.
+
+    A producer that failed for good is replaced: an id commits once, however often its record was
+    sent, so nothing depends on the failed one's order.
+    """
+
+    def __init__(self, settings: ClientSettings, topic: str) -> None:
+        """Connect a producer."""
+        super().__init__(settings, topic)
+        self._replacing = threading.Lock()
 
     def append(
         self,
@@ -100,7 +109,22 @@ class KafkaTransactionsWriter(_Writer):
         """Send a transaction on its way, under a key that no other append has."""
         value = encode_to_append(transaction)
         key = transaction_key(transaction.transaction_id, session)
-        self._produce(partition, key, value, on_delivery)
+        producer = self._producer
+        try:
+            self._produce(partition, key, value, on_delivery)
+        except DeliveryFailed:
+            self._replace(producer)
+            self._produce(partition, key, value, on_delivery)
+
+    def _replace(self, failed: Producer) -> None:
+        """Open another producer, and tell what became of the failed one's records."""
+        with self._replacing:
+            if self._producer is not failed:
+                return
+            self._producer = new_producer(self._settings)
+        logger.warning("the producer to %s failed for good and was replaced", self._topic)
+        failed.purge(in_queue=True, in_flight=True, blocking=False)
+        failed.flush(CLOSE_TIMEOUT_SECONDS)
 
     def tombstone(self, partition: int, keys: Sequence[bytes], timeout_seconds: float) -> None:
         """Append a null value under each key; return when Kafka has them all."""

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commitlog.client.connection import Connection
@@ -24,7 +24,7 @@ from commitlog.client.fallback import Fallback
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.attribution import attributed
-from commitlog.errors import InvalidTransaction, Overloaded, Unavailable
+from commitlog.errors import CommitLogError, InvalidTransaction, Overloaded, Unavailable
 from commitlog.model.operations import target
 from commitlog.model.records import Genesis, Outcome, Transaction
 from commitlog.model.table import DomainMap, TableId, format_table_id
@@ -324,25 +324,34 @@ class Runtime:
     def _resend_due(self) -> None:
         """Append again, under the same id, what Kafka didn't acknowledge."""
         while self._resends and self._resends[0].due <= time.monotonic():
+            resend = self._resends[0]
+            due = self._resend(resend)
             with self._lock:
-                resend = heapq.heappop(self._resends)
-            ticket = resend.ticket
-            if ticket.done():
-                continue
-            if resend.due > resend.until:
-                if not resend.may_be_appended:
-                    ticket.fail(
-                        Unavailable(f"Kafka did not take the record: {ticket.delivery_error}")
-                    )
-                    self.forget(ticket)
-                continue
-            partition = self.partition_of(ticket.transaction)
-            try:
-                self._append(ticket, partition, resend.delay, resend.until, resend.may_be_appended)
-            except Overloaded as error:
-                resend.due = time.monotonic() + error.retry_after_seconds
-                with self._lock:
-                    heapq.heappush(self._resends, resend)
+                # Kept until now, so that nothing that goes wrong on the way loses it.
+                self._resends.remove(resend)
+                heapq.heapify(self._resends)
+                if due:
+                    heapq.heappush(self._resends, replace(resend, due=due))
+
+    def _resend(self, resend: _Resend) -> float:
+        """Append a transaction again if it still matters; return when to try again, else 0."""
+        ticket = resend.ticket
+        if ticket.done():
+            return 0.0
+        if resend.due > resend.until:
+            if not resend.may_be_appended:
+                ticket.fail(Unavailable(f"Kafka did not take the record: {ticket.delivery_error}"))
+                self.forget(ticket)
+            return 0.0
+        partition = self.partition_of(ticket.transaction)
+        try:
+            self._append(ticket, partition, resend.delay, resend.until, resend.may_be_appended)
+        except Overloaded as error:
+            return time.monotonic() + error.retry_after_seconds
+        except CommitLogError as error:
+            ticket.delivery_error = str(error)
+            return time.monotonic() + resend.delay
+        return 0.0
 
 
 def flush_at_exit(runtime: Runtime) -> None:

@@ -1,0 +1,145 @@
+"""A producer that failed for good is replaced, and no record that waits to be sent again is lost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from commitlog.adapters import kafka_writers
+from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import Fate
+from commitlog.client import runtime as runtimes
+from commitlog.client.runtime import Runtime, RuntimeSettings
+from commitlog.model.records import ProtocolVersion, Transaction
+from commitlog.ports import DeliveryFailed, OnDelivery, TransactionsWriter
+from tests.contract.worlds import transaction
+
+DEADLINE_SECONDS = 30.0
+SETTINGS = ClientSettings("127.0.0.1:1", {})
+
+
+class _Message:
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def offset(self) -> int:
+        return self._offset
+
+
+class _Producer:
+    """Takes records until it is told that it failed for good; nothing is appended after that."""
+
+    made: list[_Producer]
+
+    def __init__(self, settings: ClientSettings) -> None:
+        self.failed = False
+        self.sent: list[Callable[[Any, Any], None]] = []
+        self.made.append(self)
+
+    def cluster_id(self, timeout: float) -> str:
+        return "cluster"
+
+    def produce(self, topic: str, value: bytes, key: bytes, **how: Any) -> None:
+        if self.failed:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "out of sequence", True))
+        self.sent.append(how["on_delivery"])
+
+    def poll(self, timeout: float) -> int:
+        sent, self.sent = self.sent, []
+        for number, on_delivery in enumerate(sent):
+            if self.failed:
+                on_delivery(KafkaError(KafkaError._PURGE_INFLIGHT), _Message(-1))
+            else:
+                on_delivery(None, _Message(number))
+        return len(sent)
+
+    def flush(self, timeout: float) -> int:
+        self.poll(timeout)
+        return 0
+
+    def purge(self, **how: bool) -> None:
+        pass
+
+
+@pytest.fixture
+def producers(monkeypatch: pytest.MonkeyPatch) -> list[_Producer]:
+    """Return the producers made so far."""
+    _Producer.made = []
+    monkeypatch.setattr(kafka_writers, "new_producer", _Producer)
+    return _Producer.made
+
+
+def test_a_fatal_error_replaces_the_producer(producers: list[_Producer]) -> None:
+    writer = KafkaTransactionsWriter(SETTINGS, "commitlog.transactions")
+    told: list[tuple[str, int, Exception | None]] = []
+
+    def telling(name: str) -> OnDelivery:
+        return lambda offset, error: told.append((name, offset, error))
+
+    writer.append(transaction(), partition=0, on_delivery=telling("a"))
+    producers[0].failed = True
+    writer.append(transaction(), partition=0, on_delivery=telling("b"))
+    writer.poll(0)
+    by_name = {name: error for name, _, error in told}
+    assert isinstance(by_name["a"], DeliveryFailed), "what was on its way is told of"
+    assert by_name["a"].appended is None
+    assert by_name["b"] is None, "the record went by another producer"
+    assert len(producers) == 2
+
+
+def test_a_term_gets_no_second_producer(producers: list[_Producer]) -> None:
+    writer = KafkaOutcomesWriter(SETTINGS, "commitlog.outcomes", 0)
+    producers[0].failed = True
+    with pytest.raises(DeliveryFailed, match="failed for good"):
+        writer.append("1/1", b"outcome", lambda offset, error: None)
+    assert len(producers) == 1
+
+
+class _Refusing:
+    """A writer that takes no record for a while, as one that failed for good."""
+
+    def __init__(self, writer: TransactionsWriter, refusals: int) -> None:
+        self._writer, self.refusals = writer, refusals
+
+    def append(
+        self,
+        record: Transaction | ProtocolVersion,
+        *,
+        partition: int,
+        on_delivery: OnDelivery | None = None,
+        session: str = "",
+    ) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise DeliveryFailed("this writer has failed for good", appended=False)
+        self._writer.append(record, partition=partition, on_delivery=on_delivery, session=session)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+
+def test_a_resend_that_cannot_be_sent_is_sent_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "DELIVERY_SECONDS", 0.01)
+    log = MemoryLog()
+    log.create()
+    fates = [Fate.LOSE]
+    log.cluster.on_append = lambda append: fates.pop() if fates else Fate.DELIVER
+    writer = _Refusing(log.transactions_writer(), refusals=0)
+    monkeypatch.setattr(log, "transactions_writer", lambda: writer)
+    runtime = Runtime(log, RuntimeSettings(), lambda outcome: False)
+    try:
+        ticket = runtime.submit(transaction(), id_is_new=True)
+        writer.refusals = 3
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while ticket.offset < 0:
+            assert time.monotonic() < deadline, "the record was never appended"
+            time.sleep(0.01)
+        assert writer.refusals == 0
+    finally:
+        runtime.close(1)
