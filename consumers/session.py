@@ -25,7 +25,8 @@ from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.ports import Log
 from consumers.catalogue import Catalogue
-from consumers.checkpoint import Checkpoint, Checkpoints, check_log_holds
+from consumers.checkpoint import Checkpoint, Checkpoints
+from consumers.checkpoint_proof import check_log_holds
 from consumers.events import Event
 from consumers.follower import Follower
 from consumers.iceberg.pruning import remove, superseded

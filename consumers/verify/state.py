@@ -17,7 +17,8 @@ from typing import Any
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
-from consumers.checkpoint import Checkpoint, Checkpoints, DiskFolder, check_log_holds
+from consumers.checkpoint import Checkpoint, Checkpoints, DiskFolder
+from consumers.checkpoint_proof import check_log_holds
 
 PROGRESS = "progress.json"
 _KEPT = 2

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from commitlog.errors import CommitLogError, CorruptLog, WrongLog
-from consumers.checkpoint import Checkpoints, check_log_holds
-from tests.service import SCHEMA, Service, rows, service
+from commitlog.model.records import ProtocolVersion
+from commitlog.protocol import transactions_topic
+from consumers.archive.writer import archive, give_up
+from consumers.checkpoint import Checkpoints
+from consumers.checkpoint_proof import check_log_holds
+from tests.contract.worlds import transactions_of
+from tests.service import SCHEMA, Service, ids_of, rows, service
 from tests.tampering import Copy, flip
 
 Head = dict[str, Any]
@@ -128,3 +133,33 @@ def test_a_checkpoint_without_hints_is_taken_too(made: Service, root: Path) -> N
     for hint in root.rglob("*.hint"):
         hint.unlink()
     load(Copy(made.log), edited(root, lambda head: head.pop("hints")))
+
+
+def test_a_checkpoint_at_the_end_of_an_archive_is_taken_without_the_archive(
+    tmp_path: Path,
+) -> None:
+    with service(tmp_path / "root") as running:
+        running.client.create_table("t", SCHEMA)
+        running.client.append("t", rows(1))
+        running.running.pop().stop()
+        elsewhere = tmp_path / "elsewhere"
+        give_up(running.log, 0, elsewhere, archive(running.log, 0, elsewhere))
+        running.cluster.compact(transactions_topic(running.log.name))
+        kept = transactions_of(running.log)
+        assert all(isinstance(one.record, ProtocolVersion) for one in kept)
+        running.start().await_leading()
+        running.client.append("t", rows(2))
+        assert ids_of(running.client.open("t")) == [1, 2]
+
+
+def test_a_lost_transaction_is_no_archived_one(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as running:
+        running.client.create_table("t", SCHEMA)
+        running.client.append("t", rows(1))
+        running.running.pop().stop()
+        elsewhere = tmp_path / "elsewhere"
+        give_up(running.log, 0, elsewhere, archive(running.log, 0, elsewhere, through=2))
+        partition = running.cluster.partition(transactions_topic(running.log.name), 0)
+        partition.records = [r for r in partition.records if r.value is None]
+        with pytest.raises(CorruptLog, match="the topic lost records"):
+            load(Copy(running.log), running.root)

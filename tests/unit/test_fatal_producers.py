@@ -1,4 +1,4 @@
-"""A producer that failed for good is replaced, and no record that waits to be sent again is lost."""
+"""A producer that failed for good is replaced, and a record that waits to be resent is kept."""
 
 from __future__ import annotations
 
