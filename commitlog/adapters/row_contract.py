@@ -84,34 +84,34 @@ def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
     return _misfit(given, wanted, "") is None
 
 
+def present(given: pa.Schema, wanted: pa.Schema) -> pa.Schema:
+    """Return a table's schema without the columns, and fields of structs, that a source lacks.
+
+    A write that conforms to it keeps what the source doesn't name.
+    """
+    fields = [
+        _narrowed(field, given.field(field.name)) for field in wanted if field.name in given.names
+    ]
+    return pa.schema(fields, wanted.metadata)
+
+
 def conform(
-    batch: pa.RecordBatch,
-    wanted: pa.Schema,
-    table: str,
-    *,
-    partial: bool = False,
-    first_row: int = 0,
+    batch: pa.RecordBatch, wanted: pa.Schema, table: str, *, first_row: int = 0
 ) -> pa.RecordBatch:
     """Return a batch with the columns, order and types of `wanted`; the values are the same.
 
-    Missing columns are null; with `partial` they stay missing. `first_row` is the number of the
-    batch's first row in the caller's data.
+    Missing columns are null; `present` leaves them out. `first_row` is the number of the batch's
+    first row in the caller's data.
 
     Raises:
         InvalidTransaction: names the column, the row and the value that it cannot hold.
     """
-    fields, columns = [], []
+    columns = []
     for field in wanted:
         position = batch.schema.get_field_index(field.name)
-        if position >= 0:
-            column = conform_column(batch.column(position), field, table, first_row=first_row)
-        elif partial:
-            continue
-        else:
-            column = conform_column(pa.nulls(batch.num_rows), field, table, first_row=first_row)
-        fields.append(field)
-        columns.append(column)
-    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields, wanted.metadata))
+        found = pa.nulls(batch.num_rows) if position < 0 else batch.column(position)
+        columns.append(conform_column(found, field, table, first_row=first_row))
+    return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
 
 def conform_column(
@@ -134,6 +134,18 @@ def conform_column(
             advice="Correct the value or convert the column first",
         ) from None
     return converted
+
+
+def _narrowed(field: pa.Field, given: pa.Field) -> pa.Field:
+    if not (types.is_struct(field.type) and types.is_struct(given.type)):
+        return field
+    named = [given.type.get_field_index(inner.name) for inner in field.type]
+    kept = [
+        _narrowed(inner, given.type.field(at))
+        for inner, at in zip(field.type, named, strict=True)
+        if at >= 0
+    ]
+    return field.with_type(pa.struct(kept))
 
 
 def _misfit(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from commitlog.adapters.row_contract import check_columns, conform
+from commitlog.adapters.row_contract import check_columns, conform, present
 from commitlog.client.literals import literal_column
 from commitlog.errors import InvalidTransaction
 
@@ -18,23 +18,21 @@ _ACCEPTED = (
 
 
 def rows_reader(
-    data: Any, schema: pa.Schema, table: str, *, partial: bool = False
+    data: Any, schema: pa.Schema, table: str, *, required: bool = True
 ) -> pa.RecordBatchReader:
     """Return the rows in the table's own types, batch by batch; wrong values raise on reading.
 
-    Columns that are left out become null; with `partial` they stay out.
+    Columns that are left out stay out; with `required`, only those that may be null.
     """
     source = _source(data, schema, table)
-    check_columns(source.schema, schema, table, partial=partial)
-    if partial:
-        kept = [field for field in schema if field.name in source.schema.names]
-        schema = pa.schema(kept, schema.metadata)
-    return pa.RecordBatchReader.from_batches(schema, _conformed(source, schema, table, partial))
+    check_columns(source.schema, schema, table, partial=not required)
+    columns = present(source.schema, schema)
+    return pa.RecordBatchReader.from_batches(columns, _conformed(source, columns, table))
 
 
-def rows_table(data: Any, schema: pa.Schema, table: str, *, partial: bool = False) -> pa.Table:
+def rows_table(data: Any, schema: pa.Schema, table: str, *, required: bool = True) -> pa.Table:
     """Return the rows in the table's own types, in memory."""
-    return rows_reader(data, schema, table, partial=partial).read_all()
+    return rows_reader(data, schema, table, required=required).read_all()
 
 
 def _source(data: Any, schema: pa.Schema, table: str) -> pa.RecordBatchReader:
@@ -99,9 +97,9 @@ def _typed_column(values: Any, name: str, table: str) -> pa.Array:
 
 
 def _conformed(
-    source: pa.RecordBatchReader, schema: pa.Schema, table: str, partial: bool
+    source: pa.RecordBatchReader, columns: pa.Schema, table: str
 ) -> Iterator[pa.RecordBatch]:
     rows = 0
     for batch in source:
-        yield conform(batch, schema, table, partial=partial, first_row=rows)
+        yield conform(batch, columns, table, first_row=rows)
         rows += batch.num_rows

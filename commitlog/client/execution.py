@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from commitlog.client.data import rows_reader, rows_table
+from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
 from commitlog.client.rows import (
-    MergeOptions,
     Prepared,
-    check_merge,
     prepare_append,
     prepare_delete,
-    prepare_merge,
     prepare_update,
     remove_files,
 )
@@ -127,13 +125,11 @@ class Execution:
     def merge_insert(self, data: Any, on: Sequence[str], options: MergeOptions) -> Outcome:
         """Join rows with the table by key."""
         info = self._log.describe(self._table, fresh=False)
-        source = rows_table(data, info.schema, info.name)
+        source = rows_table(data, info.schema, info.name, required=False)
         check_merge(info, source, on)
 
         def prepare(info: TableInfo) -> Prepared:
-            rows = source
-            if not rows.schema.equals(info.schema):
-                rows = rows_table(source, info.schema, info.name)
+            rows = rows_table(source, info.schema, info.name, required=False)
             dataset = self._log.opened.newest(info)
             return prepare_merge(info, dataset, rows, on, options)
 

@@ -21,9 +21,9 @@ from commitlog.client.caller import caller
 from commitlog.client.clones import as_operations
 from commitlog.client.execution import Execution
 from commitlog.client.forks import keep_for_ever, on_fork
+from commitlog.client.merging import MergeOptions
 from commitlog.client.names import Pairs, check_names, pairs
 from commitlog.client.opening import Opened, is_readable
-from commitlog.client.rows import MergeOptions
 from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.client.session import TransactionBuilder
 from commitlog.client.snapshot import Reads
@@ -280,29 +280,16 @@ class CommitLog(Reads):
         return Execution(self, parse_table_id(table_id), **options).update(values, where)
 
     def merge_insert(
-        self,
-        table_id: TableName,
-        data: Any,
-        on: str | Sequence[str],
-        *,
-        when_matched_update_all: bool = True,
-        when_matched_update_all_filt: str | None = None,
-        when_not_matched_insert_all: bool = True,
-        when_not_matched_by_source_delete: bool = False,
-        when_not_matched_by_source_delete_filt: str | None = None,
-        **options: Any,
+        self, table_id: TableName, data: Any, on: str | Sequence[str], **options: Any
     ) -> Outcome:
-        """Update the rows whose keys `data` has and insert the others; see `MergeOptions`."""
-        merge = MergeOptions(
-            when_matched_update_all,
-            when_matched_update_all_filt,
-            when_not_matched_insert_all,
-            when_not_matched_by_source_delete,
-            when_not_matched_by_source_delete_filt,
-        )
+        """Update the rows whose keys `data` has and insert the others.
+
+        Columns that `data` lacks keep their values, and are null in new rows. The options are
+        those of `MergeOptions` and `Execution`.
+        """
+        merge, others = MergeOptions.taken_from(options)
         keys = (on,) if isinstance(on, str) else tuple(on)
-        execution = Execution(self, parse_table_id(table_id), **options)
-        return execution.merge_insert(data, keys, merge)
+        return Execution(self, parse_table_id(table_id), **others).merge_insert(data, keys, merge)
 
     def open(self, table_id: TableName, version: int | None = None) -> lance.LanceDataset:
         """Open a table at a version, else at its head; native writes go through the log."""

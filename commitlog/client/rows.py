@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, RowIdSequence, write_fragments
 from pyroaring import BitMap
 
-from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.adapters.storage import store_for
 from commitlog.client.data import rows_table
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.deletion_vectors import deletion_file_path
 from commitlog.errors import InvalidTransaction
@@ -47,6 +46,8 @@ class Prepared:
     keys: KeyHashes | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
     """Rows inserted, updated and deleted."""
+    patches: tuple[str, ...] = ()
+    """Data files of columns that were written for fragments that stay."""
 
 
 def prepare_append(
@@ -118,115 +119,15 @@ def prepare_update(
     return Prepared(operation, dataset.version, rows, keys, {"updated": found.num_rows})
 
 
-@dataclass(frozen=True, slots=True)
-class MergeOptions:
-    """What a merge does with rows that match, don't match, or have no match in the source."""
-
-    when_matched_update_all: bool = True
-    when_matched_update_all_filt: str | None = None
-    """Updates only where this holds; columns of the table are `target.x`, of the data `source.x`.
-    """
-    when_not_matched_insert_all: bool = True
-    when_not_matched_by_source_delete: bool = False
-    when_not_matched_by_source_delete_filt: str | None = None
-    use_index: bool = True
-
-
-def prepare_merge(
-    info: TableInfo,
-    dataset: lance.LanceDataset,
-    source: pa.Table,
-    on: Sequence[str],
-    options: MergeOptions,
-) -> Prepared:
-    """Have pylance join the source with the table; add what it leaves out of the transaction.
-
-    pylance's uncommitted merge says neither which rows it touched nor which keys it inserts. The
-    rows are read off its deletion files; the keys are the source's, if it inserted any.
-    """
-    hashes = check_merge(info, source, on)
-    builder = dataset.merge_insert(list(on)).use_index(options.use_index)
-    if options.when_matched_update_all:
-        builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
-    if options.when_not_matched_insert_all:
-        builder = builder.when_not_matched_insert_all()
-    if options.when_not_matched_by_source_delete:
-        builder = builder.when_not_matched_by_source_delete(
-            options.when_not_matched_by_source_delete_filt
-        )
-    try:
-        transaction, counts = builder.execute_uncommitted(source)
-    except (ValueError, OSError) as error:
-        raise InvalidTransaction(
-            f"the merge into {info.name} cannot be executed: {error}", field="merge_insert"
-        ) from error
-    inserts = counts["num_inserted_rows"] > 0
-    return Prepared(
-        transaction.operation,
-        dataset.version,
-        _rows_taken(info, dataset, transaction.operation),
-        KeyHashes(key_ids(info, on), packed(hashes) if inserts else b""),
-        {name.split("_")[1]: count for name, count in counts.items()},
-    )
-
-
-def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[bytes]:
-    """Return the hashes of the source's keys; refuse unknown columns and keys that come twice."""
-    unknown = [name for name in on if name not in info.schema.names]
-    if unknown or not on:
-        raise InvalidTransaction(
-            f"{info.name} has no column {unknown}" if unknown else "no key column is given",
-            field="on",
-            value=unknown,
-            advice=f"Its columns are {', '.join(info.schema.names)}",
-        )
-    hashes = hashes_of(info, on, source)
-    if len(set(hashes)) != len(hashes):
-        groups = source.select(list(on)).group_by(list(on)).aggregate([([], "count_all")])
-        twice = groups.filter(pc.greater(groups["count_all"], 1)).slice(0, 3)
-        raise InvalidTransaction(
-            f"the data has {len(hashes) - len(set(hashes))} keys more than once, such as"
-            f" {twice.select(list(on)).to_pylist()}",
-            field="on",
-            value=twice.to_pylist(),
-            advice="Leave one row for each key",
-        )
-    return hashes
-
-
-def _rows_taken(info: TableInfo, dataset: lance.LanceDataset, operation: Any) -> dict[int, BitMap]:
-    """Return the rows that post-images lack against the version that was read.
-
-    A vector that lies with the source of a shallow clone is left to the leader to look at.
-    """
-    store = store_for(info.location)
-    taken: dict[int, BitMap] = {}
-    images = {image.id: image for image in operation.updated_fragments}
-    for fragment_id in (*images, *operation.removed_fragment_ids):
-        before = _fragment(dataset, fragment_id).metadata
-        if before.deletion_file is not None and before.deletion_file.base_id is not None:
-            continue
-        image = images.get(fragment_id)
-        after = BitMap(range(before.physical_rows)) if image is None else _deleted(store, image)
-        taken[fragment_id] = after - _deleted(store, before)
-    return taken
-
-
-def _fragment(dataset: lance.LanceDataset, fragment_id: int) -> lance.LanceFragment:
+def fragment_of(dataset: lance.LanceDataset, fragment_id: int) -> lance.LanceFragment:
+    """Return a fragment that pylance named."""
     fragment = dataset.get_fragment(fragment_id)
     assert fragment is not None, f"pylance named fragment {fragment_id}, which it doesn't have"
     return fragment
 
 
-def _deleted(store: ObjectStore, fragment: FragmentMetadata) -> BitMap:
-    if fragment.deletion_file is None:
-        return BitMap()
-    described = _deletion_file(fragment.deletion_file)
-    data = store.read(deletion_file_path(fragment.id, described))
-    return decode_deletion_file(data, described.file_type)
-
-
-def _deletion_file(source: Any) -> DeletionFile:
+def deletion_file(source: Any) -> DeletionFile:
+    """Return pylance's description of a deletion file as a message."""
     is_bitmap = source.file_type == "bitmap"
     return DeletionFile(
         file_type=DeletionFile.BITMAP if is_bitmap else DeletionFile.ARROW_ARRAY,
@@ -247,7 +148,7 @@ def delete_rows(
     updated: list[FragmentMetadata] = []
     removed: list[int] = []
     for fragment_id, offsets in rows.items():
-        image = _fragment(dataset, fragment_id).delete_rows(list(offsets))
+        image = fragment_of(dataset, fragment_id).delete_rows(list(offsets))
         if image is None:
             removed.append(fragment_id)
         else:
@@ -264,10 +165,12 @@ def remove_files(info: TableInfo, prepared: Prepared, *, keep_data: bool = False
         for fragment in added:
             for file in fragment.files:
                 store.delete(f"data/{file.path}")
+        for path in prepared.patches:
+            store.delete(f"data/{path}")
     for image in getattr(operation, "updated_fragments", ()):
         deletions = image.deletion_file
         if deletions is not None and deletions.read_version == prepared.read_version:
-            store.delete(deletion_file_path(image.id, _deletion_file(deletions)))
+            store.delete(deletion_file_path(image.id, deletion_file(deletions)))
 
 
 def _scan(
@@ -371,7 +274,9 @@ class _KeyCollector:
         try:
             for batch in rows:
                 self._count += batch.num_rows
-                if key and self._count <= APPENDED_KEYS_MAX:
+                # A key with a null in it equals no other: what lacks a column names no keys.
+                is_whole = all(name in batch.schema.names for name in key)
+                if key and is_whole and self._count <= APPENDED_KEYS_MAX:
                     self._hashes.update(hashes_of(self._info, key, batch))
                 yield batch
         except Exception as error:

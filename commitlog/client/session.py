@@ -12,12 +12,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from commitlog.client.data import rows_reader, rows_table
+from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.rows import (
-    MergeOptions,
     Prepared,
     prepare_append,
     prepare_delete,
-    prepare_merge,
     prepare_update,
     remove_files,
 )
@@ -116,7 +115,7 @@ class TransactionBuilder:
     ) -> None:
         """Join rows with a table by key; the options are those of `MergeOptions`."""
         info = self._head(table_id)
-        source = rows_table(data, info.schema, info.name)
+        source = rows_table(data, info.schema, info.name, required=False)
         keys = (on,) if isinstance(on, str) else tuple(on)
         dataset = self._log.opened.newest(info)
         self._add(info, prepare_merge(info, dataset, source, keys, MergeOptions(**options)))

@@ -24,7 +24,7 @@ from lance_namespace import (
 )
 
 from commitlog.client.execution import Execution, noted_counts
-from commitlog.client.rows import MergeOptions
+from commitlog.client.merging import MergeOptions
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, TableAlreadyExists
 from commitlog.model.operations import DeclareTable

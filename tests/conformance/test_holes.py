@@ -20,7 +20,8 @@ from lance.commit import CommitConflictError
 from lance.fragment import FragmentMetadata, write_fragments
 from lance.optimize import Compaction
 
-from commitlog.client.rows import MergeOptions, Prepared, prepare_append, prepare_merge
+from commitlog.client.merging import MergeOptions, prepare_merge
+from commitlog.client.rows import Prepared, prepare_append
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, Outcome, Status

@@ -23,7 +23,8 @@ from lance import LanceOperation
 from lance.commit import CommitConflictError
 from lance.fragment import RowIdSequence, write_fragments
 
-from commitlog.client.rows import MergeOptions, Prepared, prepare_delete, prepare_merge
+from commitlog.client.merging import MergeOptions, prepare_merge
+from commitlog.client.rows import Prepared, prepare_delete
 from commitlog.client.rows import prepare_update as prepare
 from commitlog.model.records import Outcome, Status
 from tests.operations_world import column_file

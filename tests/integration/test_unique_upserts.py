@@ -12,7 +12,7 @@ import pytest
 from lance import LanceOperation
 from lance.fragment import write_fragments
 
-from commitlog.client.rows import MergeOptions, prepare_merge
+from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.written_keys import as_carried, read_written_keys
 from commitlog.core.staged_keys import keys_in
 from commitlog.lancepb.transaction_pb2 import Transaction

@@ -10,7 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from commitlog.adapters.row_contract import check_columns, conform, conform_column, fits
+from commitlog.adapters.row_contract import (
+    check_columns,
+    conform,
+    conform_column,
+    fits,
+    present,
+)
 from commitlog.errors import InvalidTransaction
 
 F16, F32, F64 = pa.float16(), pa.float32(), pa.float64()
@@ -225,13 +231,20 @@ def test_a_batch_has_the_columns_of_its_table() -> None:
     with pytest.raises(InvalidTransaction, match="'c' of a\\$t may not be null and is missing"):
         check_columns(batch.schema, table, "a$t")
     check_columns(batch.schema, table, "a$t", partial=True)
-    partial = conform(batch, table, "a$t", partial=True)
+    partial = conform(batch, present(batch.schema, table), "a$t")
     assert partial.schema.equals(pa.schema([table.field("a"), table.field("b")]))
     optional = table.set(2, pa.field("c", pa.date32()))
     check_columns(batch.schema, optional, "a$t")
     assert conform(batch, optional, "a$t").to_pylist() == [{"a": 1, "b": "x", "c": None}]
     with pytest.raises(InvalidTransaction, match="row 5 of column 'a' is null"):
-        conform(pa.record_batch({"a": pa.nulls(1, I32)}), table, "a$t", partial=True, first_row=5)
+        conform(pa.record_batch({"a": pa.nulls(1, I32)}), table, "a$t", first_row=5)
+
+
+def test_what_a_source_lacks_is_left_out_of_structs_too() -> None:
+    wanted = pa.schema([pa.field("s", PAIR), pa.field("b", I32), pa.field("l", pa.list_(PAIR))])
+    part = pa.struct([pa.field("x", I64)])
+    given = pa.schema([("l", pa.list_(pa.struct([("y", I64)]))), ("s", part)])
+    assert present(given, wanted) == pa.schema([("s", pa.struct([("x", I32)])), wanted.field("l")])
 
 
 @pytest.mark.parametrize(

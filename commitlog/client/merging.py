@@ -1,0 +1,182 @@
+"""Upserts: pylance joins the source with the table; what it leaves out of the transaction is added.
+
+pylance's uncommitted merge says neither which rows it touched nor which keys it inserts. The rows
+are read off its deletion files; the keys are the source's, if it inserted any.
+
+A source may lack columns. pylance then keeps what the table has: it moves whole rows, or, where the
+key has an index or a struct lacks fields, writes only the columns that the source has, in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pyarrow.compute as pc
+from lance.fragment import FragmentMetadata
+from pyroaring import BitMap
+
+from commitlog.adapters.row_contract import check_columns
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.client.rows import Prepared, deletion_file, fragment_of, hashes_of, key_ids
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.deletion_file import decode_deletion_file
+from commitlog.codecs.keys import packed
+from commitlog.core.deletion_vectors import deletion_file_path
+from commitlog.errors import InvalidTransaction
+from commitlog.model.operations import KeyHashes
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """What a merge does with rows that match, don't match, or have no match in the source."""
+
+    when_matched_update_all: bool | None = None
+    """By default, unless another thing is to be done with rows that match.
+
+    Columns that the data lacks, and fields of structs, keep their values.
+    """
+    when_matched_update_all_filt: str | None = None
+    """Updates only where this holds; columns of the table are `target.x`, of the data `source.x`.
+    """
+    when_not_matched_insert_all: bool = True
+    """Columns that the data lacks are null in new rows; refused if one of them may not be."""
+    when_not_matched_by_source_delete: bool = False
+    when_not_matched_by_source_delete_filt: str | None = None
+    when_matched_delete: bool = False
+    when_matched_fail: bool = False
+    """Refuses the merge if any row matches."""
+    use_index: bool = True
+
+    def __post_init__(self) -> None:
+        """Reject two things to do with rows that match."""
+        if self.when_matched_update_all is None:
+            updates = not (self.when_matched_delete or self.when_matched_fail)
+            object.__setattr__(self, "when_matched_update_all", updates)
+        matched = ("when_matched_update_all", "when_matched_delete", "when_matched_fail")
+        chosen = [name for name in matched if getattr(self, name)]
+        if len(chosen) > 1:
+            raise InvalidTransaction(
+                f"{chosen[0]} and {chosen[1]} exclude each other",
+                field=chosen[1],
+                value=True,
+                advice="Set one of them",
+            )
+
+    @classmethod
+    def taken_from(cls, options: Mapping[str, Any]) -> tuple[MergeOptions, dict[str, Any]]:
+        """Return the merge's own among some options, and the others."""
+        own = {each.name for each in fields(cls)}
+        merge = cls(**{name: value for name, value in options.items() if name in own})
+        return merge, {name: value for name, value in options.items() if name not in own}
+
+
+def prepare_merge(
+    info: TableInfo,
+    dataset: lance.LanceDataset,
+    source: pa.Table,
+    on: Sequence[str],
+    options: MergeOptions,
+) -> Prepared:
+    """Have pylance join the source with the table; the source's columns have the table's types."""
+    hashes = check_merge(info, source, on)
+    if options.when_not_matched_insert_all:
+        check_columns(source.schema, info.schema, info.name)
+    builder = dataset.merge_insert(list(on)).use_index(options.use_index)
+    if options.when_matched_update_all:
+        builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
+    if options.when_matched_delete:
+        builder = builder.when_matched_delete()
+    if options.when_matched_fail:
+        builder = builder.when_matched_fail()
+    if options.when_not_matched_insert_all:
+        builder = builder.when_not_matched_insert_all()
+    if options.when_not_matched_by_source_delete:
+        builder = builder.when_not_matched_by_source_delete(
+            options.when_not_matched_by_source_delete_filt
+        )
+    try:
+        transaction, counts = builder.execute_uncommitted(source)
+    except (ValueError, OSError) as error:
+        raise InvalidTransaction(
+            f"the merge into {info.name} cannot be executed: {error}", field="merge_insert"
+        ) from error
+    inserts = counts["num_inserted_rows"] > 0
+    return Prepared(
+        transaction.operation,
+        dataset.version,
+        _rows_taken(info, dataset, transaction.operation),
+        KeyHashes(key_ids(info, on), packed(hashes) if inserts else b""),
+        {name.split("_")[1]: count for name, count in counts.items()},
+        _patches(dataset, transaction.operation),
+    )
+
+
+def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[bytes]:
+    """Return the hashes of the source's keys; refuse unknown columns and keys that come twice."""
+    unknown = [name for name in on if name not in info.schema.names]
+    if unknown or not on:
+        raise InvalidTransaction(
+            f"{info.name} has no column {unknown}" if unknown else "no key column is given",
+            field="on",
+            value=unknown,
+            advice=f"Its columns are {', '.join(info.schema.names)}",
+        )
+    missing = [name for name in on if name not in source.schema.names]
+    if missing:
+        raise InvalidTransaction(
+            f"the data lacks the key column {missing[0]!r}",
+            field="on",
+            value=missing,
+            advice=f"Its columns are {', '.join(source.schema.names)}",
+        )
+    hashes = hashes_of(info, on, source)
+    if len(set(hashes)) != len(hashes):
+        groups = source.select(list(on)).group_by(list(on)).aggregate([([], "count_all")])
+        twice = groups.filter(pc.greater(groups["count_all"], 1)).slice(0, 3)
+        raise InvalidTransaction(
+            f"the data has {len(hashes) - len(set(hashes))} keys more than once, such as"
+            f" {twice.select(list(on)).to_pylist()}",
+            field="on",
+            value=twice.to_pylist(),
+            advice="Leave one row for each key",
+        )
+    return hashes
+
+
+def _rows_taken(info: TableInfo, dataset: lance.LanceDataset, operation: Any) -> dict[int, BitMap]:
+    """Return the rows that post-images lack against the version that was read.
+
+    A vector that lies with the source of a shallow clone is left to the leader to look at.
+    """
+    store = store_for(info.location)
+    taken: dict[int, BitMap] = {}
+    images = {image.id: image for image in operation.updated_fragments}
+    for fragment_id in (*images, *operation.removed_fragment_ids):
+        before = fragment_of(dataset, fragment_id).metadata
+        if before.deletion_file is not None and before.deletion_file.base_id is not None:
+            continue
+        image = images.get(fragment_id)
+        after = BitMap(range(before.physical_rows)) if image is None else _deleted(store, image)
+        taken[fragment_id] = after - _deleted(store, before)
+    return taken
+
+
+def _patches(dataset: lance.LanceDataset, operation: Any) -> tuple[str, ...]:
+    """Return the data files that post-images have beside those of the version that was read."""
+    patches: list[str] = []
+    for image in operation.updated_fragments:
+        before = {file.path for file in fragment_of(dataset, image.id).metadata.files}
+        patches += [file.path for file in image.files if file.path not in before]
+    return tuple(patches)
+
+
+def _deleted(store: ObjectStore, fragment: FragmentMetadata) -> BitMap:
+    if fragment.deletion_file is None:
+        return BitMap()
+    described = deletion_file(fragment.deletion_file)
+    data = store.read(deletion_file_path(fragment.id, described))
+    return decode_deletion_file(data, described.file_type)
