@@ -1,7 +1,7 @@
-"""Keeps an index until it is killed: `ROOT LOG HOW`, where HOW names where it kills itself.
+"""Keeps an index until it is killed: `ROOT LOG HOW COUNT`; HOW names where it kills itself.
 
-LOG is a file with a log, pickled; its records are shown little by little, from the index's position
-on.
+LOG is a file with a log, pickled; its next COUNT records are shown little by little, from the
+index's position on. When that brings it nowhere near the place, it says so and dies all the same.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
 
 HOT_TRANSACTIONS_MAX = 150
 GRACE_SECONDS = 3.0
+SEGMENTS_PER_MERGE = 2
 RECORDS_PER_STEP = 2
 STEP_SECONDS = 0.004
+IDLE_SECONDS_MAX = 60.0
 
 
 def die_at_call(owner: Any, name: str, number: int, *, after: bool) -> None:
@@ -62,9 +64,11 @@ HOW: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     """Run until killed, or to the end of the log."""
-    root, log_file, how = sys.argv[1:]
+    root, log_file, how, count = sys.argv[1:]
     whole: PartitionLog = pickle.loads(Path(log_file).read_bytes())
     answered = whole.answered
+    # So that a short round merges, too.
+    segments_module.FANOUT = SEGMENTS_PER_MERGE
     HOW[how]()
     stop = threading.Event()
     with VersionIndex.open(
@@ -83,18 +87,23 @@ def main() -> None:
                 print("moving", flush=True)
 
         def reveal() -> None:
-            while len(whole.answered) < len(answered):
-                shown = len(whole.answered)
-                count = len(answered) if how == "to the end" else RECORDS_PER_STEP
-                whole.answered.extend(answered[shown : shown + count])
+            to_the_end = how == "to the end"
+            end = len(answered) if to_the_end else min(len(answered), start + int(count))
+            step = end if to_the_end else RECORDS_PER_STEP
+            while (shown := len(whole.answered)) < end:
+                whole.answered.extend(answered[shown : min(shown + step, end)])
+                tell_if_moving()
+                time.sleep(STEP_SECONDS)
+            while index.position(0).outcomes_offset < end:
                 tell_if_moving()
                 time.sleep(STEP_SECONDS)
             tell_if_moving()
-            while index.position(0).outcomes_offset < len(answered):
-                tell_if_moving()
-                time.sleep(STEP_SECONDS)
-            if how == "to the end":
+            if to_the_end:
                 stop.set()
+            elif how != "outside":
+                time.sleep(IDLE_SECONDS_MAX)
+                print("it came nowhere near the place", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
 
         threading.Thread(target=reveal, daemon=True).start()
         log = cast(Log, ReadOnlyLog([whole]))
