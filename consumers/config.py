@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from commitlog.adapters.kafka_file import read_kafka_file
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.errors import CommitLogError, UnsupportedFormat
+from commitlog.errors import CommitLogError, InvalidSettings, UnsupportedFormat
 
 PREFIX = "COMMITLOG_"
 KAFKA_PREFIX = "COMMITLOG_KAFKA__"
@@ -183,7 +184,7 @@ def load(
         values[setting.name] = _typed(setting, value, source)
         sources[setting.name] = source
     kafka_file = values.pop("kafka_file")
-    settings = _read_properties(Path(kafka_file)) if kafka_file else {}
+    settings = _kafka_of_properties(kafka_file) if kafka_file else {}
     settings |= _kafka_of_file(table, str(file_path))
     settings |= _kafka_of_environment(environment)
     settings |= kafka or {}
@@ -361,17 +362,8 @@ def _kafka_of_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _read_properties(path: Path) -> dict[str, str]:
+def _kafka_of_properties(path: str) -> dict[str, str]:
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"kafka_file {path} cannot be read: {error}") from error
-    settings: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith(("#", "!")):
-            continue
-        name, equals, value = line.partition("=")
-        if not equals:
-            raise ConfigurationError(f"{path}, line {number}: not KEY=VALUE")
-        settings[name.strip()] = value.strip()
-    return settings
+        return read_kafka_file(path)
+    except InvalidSettings as error:
+        raise ConfigurationError(f"kafka_file: {error}") from error

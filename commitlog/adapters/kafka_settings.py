@@ -7,12 +7,12 @@ on are not theirs to change. Values may be secrets: they are in no message, log 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from confluent_kafka import KafkaError, KafkaException
 
+from commitlog.adapters.kafka_file import is_secret
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,
@@ -96,7 +96,6 @@ _ALIASES = {"delivery.timeout.ms": "message.timeout.ms", "queue.buffering.max.ms
 _UNDERSCORED = {"ssl_ca", "ssl_certificate", "ssl_key", "ssl_engine_callback_data"}
 """Names that have an underscore of their own."""
 
-_SECRET = re.compile("password|secret|token|credential|[.]key|_key|[.]pem|jaas")
 
 _NO_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -183,7 +182,7 @@ class ClientSettings:
         for name, value in self._passed.items():
             shown = str(value)
             is_plain = len(shown) <= 3 or shown.isdigit() or shown.lower() in {"true", "false"}
-            if shown and (_SECRET.search(name) or not is_plain):
+            if shown and (is_secret(name) or not is_plain):
                 text = text.replace(shown, "***")
         return text
 

@@ -1,10 +1,15 @@
 """Spark: format `commitlog` for streams and batches, MERGE, `foreachBatch`, a local session."""
 
+# First: it refuses a PySpark that the others cannot be imported with.
+from commitlog.spark.pyspark_api import start_streams_in_any_thread  # isort: split
+
 from commitlog.spark.batches import Batch, each_batch, upsert
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import Merged, merge
 from commitlog.spark.session import local_session
+
+start_streams_in_any_thread()
 
 __all__ = [
     "Batch",

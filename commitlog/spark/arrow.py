@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidTransaction
+from commitlog.spark.pyspark_api import arrow_schema_of
 
 
 def arrow_schema(schema: StructType, table: str) -> pa.Schema:
@@ -27,13 +27,13 @@ def arrow_schema(schema: StructType, table: str) -> pa.Schema:
     """
     for field in schema.fields:
         try:
-            to_arrow_schema(StructType([field]), timezone="UTC")
+            arrow_schema_of(StructType([field]))
         except PySparkTypeError:
             raise _bad(
                 table, field.name, f"is {field.dataType.simpleString()}, which tables cannot hold",
                 "Cast it in the query, to a string perhaps",
             ) from None  # fmt: skip
-    return to_arrow_schema(schema, timezone="UTC")
+    return arrow_schema_of(schema)
 
 
 def check(given: pa.Schema, wanted: pa.Schema, table: str) -> None:

@@ -13,14 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidTransaction
@@ -32,6 +25,15 @@ from commitlog.spark.changes import (
     snapshot_parts,
 )
 from commitlog.spark.options import EARLIEST, LATEST, ChangeOptions, Connection
+from commitlog.spark.pyspark_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    arrow_schema_of,
+    check_limits,
+)
 from commitlog.spark.source import spark_schema, to_spark
 from commitlog.spark.versions import TableVersions
 
@@ -73,6 +75,9 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, options: ChangeOptions, schema: StructType, connect: Callable[[Connection], Any]
     ) -> None:
         """Take the options; nothing is asked yet."""
+        check_limits(
+            maxRowsPerTrigger=options.rows_per_trigger, maxFilesPerTrigger=options.files_per_trigger
+        )
         self.options = options
         self.schema = schema
         self.connect = connect
@@ -112,8 +117,14 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Fix where the query ends."""
         self.last_version = self._versions().info.version
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Return where the next batch ends: at the head, or where the limit is reached."""
+    def latestOffset(  # noqa: N802
+        self, start: Offset | None = None, limit: ReadLimit | None = None
+    ) -> Offset:
+        """Return where the next batch ends: at the head, or where the limit is reached.
+
+        Spark 4.1 names neither start nor limit, and its batches end at the head.
+        """
+        start, limit = start or self.initialOffset(), limit or ReadAllAvailable()
         versions = self._versions(start)
         head = versions.info.version
         if self.last_version is not None:
@@ -159,7 +170,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, ChangePartition)
         if partition.part == NOTHING:
             return
-        schema = to_arrow_schema(self.schema, timezone="UTC")
+        schema = arrow_schema_of(self.schema)
         own = set(CHANGE_COLUMNS.names)
         columns = [name for name in schema.names if name not in own]
         for batch in read_part(partition.part, columns):

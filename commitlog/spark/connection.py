@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from commitlog.adapters.kafka_file import read_kafka_file
+
 if TYPE_CHECKING:
     from commitlog.spark.options import Connection
 
@@ -30,7 +32,11 @@ def connect(connection: Connection) -> Any:
         if log is None:
             from commitlog import CommitLog
 
-            settings: dict[str, Any] = dict(connection.settings)
+            # The file is read here, in each process, so that no secret travels with a plan.
+            settings: dict[str, Any] = {
+                **(read_kafka_file(connection.kafka_file) if connection.kafka_file else {}),
+                **dict(connection.settings),
+            }
             log = CommitLog.connect(
                 connection.bootstrap_servers,
                 log=connection.log,

@@ -14,12 +14,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
@@ -39,6 +33,13 @@ from commitlog.spark.log_positions import (
 )
 from commitlog.spark.log_rows import LOG_SCHEMA, log_batches
 from commitlog.spark.options import LATEST, Connection, LogOptions
+from commitlog.spark.pyspark_api import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    check_limits,
+)
 from commitlog.spark.versions import TableVersions
 
 Connect = Callable[[Connection], Any]
@@ -153,11 +154,13 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: LogOptions, connect: Connect) -> None:
         """Take the options."""
+        check_limits(maxRowsPerTrigger=options.rows_per_trigger)
         self._reading = _Reading(options, connect)
         self._rows_max = options.rows_per_trigger
         self._starts_late = options.starting == LATEST
         self._last: dict[int, int] | None = None
         """Where a query that ends by itself stops, per partition."""
+        self._reached: Offset | None = None
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return the beginning of the log, or its present end."""
@@ -174,10 +177,19 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self._reading.log()
         self._last = {number: outcomes_end(log, number) for number in beginning(log)}
 
-    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
-        """Walk the chain on, in turn over the partitions, up to the limit or the end."""
+    def latestOffset(  # noqa: N802
+        self, start: Offset | None = None, limit: ReadLimit | None = None
+    ) -> Offset:
+        """Walk the chain on, in turn over the partitions, up to the limit or the end.
+
+        Spark 4.1 names neither: the walk continues where this process left off.
+        """
         log = self._reading.log()
-        positions = _from_json(start)
+        positions = _from_json(start or self._reached or _to_json(beginning(log)))
+        self._reached = self._walk_on(log, positions, limit or ReadAllAvailable())
+        return self._reached
+
+    def _walk_on(self, log: Log, positions: dict[int, Position], limit: ReadLimit) -> Offset:
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         for number, position in positions.items():
             end = self._last[number] if self._last is not None else outcomes_end(log, number)

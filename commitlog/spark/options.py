@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import PurePath
 
 from commitlog.errors import InvalidTransaction
 from commitlog.model.table import parse_table_id
+from commitlog.spark.sql_tables import sql_options
 from commitlog.spark.versions import VersionWanted
 
 KAFKA_PREFIX = "kafka."
-SQL_PREFIX = "option."
 BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
-REACH = (BOOTSTRAP_SERVERS, "log", "timeoutSeconds")
+REACH = (BOOTSTRAP_SERVERS, "kafkaFile", "log", "timeoutSeconds")
 COMMON = ("table", "path", *REACH)
 WRITE = ("txnAppId", "txnVersion", "rowsPerFile", "bytesPerFile")
 AS_OF = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag")
@@ -51,7 +52,9 @@ class Connection:
 
     bootstrap_servers: str
     log: str
-    settings: tuple[tuple[str, str], ...] = ()
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    kafka_file: str = ""
+    """A properties file with more settings, where secrets belong: only its path travels."""
     connect_seconds: float = CONNECT_SECONDS
 
 
@@ -263,18 +266,6 @@ def _known(
     return values
 
 
-def sql_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that `CREATE TABLE` was given; none, if SQL made no table here.
-
-    It has them twice there, beside Spark's own properties (its owner...).
-    """
-    return {
-        key.removeprefix(SQL_PREFIX): value
-        for key, value in options.items()
-        if key.startswith(SQL_PREFIX)
-    }
-
-
 def _connection(values: Mapping[str, str]) -> Connection:
     servers = values.get(BOOTSTRAP_SERVERS, "")
     if not servers:
@@ -282,6 +273,9 @@ def _connection(values: Mapping[str, str]) -> Connection:
             BOOTSTRAP_SERVERS, "", "is missing",
             f"Set .option({BOOTSTRAP_SERVERS!r}, 'HOST:PORT'), as `commitlog up` prints it",
         )  # fmt: skip
+    file = values.get("kafkafile", "")
+    if file and not PurePath(file).is_absolute():
+        raise _bad("kafkaFile", file, "is not an absolute path", "Spark's processes work elsewhere")
     settings = sorted(
         (key.removeprefix(KAFKA_PREFIX), value)
         for key, value in values.items()
@@ -291,6 +285,7 @@ def _connection(values: Mapping[str, str]) -> Connection:
         servers,
         values.get("log") or "commitlog",
         tuple(settings),
+        file,
         min(CONNECT_SECONDS, _seconds(values)),
     )
 

@@ -16,13 +16,14 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.pushdown import to_sql
+from commitlog.spark.pyspark_api import arrow_schema_of
 from commitlog.spark.versions import TableVersions, VersionWanted
 
 PARTITION_BYTES = 128 * 1024**2
@@ -116,6 +117,14 @@ class TableReader(DataSourceReader):
     ) -> None:
         """Fix the version and list its fragments."""
         dataset = open_table(options, connect)
+        missing = [name for name in schema.names if name not in dataset.schema.names]
+        if missing:
+            raise InvalidTransaction(
+                f"{options.table}: version {dataset.version} has no column {missing[0]!r}",
+                field="columns", value=missing[0],
+                advice=f"Its columns are {', '.join(dataset.schema.names)}; a table that SQL made"
+                " before they changed is made again by DROP TABLE and CREATE TABLE",
+            )  # fmt: skip
         self.location = str(dataset.uri)
         self.version = int(dataset.version)
         self.schema = schema
@@ -133,7 +142,7 @@ class TableReader(DataSourceReader):
         assert isinstance(partition, FragmentsPartition)
         if not partition.fragment_ids:
             return
-        schema = to_arrow_schema(self.schema, timezone="UTC")
+        schema = arrow_schema_of(self.schema)
         dataset = opened(self.location, self.version)
         found = map(dataset.get_fragment, partition.fragment_ids)
         fragments = [fragment for fragment in found if fragment is not None]

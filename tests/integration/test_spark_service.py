@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 
 from commitlog.errors import InvalidTransaction
 from commitlog.spark import Batch, each_batch, merge, upsert
-from tests.spark_world import SparkWorld, finish, spark_world
+from tests.spark_world import SparkWorld, finish
 
 pytestmark = [
     pytest.mark.spark,
@@ -24,13 +24,6 @@ pytestmark = [
 ]
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-
-
-@pytest.fixture(scope="module")
-def world(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkWorld]:
-    root = tmp_path_factory.mktemp("spark")
-    with spark_world(root, broker.bootstrap_servers) as made:
-        yield made
 
 
 def rows(*ids: int, name: str = "a", op: str = "u") -> list[dict[str, Any]]:
@@ -142,6 +135,20 @@ def test_a_large_source_is_merged_by_the_executors(
     doubled = world.spark.createDataFrame([(1, "x"), (1, "y")], "id long, name string")
     with pytest.raises(InvalidTransaction, match="more than once"):
         merge(doubled, "s$large", "id", options=world.options, rows_in_driver=0)
+
+
+def test_a_stream_starts_in_any_python_thread(world: SparkWorld) -> None:
+    world.create("s$threads", SCHEMA)
+    frame = world.files("threads", rows(1, 2)).select("id", "name")
+
+    def start() -> Any:
+        sink = frame.writeStream.format("commitlog").options(**world.options, table="s$threads")
+        sink = sink.option("checkpointLocation", str(world.checkpoint("threads")))
+        return sink.trigger(availableNow=True).start()
+
+    with ThreadPoolExecutor(1) as pool:
+        finish(pool.submit(start).result())
+    assert [row["id"] for row in world.rows("s$threads")] == [1, 2]
 
 
 def test_upsert_is_one_line(world: SparkWorld) -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from commitlog.spark.audit import audit
-from tests.spark_world import SparkWorld, finish, spark_world
+from tests.spark_world import SparkWorld, finish
 
 pytestmark = [
     pytest.mark.spark,
@@ -25,13 +23,6 @@ pytestmark = [
 EXAMPLES = Path(__file__).resolve().parents[2] / "infra" / "examples"
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 COPY = pa.schema([("id", pa.int64()), ("kind", pa.string()), ("version", pa.int64())])
-
-
-@pytest.fixture(scope="module")
-def world(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkWorld]:
-    root = tmp_path_factory.mktemp("streams")
-    with spark_world(root, broker.bootstrap_servers) as made:
-        yield made
 
 
 def example(name: str) -> ModuleType:

@@ -1,0 +1,136 @@
+"""What differs between the supported versions of PySpark, and what they get wrong.
+
+The Python data source API grew from release to release, and the sink relies on properties of tasks
+that Spark does not document. So other versions are refused when this package is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+
+OLDEST, NEWEST = (4, 1), (4, 3)
+SUPPORTED = "PySpark 4.1, 4.2 or 4.3"
+HAS_READ_LIMITS = (4, 2)
+"""The version from which Spark asks a stream of a Python data source for a limited batch."""
+
+
+def check_version(version: str) -> tuple[int, int]:
+    """Return the release of a PySpark; ImportError unless it is supported."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    release = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not OLDEST <= release <= NEWEST:
+        raise ImportError(
+            f"commitlog.spark needs {SUPPORTED}, and PySpark {version} is installed: run"
+            " `pip install 'pyspark>=4.1,<4.4'`."
+        )
+    return release
+
+
+RELEASE = check_version(pyspark.__version__)
+
+# Only a supported PySpark has what follows.
+from pyspark.sql.pandas.types import to_arrow_schema  # noqa: E402
+from pyspark.sql.streaming.readwriter import DataStreamWriter  # noqa: E402
+from pyspark.sql.types import StructType  # noqa: E402
+
+from commitlog.errors import InvalidTransaction  # noqa: E402
+
+if RELEASE >= HAS_READ_LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxFiles,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class ReadLimit:  # type: ignore[no-redef]
+        """How much a batch takes; Spark 4.1 knows no limits."""
+
+        def __init__(self, maximum: int = 0) -> None:
+            """Keep it."""
+            self.max_rows = self.max_files = maximum
+
+    class ReadAllAvailable(ReadLimit):  # type: ignore[no-redef]
+        """All there is."""
+
+    class ReadMaxFiles(ReadLimit):  # type: ignore[no-redef]
+        """So many files."""
+
+    class ReadMaxRows(ReadLimit):  # type: ignore[no-redef]
+        """So many rows."""
+
+    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
+        """Spark 4.1 itself asks for the last offset once."""
+
+
+__all__ = [
+    "RELEASE",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxFiles",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+    "arrow_schema_of",
+    "check_limits",
+    "check_version",
+    "start_streams_in_any_thread",
+]
+
+
+def arrow_schema_of(schema: StructType) -> pa.Schema:
+    """Return Spark's columns as Arrow has them, with instants in UTC."""
+    if RELEASE < (4, 2):
+        return to_arrow_schema(schema)
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def check_limits(**limits: int | None) -> None:
+    """Reject limits of a stream's batches where Spark does not ask for them.
+
+    Raises:
+        InvalidTransaction: names the option.
+    """
+    for name, value in limits.items():
+        if value is not None and RELEASE < HAS_READ_LIMITS:
+            raise InvalidTransaction(
+                f"option {name!r} needs PySpark 4.2 or later", field=name, value=value,
+                advice="Leave it out: a batch then takes all that is there",
+            )  # fmt: skip
+
+
+def start_streams_in_any_thread() -> None:
+    """Have `writeStream.start()` find Python data sources in every thread.
+
+    Spark looks them up in the session that is active in the calling thread of its JVM. A Python
+    thread has a JVM thread of its own, in which none is, so `start()` ends in
+    DATA_SOURCE_NOT_FOUND; so the stream's own session is made the active one meanwhile.
+    """
+    for name in ("start", "toTable"):
+        plain = getattr(DataStreamWriter, name)
+        if not hasattr(plain, "__wrapped__"):
+            setattr(DataStreamWriter, name, _with_its_session(plain))
+
+
+def _with_its_session(plain: Any) -> Any:
+    @functools.wraps(plain)
+    def start(self: DataStreamWriter, *args: Any, **options: Any) -> Any:
+        session: Any = self._spark
+        sessions = session._jvm.SparkSession
+        before = sessions.getActiveSession()
+        sessions.setActiveSession(session._jsparkSession)
+        try:
+            return plain(self, *args, **options)
+        finally:
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
+
+    return start

@@ -1,0 +1,18 @@
+"""One Spark session, log and client for all tests that need them: a JVM takes seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.spark_world import SparkWorld, spark_world
+
+
+@pytest.fixture(scope="session")
+def world(broker: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkWorld]:
+    """A Spark session over a log of its own; tests make tables of their own."""
+    root = tmp_path_factory.mktemp("spark")
+    with spark_world(root, broker.bootstrap_servers) as made:
+        yield made
