@@ -62,7 +62,7 @@ class CommitterOptions:
     checkpoint_seconds: float = 30.0
     quotas: Quotas | None = None
     allowed_locations: tuple[str, ...] = ()
-    """Prefixes besides the tables root below which base paths may lie."""
+    """If there are some: base paths lie below one of these prefixes or the tables root."""
 
 
 class Committer:
@@ -84,8 +84,9 @@ class Committer:
         self._checkpoints = Checkpoints(options.root, log.identity(), self._genesis)
         self._leader: Leader | None = None
         self._session: Session | None = None
-        self._places = places = Places(self._genesis.tables_root, options.allowed_locations)
-        self._old_versions = OldVersions(log, options.partition, Recordings(places.root))
+        root, allowed = self._genesis.tables_root, options.allowed_locations
+        self._places = Places(root, allowed) if allowed else None
+        self._old_versions = OldVersions(log, options.partition, Recordings(root))
         self._answers = Answers(
             identity={
                 "log": self._genesis.log,
@@ -132,7 +133,7 @@ class Committer:
 
     def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
         observer = StoreObserver(
-            self._places.root,
+            self._genesis.tables_root,
             session.materializer.wait_for,
             write_version=lambda table, version: self._old_versions.materialize(
                 session.catalogue.head(table), version
@@ -378,7 +379,8 @@ class Committer:
             machine.time_ms,
             record,
         )
-        observer = StoreObserver(self._places.root, lambda *_: Future(), places=self._places)
+        root = self._genesis.tables_root
+        observer = StoreObserver(root, lambda *_: Future(), places=self._places)
         observed = {wanted: observer.observe(wanted) for wanted in machine.prefetch(at)}
         decision = machine.decide(at, observed)
         while isinstance(decision, Need):

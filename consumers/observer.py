@@ -81,11 +81,11 @@ class StoreObserver:
 
         `write_version(table, version)` writes the manifest of an older version that has none, as
         most have under the policy `latest`. `places` says where base paths and symbolic links may
-        lead: below the tables root by default.
+        lead; without it, anywhere.
         """
         self._open_store = open_store
         self._root = tables_root
-        self._places = places or Places(tables_root)
+        self._places = places
         self._wait_for = wait_for
         self._write_version = write_version
         self._stores: dict[str, ObjectStore] = {}
@@ -100,7 +100,7 @@ class StoreObserver:
         """
         assert not isinstance(wanted, BuildWanted)
         if isinstance(wanted, PlaceWanted):
-            return Found(Observation(wanted.path, 0 if self._places.holds(wanted.path) else -1))
+            return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
         try:
             return self._look(self._store(wanted.location), wanted)
         except InvalidSettings as error:
@@ -115,9 +115,10 @@ class StoreObserver:
 
     def _look(self, store: ObjectStore, wanted: Wanted) -> Found:
         assert not isinstance(wanted, BuildWanted | PlaceWanted)
-        target = store.link_target(wanted.path) if isinstance(store, LocalStore) else None
-        if target is not None and not self._places.holds(target):
-            return Found(Observation(wanted.path, -1), error=f"it is a link to {target}")
+        if self._places is not None and isinstance(store, LocalStore):
+            target = store.link_target(wanted.path)
+            if target is not None and not self._allows(target):
+                return Found(Observation(wanted.path, -1), error=f"it is a link to {target}")
         if isinstance(wanted, VectorWanted):
             return self._vector(store, wanted)
         if isinstance(wanted, FileWanted):
@@ -134,6 +135,9 @@ class StoreObserver:
         except CommitLogError as error:
             return Found(observation, data=data, error=str(error))
         return Found(observation, data=data, state=state, transaction=transaction)
+
+    def _allows(self, place: str) -> bool:
+        return self._places is None or self._places.holds(place)
 
     def build(self, wanted: BuildWanted) -> Future[Found]:
         """Let pylance build a manifest in a side worker."""

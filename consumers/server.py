@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import resource
 import socket
 import ssl
 import threading
@@ -103,7 +104,7 @@ def make_app(
         exception_handlers={HTTPException: refused},
         middleware=[
             Middleware(Observe, metrics=settings.metrics),
-            Middleware(Limits, settings=settings.limits),
+            Middleware(Limits, settings=settings.limits, security=settings.security),
             Middleware(Guard, security=settings.security, base_path=base),
         ],
     )
@@ -120,6 +121,7 @@ def serve(
 ) -> None:
     """Serve on a listening socket until `stop` is set."""
     settings = settings or ServerSettings()
+    _allow_many_connections()
     config = uvicorn.Config(
         make_app(health, routes, settings),
         log_config=None,
@@ -156,6 +158,13 @@ def serve(
         health.close()
         with contextlib.suppress(OSError):
             listener.close()
+
+
+def _allow_many_connections() -> None:
+    """Let this process have as many files open as the system lets it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _tls_of(tls: Tls | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The HTTP protocol of a connection, with a limit on what comes before a body.
+"""The HTTP protocol of a connection, with limits on what comes before a body.
 
 `Limits` refuses headers that are too large once it sees them; a head that never ends would not get
 there, and its parser keeps what came.
@@ -6,11 +6,14 @@ there, and its parser keeps what came.
 
 from __future__ import annotations
 
+from asyncio import TimerHandle, Transport
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES_MAX = 64 * 1024
+HEAD_SECONDS_MAX = 60.0
+"""How long a request line and its headers may take to arrive."""
 
 
 class LimitedHeads(HttpToolsProtocol):
@@ -22,6 +25,26 @@ class LimitedHeads(HttpToolsProtocol):
         self._is_in_head = True
         self._began_now = False
         self._head_bytes = 0
+        self._timer: TimerHandle | None = None
+
+    def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a head."""
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(HEAD_SECONDS_MAX, self._give_up)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait no longer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _give_up(self) -> None:
+        if self._is_in_head and not self.transport.is_closing():
+            self.transport.close()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, unless a head has become too long by it."""
@@ -29,6 +52,8 @@ class LimitedHeads(HttpToolsProtocol):
         super().data_received(data)
         if not self._is_in_head or self._began_now:  # what came is a body's, nearly all of it
             return
+        if self._timer is None:
+            self._timer = self.loop.call_later(HEAD_SECONDS_MAX, self._give_up)
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES_MAX:
             self.send_400_response(f"a request has over {HEAD_BYTES_MAX} bytes before its body.")
@@ -36,6 +61,7 @@ class LimitedHeads(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Note that the body comes next."""
         self._is_in_head, self._head_bytes = False, 0
+        self._stop_timer()
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

@@ -191,8 +191,14 @@ class World:
         self, path: str, rows: pa.Table, *, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
         """Send rows as an Arrow stream."""
+        return self.rows_raw(path, arrow_stream(rows), headers=headers)
+
+    def rows_raw(
+        self, path: str, stream: bytes, *, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Send bytes as an Arrow stream."""
         given = {"Content-Type": ARROW_STREAM, **(headers or {})}
-        return self.send("POST", path, arrow_stream(rows), given)
+        return self.send("POST", path, stream, given)
 
     def write(self, table: list[str], rows: pa.Table, mode: str = "create") -> lance.LanceDataset:
         """Write as an unmodified pylance does."""

@@ -37,6 +37,18 @@ def schema_fields(schema: pa.Schema | LanceSchema) -> tuple[list[Field], SchemaM
     return [Field.FromString(field) for field in fields], tuple(sorted(pairs.items()))
 
 
+def check_schema_names(schema: pa.Schema) -> None:
+    """Refuse a schema with names or metadata that native code can't take; InvalidTransaction."""
+    texts = [key.decode(errors="replace") for key in schema.metadata or {}]
+    problem = (
+        first_problem("column", schema.names, key_problem)
+        or first_problem("column", _nested_names(schema), key_problem)
+        or first_problem("metadata", texts, key_problem)
+    )
+    if problem is not None:
+        raise problem.error()
+
+
 def _nested_names(fields: Iterable[pa.Field[Any]]) -> Iterator[str]:
     for field in fields:
         kind: Any = field.type

@@ -183,7 +183,8 @@ def committer(
         Transactions a second by principal: NAME=RATE,... ("*" is each other one).
         [COMMITLOG_QUOTAS]
     allowed_locations
-        Prefixes, separated by commas, besides the tables root, for base paths of tables.
+        Prefixes, separated by commas: base paths of tables lie below one of them, or below the
+        tables root. Without any, they lie anywhere.
         [COMMITLOG_ALLOWED_LOCATIONS]
     """
     from consumers.committer import Committer, CommitterOptions

@@ -24,6 +24,7 @@ from consumers.iceberg.log import LogIcebergService
 from consumers.iceberg.namespaces import SEPARATOR, IcebergNamespaces
 from consumers.iceberg.replies import ALL, failure_of, json_reply, unsupported
 from consumers.iceberg.service import IcebergService
+from consumers.security.budgets import json_problem
 
 _KEY = "Idempotency-Key"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -121,7 +122,10 @@ async def _body(request: Request, bytes_max: int) -> bytes:
         if size > bytes_max:
             raise Invalid(f"body is larger than {bytes_max} bytes")
         chunks.append(chunk)
-    return b"".join(chunks)
+    body = b"".join(chunks)
+    if problem := await run_in_threadpool(json_problem, body):
+        raise Invalid(problem)
+    return body
 
 
 class _Routes:

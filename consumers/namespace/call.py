@@ -19,8 +19,10 @@ from lance_namespace import InvalidInputError, UnsupportedOperationError
 from pydantic import BaseModel
 
 from commitlog.client.caller import Caller
+from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.model.table import DELIMITER, TableId, parse_table_id
 from consumers.namespace.status import HttpError
+from consumers.security.budgets import json_problem, text_problem
 from consumers.security.grants import Access, Principal
 from consumers.security.identity import (
     ANYBODY,
@@ -59,6 +61,8 @@ class Call:
     """The transaction that this request committed, once it did."""
     position: int | None = None
     """The sequence of the outcome that this request got."""
+    items_max: int = 1000
+    """How many operations, entries and the like a body may list."""
     security: Security = field(default_factory=Security)
     principal: Principal = ANYBODY
     """Who asks, once `identify` found out."""
@@ -208,6 +212,8 @@ class Call:
     def _from_body(self) -> dict[str, Any]:
         if self.stream is not None or not self.body.strip():
             return {}
+        if problem := json_problem(self.body):
+            raise InvalidInputError(problem)
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError) as error:
@@ -216,6 +222,14 @@ class Call:
             return {}
         if not isinstance(found, dict):
             raise InvalidInputError("the body is no JSON object")
+        if problem := text_problem(found, ""):
+            raise InvalidInputError(problem)
+        for name, items in found.items():
+            if isinstance(items, list) and len(items) > self.items_max and dict in map(type, items):
+                raise InvalidInputError(
+                    f"{name} has {len(items)} items, and at most {self.items_max} are carried out"
+                    " at once"
+                )
         return found
 
     def _from_query(self, model: type[BaseModel]) -> dict[str, Any]:
@@ -238,9 +252,11 @@ class Call:
         """Open the body as an Arrow IPC stream; rows are read as they are asked for."""
         assert self.stream is not None
         try:
-            return pa.ipc.open_stream(self.stream)
+            found = pa.ipc.open_stream(self.stream)
         except (pa.ArrowException, OSError) as error:
             raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
+        check_schema_names(found.schema)
+        return found
 
     def need_arrow(self) -> None:
         """Refuse a body of another type."""

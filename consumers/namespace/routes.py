@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import IO, Any, cast
 
-from lance_namespace import UnsupportedOperationError
+from lance_namespace import InvalidInputError, UnsupportedOperationError
 from lance_namespace.errors import ErrorCode
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -31,6 +31,7 @@ from consumers.namespace.operations import OPERATIONS, Entry
 from consumers.namespace.service import POSITION, Service, Settings
 from consumers.namespace.status import HttpError, error_response
 from consumers.observing import tell
+from consumers.security.budgets import text_problem
 from consumers.security.identity import Security, credentials_of_headers
 
 COMMIT_THREADS = 64
@@ -134,6 +135,7 @@ def _call(entry: Entry, service: Service, request: Request) -> Call:
         index_name=request.path_params.get("index_name", ""),
         query=tuple(request.query_params.multi_items()),
         headers={name.lower(): value for name, value in request.headers.items()},
+        items_max=service.settings.operations_max,
         security=service.security,
     )
 
@@ -147,6 +149,10 @@ def _admit(entry: Entry, call: Call) -> None:
 
 def _run(entry: Entry, service: Service, call: Call) -> Any:
     try:
+        if problem := text_problem(
+            [call.object_id, call.index_name, *map(list, call.query)], "path"
+        ):
+            raise InvalidInputError(problem)
         _admit(entry, call)
         if entry.operation is None:
             raise UnsupportedOperationError(f"{entry.name} is not supported yet")

@@ -22,6 +22,7 @@ from commitlog.client.caller import Caller, acting_for
 from commitlog.errors import CommitLogError
 from commitlog.model.table import TableId, parse_table_id
 from consumers.security.answers import is_under, refusal
+from consumers.security.budgets import json_problem
 from consumers.security.grants import Access, Principal
 from consumers.security.identity import Security, credentials_of_headers
 
@@ -79,7 +80,7 @@ class Guard:
                 self._security.check(principal, access, what)
             return receive
         body = await _read(receive)
-        for access, what in needs(_decoded(body)):
+        for access, what in needs(await run_in_threadpool(_decoded, body)):
             self._security.check(principal, access, what)
         return _again(body, receive)
 
@@ -168,6 +169,8 @@ def _list(value: Any) -> list[dict[str, Any]]:
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
+    if json_problem(body):
+        return {}  # whoever reads it next refuses it
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

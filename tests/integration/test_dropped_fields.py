@@ -30,6 +30,7 @@ from commitlog.lancepb.table_pb2 import (
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code, Status
+from consumers.namespace.service import Settings
 from tests.namespace_world import World
 from tests.operations_world import (
     T,
@@ -337,9 +338,9 @@ def test_what_a_merge_marks_as_compacted_is_what_pylance_makes_of_it(running: Se
 
 
 def test_initial_bases_take_effect_in_a_first_version(tmp_path: Path) -> None:
-    world = World(tmp_path)
+    cold = tmp_path / "cold"
+    world = World(tmp_path, settings=Settings(locations=(str(cold),)))
     try:
-        cold = tmp_path / "cold"
         cold.mkdir()
         table = [world.fresh_name(), "t"]
         bases = [lance.DatasetBasePath(str(cold), name="cold", is_dataset_root=True)]

@@ -284,20 +284,59 @@ def begin(world: World) -> socket.socket:
 
 
 def test_what_is_over_the_limits_is_told_so(tmp_path: Path) -> None:
-    world = limited(tmp_path, requests_max=1, header_bytes_max=1000)
+    world = limited(tmp_path, header_bytes_max=1000)
     try:
         status, body = world.send("GET", "/v1/table", b"", {"x-lance-ctx-long": "x" * 1000})
         assert (status, body["code"]) == (431, 13)
-        with begin(world) as slow:
+    finally:
+        world.close()
+
+
+def test_bodies_that_are_on_their_way_keep_nobody_out(tmp_path: Path) -> None:
+    world = limited(tmp_path, requests_max=2)
+    try:
+        slow = [begin(world) for _ in range(40)]
+        for _ in range(10):
+            assert world.send("GET", "/v1/table")[0] == 200
+        slow[0].sendall(b"}")
+        assert slow[0].makefile("rb").readline().split()[1] == b"404"
+        for one in slow:
+            one.close()
+    finally:
+        world.close()
+
+
+def test_more_bodies_than_there_is_room_for_are_told_so(tmp_path: Path) -> None:
+    world = limited(tmp_path, arriving_max=1, arriving_bytes_max=1000)
+    try:
+        assert world.post("/v1/table/a/exists", b"[" * 1001)[0] == 503
+        with begin(world):
             deadline = time.monotonic() + 60
-            while status != 503:
-                # Soon the slow one is being carried out, and there is no room for another.
-                status, body = world.send("GET", "/v1/table")
+            while world.post("/v1/table/a/exists", {"id": ["a"]})[0] != 503:
                 assert time.monotonic() < deadline
-            assert body["code"] == 17
+            assert world.send("GET", "/v1/table")[0] == 200
             assert world.send("GET", "/healthz")[0] == 200
-            slow.sendall(b"}")
-            assert slow.makefile("rb").readline().split()[1] == b"404"
+    finally:
+        world.close()
+
+
+def test_a_body_that_drips_is_given_up_as_a_whole(tmp_path: Path) -> None:
+    world = limited(tmp_path, pause_seconds_max=30.0, body_seconds_max=1.0)
+    host, port = world.uri.removeprefix("http://").split(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=60) as slow:
+            head = b"POST /v1/table/a/exists HTTP/1.1\r\nHost: x\r\nContent-Length: 99999\r\n\r\n"
+            slow.sendall(head)
+            slow.settimeout(0.1)
+            answer = b""
+            deadline = time.monotonic() + 60
+            while b"too slowly" not in answer:
+                assert time.monotonic() < deadline
+                with contextlib.suppress(OSError):
+                    slow.sendall(b" ")
+                with contextlib.suppress(TimeoutError):
+                    answer += slow.recv(1000)
+            assert answer.split()[1] == b"408"
     finally:
         world.close()
 

@@ -1,0 +1,214 @@
+"""Hostile bodies: refused before they cost much, whatever they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import resource
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.responses import Response
+
+from consumers.namespace.service import Settings
+from consumers.security.budgets import DEPTH_MAX, VALUES_MAX, json_problem, text_problem
+from consumers.security.grants import Principal
+from consumers.security.identity import Security
+from consumers.security.limits import Limits, LimitSettings
+from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    settings = Settings(json_bytes_max=32 * MEGABYTE, arrow_bytes_max=32 * MEGABYTE)
+    made = World(tmp_path_factory.mktemp("budgets"), settings=settings)
+    assert made.rows("/v1/table/b$t/create", numbers(0, 5))[0] == 200
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        (b'{"operations": [' + b"{}," * 4_000_000 + b"{}]}", "values"),
+        (b'{"operations": [' + b"[]," * 4_000_000 + b"[]]}", "values"),
+        (b"{" + b'"a":1,' * 2_000_000 + b'"b":1}', "values"),
+        (b"[" * 10_000_000, "values"),
+        (b"[" * 400_000, "nested"),
+        (b'{"a":' * 400_000, "nested"),
+    ],
+)
+@pytest.mark.parametrize(
+    "path", ["/v1/table/batch-commit", "/v1/transactions/commit", "/v1/table/b$t/query"]
+)
+def test_a_body_of_many_values_is_refused_before_it_is_parsed(
+    world: World, path: str, body: bytes, problem: str
+) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    status, answer = world.post(path, body)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert status in (400, 413), answer
+    assert problem in json.dumps(answer) or "larger" in json.dumps(answer)
+    # The body itself is there a few times: sent, received, joined. Its models took gigabytes.
+    assert (after - before) * 1024 < 6 * len(body) + 100 * MEGABYTE
+    assert world.send("GET", "/v1/table")[0] == 200
+
+
+def test_texts_count_as_one_value_and_vectors_fit() -> None:
+    long = json.dumps({"filter": "id IN (" + "1,[{" * VALUES_MAX + ")"}).encode()
+    assert json_problem(long) == ""
+    vectors = json.dumps({"vector": [[0.5] * 1536] * 100}).encode()
+    assert json_problem(vectors) == ""
+    assert json_problem(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX) == ""
+    assert "nested" in json_problem(b"[" * (DEPTH_MAX + 1))
+    assert "values" in json_problem(b"[" + b"1," * VALUES_MAX + b"1]")
+    assert json_problem(b'{"a": "' + b'\\",[' * VALUES_MAX + b'"}') == ""
+
+
+def test_a_batch_of_too_many_operations_is_refused_before_it_is_read(world: World) -> None:
+    body = {"operations": [{"deregister_table": {"id": ["a"]}}] * 1001}
+    status, answer = world.post("/v1/table/batch-commit", body)
+    assert status == 400
+    assert "operations has 1001 items" in answer["error"]
+
+
+NUL = "a\0b"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("add_columns", {"new_columns": [{"name": NUL, "expression": "id + 1"}]}),
+        ("add_columns", {"new_columns": [{"name": "c", "expression": f"'{NUL}'"}]}),
+        ("alter_columns", {"alterations": [{"path": "x", "rename": NUL}]}),
+        ("drop_columns", {"columns": [NUL]}),
+        ("update", {"updates": [[NUL, "1"]]}),
+        ("update", {"updates": [["x", "1"]], "predicate": NUL}),
+        ("delete", {"predicate": f"id = '{NUL}'"}),
+        ("count_rows", {"predicate": NUL}),
+        ("query", {"vector": {}, "k": 1, "columns": [NUL]}),
+        ("query", {"vector": {}, "k": 1, "columns": {"column_aliases": {NUL: "id"}}}),
+        ("query", {"vector": {}, "k": 1, "filter": NUL}),
+        ("create_index", {"column": "id", "index_type": "BTREE", "name": NUL}),
+        ("create_index", {"column": NUL, "index_type": "BTREE"}),
+        ("tags/create", {"tag": NUL, "version": 1}),
+        ("branches/create", {"name": NUL}),
+        ("rename", {"new_table_name": NUL}),
+        ("schema_metadata/update", {NUL: "v"}),
+        ("schema_metadata/update", {"k": NUL}),
+        ("update_field_metadata", {"updates": [{"path": "x", "metadata": {"k": NUL}}]}),
+        ("describe", {"tag": NUL}),
+        ("describe", {"context": {"a": NUL}}),
+    ],
+)
+def test_a_nul_is_refused_wherever_it_stands(world: World, path: str, body: Any) -> None:
+    status, answer = world.post(f"/v1/table/b$t/{path}", body)
+    assert (status, answer["code"]) == (400, 13), answer
+    assert "NUL" in answer["error"]
+    assert world.open(["b", "t"]).version == 1
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/table/b$t%00/describe",
+        "/v1/table/b$t/describe?delimiter=%00",
+        "/v1/namespace/b%00/create",
+        "/v1/table/b$t/index/a%00/stats",
+    ],
+)
+def test_a_nul_in_a_path_is_refused(world: World, path: str) -> None:
+    status, answer = world.post(path, {})
+    assert (status, answer["code"]) == (400, 13), answer
+
+
+def test_rows_with_a_nul_in_a_name_are_refused(world: World) -> None:
+    rows = arrow_stream(numbers(0, 2).rename_columns(["id", NUL]))
+    for path in ("create?mode=overwrite", "insert", "insert?mode=overwrite", "merge_insert?on=id"):
+        status, answer = world.rows_raw(f"/v1/table/b$t/{path}", rows)
+        assert status == 400, (path, answer)
+    assert world.open(["b", "t"]).version == 1
+
+
+def test_lone_surrogates_are_named() -> None:
+    assert "lone surrogate" in text_problem({"a": [{"b": "\ud800"}]}, "")
+    assert text_problem({"a": [{"b": "\ud800"}]}, "").startswith("a[0].b:")
+    assert text_problem({"a": ["é", 1, None, {"b": "c"}]}, "") == ""
+
+
+def test_bodies_may_be_compressed(world: World) -> None:
+    body = json.dumps({"predicate": "id > 1"}).encode()
+    for name, data in (("gzip", gzip.compress(body)), ("deflate", zlib.compress(body))):
+        headers = {"Content-Encoding": name}
+        assert world.post("/v1/table/b$t/count_rows", data, headers=headers) == (200, 3), name
+    headers = {"Content-Encoding": "gzip", "Content-Type": ARROW_STREAM}
+    data = gzip.compress(arrow_stream(numbers(0, 3)))
+    status, answer = world.send("POST", "/v1/table/b$z/create", data, headers)
+    assert status == 200, answer
+    assert world.post("/v1/table/b$z/count_rows", {}) == (200, 3)
+
+
+def test_compressed_bodies_are_no_larger_than_others(world: World) -> None:
+    headers = {"Content-Encoding": "gzip"}
+    bomb = gzip.compress(b" " * (200 * MEGABYTE))
+    assert world.post("/v1/table/b$t/count_rows", bomb, headers=headers)[0] == 413
+    rows = {**headers, "Content-Type": ARROW_STREAM}
+    assert world.send("POST", "/v1/table/b$t/insert", bomb, rows)[0] == 413
+    assert world.post("/v1/table/b$t/count_rows", b"{}", headers=headers)[0] == 400
+    half = gzip.compress(b"{}" + b" " * 10_000)[:-9]
+    assert world.post("/v1/table/b$t/count_rows", half, headers=headers)[0] == 400
+    unknown = {"Content-Encoding": "br"}
+    assert world.post("/v1/table/b$t/count_rows", b"{}", headers=unknown)[0] == 415
+
+
+class _Known(Security):
+    """Knows everybody by the key that they show."""
+
+    @property
+    def is_on(self) -> bool:
+        return True
+
+    def identify(self, shown: Any) -> Principal:
+        return Principal(shown.api_key, "api-key")
+
+
+def test_one_client_leaves_slots_for_the_others() -> None:
+    go = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await go.wait()
+        await Response("done")(scope, receive, send)
+
+    limits = Limits(app, LimitSettings(requests_max=4), _Known())
+
+    async def ask(key: str) -> int:
+        statuses: list[int] = []
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                statuses.append(message["status"])
+
+        headers = [(b"x-api-key", key.encode())]
+        scope = {"type": "http", "path": "/v1/table", "method": "GET", "headers": headers}
+        await limits(scope, receive, send)
+        return statuses[0]
+
+    async def run() -> tuple[list[int], int]:
+        greedy = [asyncio.create_task(ask("greedy")) for _ in range(6)]
+        while sum(task.done() for task in greedy) < 3:
+            await asyncio.sleep(0.01)
+        polite = asyncio.create_task(ask("polite"))
+        await asyncio.sleep(0.2)
+        go.set()
+        return sorted(await asyncio.gather(*greedy)), await polite
+
+    assert asyncio.run(asyncio.wait_for(run(), 30)) == ([200] * 3 + [429] * 3, 200)
