@@ -10,10 +10,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/set-up
 
-.PHONY: help setup demo test check lock proto bench clean
+.PHONY: help setup demo test unit soak check browser lock proto bench clean
 
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## Install what the other targets need into .venv (they do it themselves)
 
@@ -24,13 +24,31 @@ $(STAMP): requirements.lock pyproject.toml infra/set-up.sh
 demo: $(STAMP) ## Run the main job on real data: broker, log, Spark, writers, report
 	@$(BIN)/commitlog demo $(ARGS)
 
-test: $(STAMP) ## Run the tests; ARGS="tests/unit -k word" chooses
+test: $(STAMP) ## Run all tests; ARGS="tests/unit -k word" chooses
 	@$(BIN)/python -m pytest $(ARGS)
 
-check: $(STAMP) ## Lint, format check, types
+unit: $(STAMP) ## Run the quick tests: no broker, no Spark, nothing slow
+	@$(BIN)/python -m pytest -m "not broker and not spark and not slow" $(ARGS)
+
+# What `make soak` tries; the next seeds are new ground.
+SEED := 1
+SEEDS := 100000
+HISTORIES_SECONDS := 3600
+FAULT_ROUNDS := 200
+
+soak: $(STAMP) ## Search for hours: SEED=1 SEEDS=100000 HISTORIES_SECONDS=3600 FAULT_ROUNDS=200
+	$(BIN)/python -m tests.simulation --from $(SEED) --seeds $(SEEDS)
+	$(BIN)/python -m tests.histories --seed $(SEED) --seconds $(HISTORIES_SECONDS)
+	$(BIN)/python -m tests.faults --seed $(SEED) --rounds $(FAULT_ROUNDS)
+
+check: $(STAMP) ## Check lint, format, types and the house's contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/test_house.py
+
+browser: ## Find a Chromium for the tests of the page, or install Debian's as root
+	@infra/browser.sh
 
 bench: $(STAMP) ## Measure commits per second beside pylance's own
 	@$(BIN)/commitlog bench commit $(ARGS)

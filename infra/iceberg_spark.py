@@ -28,11 +28,6 @@ def jar() -> Path:
     return maven_jars.folder_of(PINS) / maven_jars.pinned(PINS)[0].file_name
 
 
-def is_there() -> bool:
-    """Tell whether both are."""
-    return python().exists() and maven_jars.is_there(PINS)
-
-
 def fetch() -> None:
     """Fetch both into the cache, if they aren't there."""
     maven_jars.fetch(PINS)

@@ -62,11 +62,6 @@ def folder_of(pins: Path) -> Path:
     return cache_root() / f"{pins.stem}-{hashlib.sha256(contents.encode()).hexdigest()[:12]}"
 
 
-def is_there(pins: Path) -> bool:
-    """Tell whether the cache has all jars, as they were pinned."""
-    return is_whole(folder_of(pins), pinned(pins))
-
-
 def is_whole(folder: Path, jars: tuple[Jar, ...]) -> bool:
     """Tell whether a folder holds exactly the pinned jars."""
     expected = {jar.file_name: jar.sha256 for jar in jars}

@@ -12,17 +12,11 @@ from infra import maven_jars
 PINS = Path(__file__).with_name("spark-kafka-jars.txt")
 
 
-def jars() -> str:
-    """Return the connector's jars, whether they are there or not, separated by commas."""
-    folder = maven_jars.folder_of(PINS)
+def fetch() -> str:
+    """Return the connector's jars, separated by commas; fetch them if the cache has none."""
+    folder = maven_jars.fetch(PINS)
     return ",".join(str(folder / jar.file_name) for jar in maven_jars.pinned(PINS))
 
 
-def is_there() -> bool:
-    """Tell whether the cache has them."""
-    return maven_jars.is_there(PINS)
-
-
 if __name__ == "__main__":
-    maven_jars.fetch(PINS)
-    print(jars())
+    print(fetch())

@@ -19,14 +19,11 @@ PASSES = 97
 
 
 def test_the_kit_passes_over_the_log(tmp_path: Path) -> None:
-    if not maven_jars.is_there(iceberg_kit.PINS):
-        pytest.skip("the kit's jars aren't there; `python -m infra.iceberg_kit` fetches them")
+    jars = maven_jars.fetch(iceberg_kit.PINS)
     root = tmp_path / "root"
     place = str(iceberg_kit.TABLES_ROOT)
     with service(root, "--kafka-port", "0", "--tables-root", place) as running:
-        result = iceberg_kit.run(
-            f"http://127.0.0.1:{running.port}", maven_jars.folder_of(iceberg_kit.PINS)
-        )
+        result = iceberg_kit.run(f"http://127.0.0.1:{running.port}", jars)
     print(result)
     assert not result.failures
     assert result.counts["successful"] >= PASSES

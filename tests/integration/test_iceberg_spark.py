@@ -28,8 +28,7 @@ _SECONDS = 240
 
 
 def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:
-    if not iceberg_spark.is_there():
-        pytest.skip("Spark 4.1 isn't there; `python -m infra.iceberg_spark` fetches it")
+    iceberg_spark.fetch()
     with service(tmp_path / "root", "--kafka-port", "0") as running:
         server = IcebergServer(running.port)
         java = find_java().path

@@ -1,7 +1,7 @@
 """The page in a real browser, on a log of 100,000 transactions; screenshots in `artifacts/page`.
 
-Skipped where there is no Chromium or no Playwright. Times are the CPU time of the browser's main
-thread: what others do on the machine doesn't count.
+Skipped where there is no Chromium: `make browser` finds or installs one. Times are the CPU time of
+the browser's main thread: what others do on the machine doesn't count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ CHROMIUM = next(
 )
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium on this machine"),
+    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium: run `make browser`"),
 ]
 
 TRANSACTIONS = 100_000

@@ -1,6 +1,6 @@
 """Spark's own Kafka connector beside format `commitlog`: both examples that use it.
 
-`python -m infra.spark_kafka` fetches its jars, 10 MB; here they are used if they are there.
+`python -m infra.spark_kafka` fetches its jars, 10 MB; so does this test.
 """
 
 from __future__ import annotations
@@ -56,15 +56,14 @@ spark.stop()
 
 
 def test_the_connector_reads_the_logs_topics_and_feeds_tables(broker: Any, tmp_path: Path) -> None:
-    if not spark_kafka.is_there():
-        pytest.skip("the connector isn't there; `python -m infra.spark_kafka` fetches it")
+    jars = spark_kafka.fetch()
     with led_log(tmp_path, broker.bootstrap_servers) as name:
         with CommitLog.connect(broker.bootstrap_servers, log=name) as client:
             client.create_table("s$visits", SCHEMA)
             for number in range(3):
                 client.append("s$visits", pa.table({"id": [number]}, schema=SCHEMA))
             client.create_table("shop$readings", _readings())
-        arguments = [broker.bootstrap_servers, name, spark_kafka.jars(), str(tmp_path)]
+        arguments = [broker.bootstrap_servers, name, jars, str(tmp_path)]
         places = [str(REPOSITORY), str(REPOSITORY / "infra" / "examples")]
         lines = lines_of(
             [sys.executable, "-c", PROGRAM, *arguments],
