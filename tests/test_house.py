@@ -20,6 +20,7 @@ LAYERS = (
     ("commitlog.errors", 0),
     ("commitlog.java", 1),
     ("commitlog.model", 1),
+    ("commitlog.words", 1),
     ("commitlog.lancepb", 1),
     ("commitlog.core", 2),
     ("commitlog.wire", 3),
@@ -74,7 +75,7 @@ ONLY_IN = {
     "rich": ("consumers/output.py", "consumers/demo/", "consumers/bench/"),
 }
 
-PURE = ("commitlog/model/", "commitlog/core/")
+PURE = ("commitlog/model/", "commitlog/words/", "commitlog/core/")
 PURE_MAY_IMPORT = {
     *("__future__", "abc", "bisect", "collections", "copy", "dataclasses", "enum", "functools"),
     # gzip: of bytes in memory, with mtime=0.

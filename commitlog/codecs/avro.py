@@ -39,6 +39,7 @@ from commitlog.model.records import (
     Retained,
     Transaction,
 )
+from commitlog.words import worded
 
 MARKER = b"\xc3\x01"
 PREFIX_BYTES = 10
@@ -48,7 +49,7 @@ TRANSACTION_ID_LENGTH_MAX = 128
 """A UUID has 36 characters; others' idempotency keys stay below this."""
 
 LOG_SCHEMAS = ("transaction-v1", "protocol-version-v1")
-OUTCOME_SCHEMAS = ("genesis-v1", "leader-started-v1", "outcome-v1", "retained-v1")
+OUTCOME_SCHEMAS = ("genesis-v1", "leader-started-v1", "outcome-v1", "outcome-v2", "retained-v1")
 
 
 def schema_root() -> Traversable:
@@ -277,7 +278,7 @@ def seal_outcome(
     The hash covers the decision and the hash before it, not the leader: whoever decides again
     from the same log gets the same chain.
     """
-    schema = _compiled("outcome-v1")
+    schema = _compiled("outcome-v1" if outcome.reason is None else "outcome-v2")
     try:
         decision = schema.encode_tail(outcome)
         digest = _sha256(previous_hash + decision)
@@ -298,7 +299,8 @@ def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
     key_id = _id_in_key(key)
     schema = _known(LOG_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
-        return _malformed(key_id, _unknown_prefix(value), value)
+        problem = "record_of_unknown_schema" if value[:2] == MARKER else "record_not_avro"
+        return _malformed(key_id, _unknown_prefix(value), value, problem)
     record: LogRecord
     try:
         if (found := _compiled("transaction-v1").read(value)) is not None:
@@ -309,12 +311,13 @@ def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
         else:
             record = values.protocol_version_to_value(schema.decode(value))
     except Exception as error:  # fastavro raises nearly every kind on broken bytes
-        return _malformed(key_id, f"broken {schema.name} record: {_brief(error)}", value)
-    if problem := _id_problem(record.transaction_id):
-        return _malformed(key_id, problem, value)
+        why = f"broken {schema.name} record: {_brief(error)}"
+        return _malformed(key_id, why, value, "record_broken")
+    if why := _id_problem(record.transaction_id):
+        return _malformed(key_id, why, value, "record_id_invalid")
     if key_id != record.transaction_id:
-        problem = f"the key names transaction {key_id!r}, the record {record.transaction_id!r}"
-        return _malformed(key_id, problem, value)
+        why = f"the key names transaction {key_id!r}, the record {record.transaction_id!r}"
+        return _malformed(key_id, why, value, "record_key_differs")
     return record
 
 
@@ -327,11 +330,12 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
     """
     if value is None:
         raise CorruptLog("an outcome record's value is null")
-    if (found := _compiled("outcome-v1").read(value)) is not None:
-        outcome: Outcome = found[0]
-        if _sha256(outcome.previous_hash + value[found[1] :]) != outcome.hash:
-            raise _changed(outcome.sequence)
-        return outcome
+    for name in ("outcome-v1", "outcome-v2"):
+        if (found := _compiled(name).read(value)) is not None:
+            outcome: Outcome = found[0]
+            if _sha256(outcome.previous_hash + value[found[1] :]) != outcome.hash:
+                raise _changed(outcome.sequence)
+            return worded(outcome)
     schema = _known(OUTCOME_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
         kind = UnsupportedFormat if value[:2] == MARKER else CorruptLog
@@ -352,7 +356,7 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
     if hashlib.sha256(head["previous_hash"] + tail).digest() != head["hash"]:
         raise _changed(decision["sequence"])
     try:
-        return values.outcome_to_value(head, decision)
+        return worded(values.outcome_to_value(head, decision))
     except ValueError as error:
         raise UnsupportedFormat(
             f"the outcome of sequence {decision['sequence']}: {error}. Upgrade this program"
@@ -363,8 +367,8 @@ def _changed(sequence: int) -> CorruptLog:
     return CorruptLog(f"the outcome of sequence {sequence} doesn't have the hash it carries")
 
 
-def _malformed(transaction_id: str, reason: str, value: bytes) -> Malformed:
-    return Malformed(transaction_id, reason, hashlib.sha256(value).digest())
+def _malformed(transaction_id: str, reason: str, value: bytes, problem: str) -> Malformed:
+    return Malformed(transaction_id, reason, hashlib.sha256(value).digest(), problem)
 
 
 def _unknown_prefix(value: bytes) -> str:

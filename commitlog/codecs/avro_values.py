@@ -32,6 +32,7 @@ from commitlog.model.operations import (
     RenameTable,
     Summary,
 )
+from commitlog.model.reasons import Number, Numbers, Reason, Text, Texts, Words
 from commitlog.model.records import (
     Application,
     Code,
@@ -237,13 +238,18 @@ _RESULTS = _many(
 _CONFLICT = _optional_record(Conflict, {**_TABLE, "fragments": _TUPLE, "keys": _TUPLE})
 _OBSERVED = _many(_converter(Observation, {}))
 _FAILED = _many(_converter(FailedRequirement, _TABLE))
+_ARGUMENTS = _many(
+    _union(
+        {Number: {}, Text: {}, Numbers: {"values": _TUPLE}, Texts: {"values": _TUPLE}, Words: {}}
+    )
+)
+_REASON = _optional_record(Reason, {"arguments": _ARGUMENTS})
 _OF_DECISION = attrgetter(*_fields(Outcome)[:-4])
 _SAME_IN_DECISION = (
     "sequence",
     "transaction_id",
     "transaction_offset",
     "attempt",
-    "message",
     "answers",
     "time_ms",
     "payload_hash",
@@ -262,9 +268,11 @@ def outcome_to_value(header: Plain, decision: Plain) -> Outcome:
         status=Status(decision["status"]),
         code=Code(decision["code"]),
         results=_RESULTS[1](decision["results"]),
-        conflict=_CONFLICT[1](decision["conflict"]),
+        conflict=_CONFLICT[1](decision["conflict"] and {"advice": "", **decision["conflict"]}),
         observed=_OBSERVED[1](decision["observed"]),
         failed_requirements=_FAILED[1](decision["failed_requirements"]),
+        message=decision.get("message", ""),
+        reason=_REASON[1](decision.get("reason")),
         **header,
     )
 
@@ -288,6 +296,7 @@ CLASSES: Mapping[str, type] = {
         *(TableVersionIs, TableAbsent, KeyAbsent, PredicateUnchanged, Application, Transaction),
         *(Outcome, OperationResult, FileWritten, FragmentImage, Recording, Conflict),
         *(Observation, FailedRequirement, Status, Policy),
+        *(Reason, Number, Text, Numbers, Texts, Words),
     )
 }
 """What the records and enums of the schemas are, by name; a record that is missing is a pair."""

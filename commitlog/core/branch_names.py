@@ -20,12 +20,12 @@ def branch_home(location: str, branch: str) -> str:
 
 
 def branch_name_problem(branch: str) -> str:
-    """Return what is wrong with a branch's name, empty if nothing is."""
+    """Return the name of what is wrong with a branch's name, empty if nothing is."""
     if branch == MAIN:
-        return "that is what the table itself is called; choose another name"
+        return "branch_name_of_main"
     segments = branch.split("/")
     if not all(_SEGMENT.fullmatch(one) for one in segments) or ".." in branch:
-        return "its parts, between slashes, are of letters, digits, '.', '-' and '_', without '..'"
+        return "branch_name_characters"
     if branch.endswith(".lock"):
-        return "it must not end with '.lock'"
+        return "branch_name_of_lock"
     return ""

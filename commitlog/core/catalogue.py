@@ -40,6 +40,7 @@ from commitlog.model.operations import (
     RenameTable,
     operation_name,
 )
+from commitlog.model.reasons import Aside
 from commitlog.model.records import Code, OperationResult
 from commitlog.model.table import TableId, format_table_id
 
@@ -82,7 +83,8 @@ def make_decider(tables_root: str) -> Callable[[Draft, Operation], None]:
         else:
             raise rejected(
                 Code.UNSUPPORTED_OPERATION,
-                f"{operation_name(operation)} is not supported by this version of the log",
+                "operation_unsupported",
+                operation=operation_name(operation),
             )
 
     return decide
@@ -94,19 +96,16 @@ def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
     standing = draft.find(operation.table)
     iceberg = draft.iceberg(operation.table)
     if iceberg is not None:
-        raise rejected(
-            Code.TABLE_EXISTS, f"table {name} exists, as an Iceberg table; choose another name"
-        )
+        raise rejected(Code.TABLE_EXISTS, "iceberg_table_exists", table=name)
     if standing is not None and not _fills(standing, operation, location):
         if isinstance(operation, CreateTable) and operation.exist_ok and standing.state is not None:
             draft.results.append(_result(standing.table, operation, version=standing.version))
             return
         raise rejected(
-            Code.TABLE_EXISTS,
-            f"table {name} exists, at {standing.table.location}; open it, or choose another name",
+            Code.TABLE_EXISTS, "table_exists_at", table=name, location=standing.table.location
         )
     if not operation.incarnation:
-        raise rejected(Code.INVALID_OPERATION, f"table {name} has no incarnation; give it a UUID")
+        raise rejected(Code.INVALID_OPERATION, "incarnation_missing", table=name)
     _check_location(draft, operation, location, root)
     result = OperationResult(
         operation.table, operation.incarnation, operation_name(operation), location=location
@@ -147,8 +146,7 @@ def _check_location(draft: Draft, operation: TableMaker, location: str, root: st
             "_commitlog",
         ):
             raise rejected(
-                Code.LOCATION_NOT_ALLOWED,
-                f"{location} holds the log's own files; choose a directory below {root}",
+                Code.LOCATION_NOT_ALLOWED, "location_of_log", location=location, root=root
             )
     place = draft.clash(location, home_of(draft, operation.table, location))
     if place is None:
@@ -160,12 +158,12 @@ def _check_location(draft: Draft, operation: TableMaker, location: str, root: st
         isinstance(operation, RegisterTable) if is_gone else place.table_id == operation.table
     )
     if not is_own:
-        was = "has" if place.is_live else "had"
         raise rejected(
             Code.LOCATION_TAKEN,
-            f"{location} is, contains or lies in a location that table "
-            f"{format_table_id(place.table_id)} {was} (incarnation {place.incarnation}); choose "
-            "another one",
+            "location_taken" if place.is_live else "location_was_taken",
+            location=location,
+            owner=format_table_id(place.table_id),
+            incarnation=place.incarnation,
         )
 
 
@@ -173,21 +171,26 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
     path, name = operation.manifest_path, format_table_id(operation.table)
     if manifest_version(path, is_staged=False) != operation.version:
         raise rejected(
-            Code.LOCATION_NOT_ALLOWED,
-            f"{path!r} doesn't name the manifest of version {operation.version} under _versions",
+            Code.LOCATION_NOT_ALLOWED, "not_a_manifest_path", path=path, version=operation.version
         )
     found = draft.want(ManifestWanted(location, path))
     if found.observation.size < 0:
         raise rejected(
-            Code.MISSING_FILE, f"there is no {path} in {location}; name a Lance dataset for {name}"
+            Code.MISSING_FILE, "manifest_missing", path=path, location=location, table=name
         )
     state = found.state
     if state is None or state.version != operation.version:
-        reason = found.error or "it is of another version"
-        raise rejected(Code.INVALID_OPERATION, f"{path} in {location} cannot be used: {reason}")
+        name = "manifest_unusable" if found.error else "manifest_of_another_version"
+        where = {"path": path, "location": location}
+        raise rejected(Code.INVALID_OPERATION, name, error=Aside(found.error), **where)
     message = state.header.message
     if message.HasField("branch"):
-        raise rejected(Code.UNSUPPORTED_OPERATION, f"{path} in {location} belongs to a branch")
+        raise rejected(
+            Code.UNSUPPORTED_OPERATION,
+            "manifest_in_location_of_branch",
+            path=path,
+            location=location,
+        )
     check_primary_key(operation.primary_key, list(message.fields))
     delta = diff(empty_state(), state)
     check_bases(draft, operation.table, location, None, delta.header)
@@ -212,13 +215,10 @@ def _decide_rename(draft: Draft, operation: RenameTable) -> None:
     view = draft.view(operation.table)
     if draft.is_taken(operation.new_table):
         raise rejected(
-            Code.TABLE_EXISTS,
-            f"table {format_table_id(operation.new_table)} exists; choose another name",
+            Code.TABLE_EXISTS, "table_exists", table=format_table_id(operation.new_table)
         )
     if not draft.is_single:
-        raise rejected(
-            Code.SPLIT_TRANSACTION, "RenameTable stands alone; put it in a transaction of its own"
-        )
+        raise rejected(Code.SPLIT_TRANSACTION, "rename_not_alone")
     draft.results.append(replace(_result(view.table, operation), table=operation.new_table))
     change = change_of(view.table, ChangeKind.RENAMED)
     draft.changes.append(replace(change, table=operation.new_table))
@@ -239,8 +239,7 @@ def _decide_properties(draft: Draft, operation: AlterProperties) -> None:
 
 def _no_such_namespace(namespace: TableId) -> Exception:
     return rejected(
-        Code.NO_SUCH_NAMESPACE,
-        f"the log knows no namespace {format_table_id(namespace)}; create it first",
+        Code.NO_SUCH_NAMESPACE, "no_such_namespace", namespace=format_table_id(namespace)
     )
 
 
@@ -248,7 +247,9 @@ def _decide_create_namespace(draft: Draft, operation: CreateNamespace) -> None:
     if draft.namespace(operation.namespace) is not None:
         if not operation.exist_ok:
             raise rejected(
-                Code.TABLE_EXISTS, f"namespace {format_table_id(operation.namespace)} exists"
+                Code.TABLE_EXISTS,
+                "namespace_exists",
+                namespace=format_table_id(operation.namespace),
             )
     else:
         for namespace in parents(operation.namespace):
@@ -269,8 +270,9 @@ def _decide_drop_namespace(draft: Draft, operation: DropNamespace) -> None:
         names = [format_table_id(t) for t in [*inside, *iceberg, *below_it[1:]][:5]]
         raise rejected(
             Code.INVALID_OPERATION,
-            f"namespace {format_table_id(operation.namespace)} holds {', '.join(names)}; drop "
-            "them first, or cascade",
+            "namespace_not_empty",
+            namespace=format_table_id(operation.namespace),
+            names=names,
         )
     draft.results.append(OperationResult(operation.namespace, "", "DropNamespace"))
     for table_id in inside:

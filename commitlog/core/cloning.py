@@ -47,6 +47,7 @@ from commitlog.lancepb.table_pb2 import (
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import BRANCHES_SINCE
 from commitlog.model.operations import LanceCommit
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, OperationResult
 from commitlog.model.table import TableId, format_table_id
 
@@ -61,16 +62,15 @@ def decide_clone(
     if operation.operation != "Clone" or operation.read_version != parsed.transaction.read_version:
         raise rejected(
             Code.INVALID_OPERATION,
-            f"the record of {name} says {operation.operation!r} at version "
-            f"{operation.read_version}, and its message another; let the encoder derive both",
+            "clone_record_differs",
+            table=name,
+            operation=operation.operation,
+            read_version=operation.read_version,
         )
     is_branch = clone.HasField("branch_name")
     if operation.branch or (is_branch and draft.rules.protocol < BRANCHES_SINCE):
         # First, and in these words: older logs hold such refusals, and replays compare them.
-        raise rejected(
-            Code.UNSUPPORTED_OPERATION,
-            f"{name} would be a branch of another table; clone into a table of its own",
-        )
+        raise rejected(Code.UNSUPPORTED_OPERATION, "branches_unsupported", table=name)
     source = _source(draft, clone)
     if is_branch:
         _check_branch(draft, view.table, source, clone)
@@ -86,7 +86,7 @@ def decide_clone(
     found = draft.want(wanted)
     built = found.state
     if built is None:
-        raise rejected(Code.BUILD_REFUSED, f"{name} cannot be a clone: {found.error}")
+        raise rejected(Code.BUILD_REFUSED, "clone_refused", table=name, error=found.error)
     delta = diff(empty_state(), built)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
     view.state = empty_state()
     result = OperationResult(
@@ -108,15 +108,13 @@ def _source(draft: Draft, clone: Transaction.Clone) -> Table:
         if not 1 <= clone.ref_version <= source.version:
             raise rejected(
                 Code.FUTURE_READ_VERSION,
-                f"{format_table_id(source.table_id)} has no version {clone.ref_version}; its "
-                f"newest is {source.version}",
+                "no_such_version",
+                table=format_table_id(source.table_id),
+                version=clone.ref_version,
+                head=source.version,
             )
         return source
-    raise rejected(
-        Code.LOCATION_NOT_ALLOWED,
-        f"no table of this log lies at {clone.ref_path!r}; name the location of one, or register "
-        "it first",
-    )
+    raise rejected(Code.LOCATION_NOT_ALLOWED, "clone_source_unknown", ref_path=clone.ref_path)
 
 
 def home_of(draft: Draft, table: TableId, location: str) -> str:
@@ -136,26 +134,34 @@ def _check_branch(draft: Draft, table: Table, source: Table, clone: Transaction.
     name, branch = format_table_id(table.table_id), clone.branch_name
     problem = branch_name_problem(branch)
     if problem:
-        raise rejected(Code.INVALID_OPERATION, f"branch {branch!r} of {name}: {problem}")
-    if not clone.is_shallow:
         raise rejected(
             Code.INVALID_OPERATION,
-            f"{name} would be a branch with files of its own; a branch is a shallow clone",
+            "branch_name_invalid",
+            branch=branch,
+            table=name,
+            problem=Phrase(problem),
         )
+    if not clone.is_shallow:
+        raise rejected(Code.INVALID_OPERATION, "branch_not_shallow", table=name)
     assert source.manifest is not None
     from_branch = source.manifest.header.message.branch
     if clone.ref_name != from_branch:
         raise rejected(
             Code.INVALID_OPERATION,
-            f"{clone.ref_path} is branch {from_branch or 'main'!r}, and the Clone's ref_name is "
-            f"{clone.ref_name!r}; name the branch that it is, or none for the main one",
+            "clone_ref_differs",
+            ref_path=clone.ref_path,
+            branch=from_branch or "main",
+            ref_name=clone.ref_name,
         )
     place = branch_location(branch_home(source.location, from_branch), branch)
     if table.location != place:
         raise rejected(
             Code.LOCATION_NOT_ALLOWED,
-            f"branch {branch!r} lies at {place}, and {name} at {table.location}; declare it there "
-            "in the same transaction",
+            "branch_elsewhere",
+            branch=branch,
+            place=place,
+            table=name,
+            location=table.location,
         )
 
 
@@ -164,10 +170,7 @@ def cloned(source: ManifestState, clone: Transaction.Clone, transaction_file: st
     unmovable = FLAG_FRAGMENT_REUSE_INDEX | (0 if clone.is_shallow else FLAG_MANAGED_BLOBS)
     if source.reader_feature_flags & unmovable:
         raise DeltaRefused(
-            "cannot_be_cloned",
-            "reader_feature_flags",
-            source.reader_feature_flags,
-            "Clone it with pylance and register the clone",
+            "cannot_be_cloned", field="reader_feature_flags", value=source.reader_feature_flags
         )
     manifest = Manifest.FromString(source.header.encoded)
     manifest.ClearField("branch")

@@ -35,6 +35,7 @@ from commitlog.core.versions import (
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE, UPDATES_BUILT_HERE_SINCE
 from commitlog.model.operations import LanceCommit
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, FileWritten, OperationResult, Recording
 from commitlog.model.table import format_table_id
 
@@ -160,9 +161,11 @@ def check_own(view: View, asking: Asking, read_version: int = 0) -> None:
         first = view.own.committed(finding.version).kind
         raise rejected(
             Code.SPLIT_TRANSACTION,
-            f"{asking.kind} of {format_table_id(view.table.table_id)} conflicts with the {first} "
-            f"before it in the same transaction ({finding.rule}); make one operation of both, or "
-            "two transactions",
+            "conflicts_within_transaction",
+            kind=asking.kind,
+            table=format_table_id(view.table.table_id),
+            first=first,
+            rule=finding.rule,
         )
 
 
@@ -186,9 +189,9 @@ def _built(
     if view.own is not None:
         raise rejected(
             Code.SPLIT_TRANSACTION,
-            f"{kind} of {format_table_id(table.table_id)} has to be its table's first operation "
-            "in a transaction, and the only one of its kind; put it first, or in a transaction "
-            "of its own",
+            "built_not_first",
+            kind=kind,
+            table=format_table_id(table.table_id),
         )
     wanted = BuildWanted(
         index,
@@ -202,14 +205,17 @@ def _built(
     found = draft.want(wanted)
     built, reason = found.state, found.error
     if built is not None and built.version != state.version + 1:
-        reason = f"it built version {built.version} instead of {state.version + 1}"
+        versions = {"built": built.version, "version": state.version + 1}
+        reason = Phrase("another_version_built", versions)
     elif found.transaction is not None and not same_operation(found.transaction, final):
-        reason = "it built another operation than was submitted, since it drops some fields"
+        reason = Phrase("another_operation_built")
     if built is None or reason:
         raise rejected(
             Code.BUILD_REFUSED,
-            f"Lance refused {kind} of {format_table_id(table.table_id)}: "
-            f"{reason or 'it built nothing'}",
+            "build_refused",
+            kind=kind,
+            table=format_table_id(table.table_id),
+            error=reason or Phrase("nothing_built"),
         )
     delta = diff(state, built)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
     seen = found.observation

@@ -7,6 +7,7 @@ Overwrite that pylance would have made, under an id that follows from the table'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -19,6 +20,7 @@ from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTable
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code
 
 STORAGE_VERSIONS = ("2.0", "2.1", "2.2", "2.3")
@@ -50,8 +52,9 @@ def first_version(
     if operation.data_storage_version not in STORAGE_VERSIONS:
         raise rejected(
             Code.INVALID_OPERATION,
-            f"the storage version {operation.data_storage_version!r} is unknown; "
-            f"use one of {', '.join(STORAGE_VERSIONS)}",
+            "storage_version_unknown",
+            version=operation.data_storage_version,
+            known=STORAGE_VERSIONS,
         )
     transaction = Transaction(uuid=transaction_id)
     transaction.overwrite.schema.extend(fields)
@@ -77,16 +80,16 @@ def _checked_fields(operation: CreateTable) -> list[Field]:
     try:
         fields = [Field.FromString(encoded) for encoded in operation.fields]
     except DecodeError as error:
-        raise rejected(Code.MALFORMED_RECORD, "a field is not a lance.file.Field") from error
+        raise rejected(Code.MALFORMED_RECORD, "not_a_field") from error
     seen: dict[int, Field] = {}
     names: set[tuple[int, str]] = set()
     for field in fields:
         if field.id < 0 or field.id in seen:
-            raise _wrong(f"field {field.name!r} has the id {field.id}: ids are distinct, from 0")
+            raise _wrong("field_id_taken", field=field.name, field_id=field.id)
         if field.parent_id != -1 and field.parent_id not in seen:
-            raise _wrong(f"field {field.name!r} comes before its parent {field.parent_id}")
+            raise _wrong("field_before_parent", field=field.name, parent=field.parent_id)
         if not field.name or (field.parent_id, field.name) in names:
-            raise _wrong(f"two fields are called {field.name!r}, or one has no name")
+            raise _wrong("field_name_twice", field=field.name)
         names.add((field.parent_id, field.name))
         seen[field.id] = field
     check_primary_key(operation.primary_key, fields)
@@ -104,8 +107,11 @@ def check_primary_key(primary_key: tuple[str, ...], fields: list[Field]) -> None
         paths.add(path)
     unknown = [name for name in primary_key if name not in paths]
     if unknown or len(set(primary_key)) != len(primary_key):
-        raise _wrong(f"the primary key {list(primary_key)} names {unknown or 'a column twice'}")
+        key = list(primary_key)
+        if unknown:
+            raise _wrong("primary_key_unknown", primary_key=key, unknown=unknown)
+        raise _wrong("primary_key_twice", primary_key=key)
 
 
-def _wrong(message: str) -> Exception:
-    return rejected(Code.WRONG_SCHEMA, f"{message}; correct the schema")
+def _wrong(problem: str, **arguments: Any) -> Exception:
+    return rejected(Code.WRONG_SCHEMA, "schema_invalid", problem=Phrase(problem, arguments))

@@ -13,6 +13,7 @@ from commitlog.core.manifest import DeltaRefused, NotDirect
 from commitlog.core.manifest_header import ManifestHeader
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
+from commitlog.model.reasons import Phrase
 
 LEGACY_FILE_FORMAT = "0.1"
 _FORMAT_OF_FILE = {
@@ -38,12 +39,10 @@ def check_new_fragment(header: ManifestHeader, fragment: DataFragment, *, is_cur
     `is_current` says that the writer read this version, so that every field it wrote is known.
     """
     if not fragment.physical_rows:
-        raise DeltaRefused(
-            "physical_rows_missing", "physical_rows", 0, "Say how many rows the fragment holds"
-        )
+        raise DeltaRefused("physical_rows_missing", field="physical_rows", value=0)
     files = fragment.files
     if not files:
-        raise DeltaRefused("no_data_files", "files", [], "Name the data files of the fragment")
+        raise DeltaRefused("no_data_files", field="files", value=[])
     layout: tuple[object, ...] = (is_current,)
     for data_file in files:
         check_address(header, data_file)
@@ -71,21 +70,17 @@ def check_address(header: ManifestHeader, data_file: DataFile) -> None:
         or path in {".", ".."}
         or ("/" in path and not {"", ".", ".."}.isdisjoint(path.split("/")))
     ):
-        raise DeltaRefused(
-            "path_escapes",
-            "files.path",
-            path,
-            "Name the file relative to the table's data directory, without '..'",
-        )
+        raise DeltaRefused("path_escapes", field="files.path", value=path)
     if data_file.HasField("base_id") and data_file.base_id not in header.base_ids:
         raise DeltaRefused(
-            "unknown_base_path",
-            f"files[{path!r}].base_id",
-            data_file.base_id,
-            "Register the base path first (UpdateBases)",
+            "unknown_base_path", field=_place(data_file, ".base_id"), value=data_file.base_id
         )
     if not data_file.file_size_bytes:
         raise NotDirect(f"the size of data file {path!r} is not given")
+
+
+def _place(data_file: DataFile, part: str = "") -> Phrase:
+    return Phrase("file_part", {"path": data_file.path, "part": part})
 
 
 def _check_layout(header: ManifestHeader, files: Sequence[DataFile], is_current: bool) -> bool:
@@ -95,19 +90,19 @@ def _check_layout(header: ManifestHeader, files: Sequence[DataFile], is_current:
     for data_file in files:
         formats.add(_file_format(data_file, table_format))
         fields = tuple(data_file.fields)
-        where = f"files[{data_file.path!r}].fields"
+        where = _place(data_file, ".fields")
         if not fields:
-            raise DeltaRefused("no_fields", where, [], "Name the fields that the file holds")
+            raise DeltaRefused("no_fields", field=where, value=[])
         stored = [field_id for field_id in fields if field_id >= 0]
         if len(set(stored)) != len(stored) or not seen.isdisjoint(stored):
-            raise DeltaRefused("field_twice", where, list(fields), "Name each field once")
+            raise DeltaRefused("field_twice", field=where, value=list(fields))
         seen.update(stored)
         # A field that was dropped since the writer read the table is no longer in the schema;
         # Lance ignores its column.
         unknown = [f for f in stored if f not in header.fields] if is_current else []
         if unknown:
             known = sorted(header.fields)
-            raise DeltaRefused("unknown_field", where, unknown, f"The table's fields are {known}")
+            raise DeltaRefused("unknown_field", field=where, value=unknown, known=known)
         _check_columns(header, data_file, fields)
     _check_required_fields(header, seen)
     if formats & {"2.2", "2.3"} and any(_is_legacy_blob(f) for f in header.fields.values()):
@@ -118,14 +113,12 @@ def _check_layout(header: ManifestHeader, files: Sequence[DataFile], is_current:
 def _file_format(data_file: DataFile, table_format: str) -> str:
     major, minor = data_file.file_major_version, data_file.file_minor_version
     file_format = _FORMAT_OF_FILE.get((major, minor))
-    where = f"files[{data_file.path!r}]"
+    where = _place(data_file)
     if file_format is None:
-        raise DeltaRefused(
-            "unknown_file_format", where, f"{major}.{minor}", "Write it with Lance 14 or older"
-        )
+        raise DeltaRefused("unknown_file_format", field=where, value=f"{major}.{minor}")
     if file_format != table_format and LEGACY_FILE_FORMAT in (file_format, table_format):
         raise DeltaRefused(
-            "storage_format_mismatch", where, file_format, f"Write files of format {table_format}"
+            "storage_format_mismatch", field=where, value=file_format, table_format=table_format
         )
     return file_format
 
@@ -136,9 +129,9 @@ def _check_columns(header: ManifestHeader, data_file: DataFile, fields: tuple[in
     file_format = _FORMAT_OF_FILE[version]
     if file_format == LEGACY_FILE_FORMAT or not columns:
         return
-    where = f"files[{data_file.path!r}].column_indices"
+    where = _place(data_file, ".column_indices")
     if len(columns) != len(fields):
-        raise DeltaRefused("column_count_mismatch", where, columns, "Give one column per field")
+        raise DeltaRefused("column_count_mismatch", field=where, value=columns)
     if file_format == "2.0":
         return
     parents = {field.parent_id for field in header.fields.values()}
@@ -150,9 +143,9 @@ def _check_columns(header: ManifestHeader, data_file: DataFile, fields: tuple[in
         if needs_column != (column != -1):
             raise DeltaRefused(
                 "column_missing" if needs_column else "column_unexpected",
-                where,
-                {field_id: column},
-                "Leaf, packed and blob fields have a column, other nested fields have -1",
+                field=where,
+                field_id=field_id,
+                column=column,
             )
 
 
@@ -166,12 +159,7 @@ def _check_required_fields(header: ManifestHeader, stored: set[int]) -> None:
     roots = (f for f in header.fields.values() if f.parent_id == -1 and not f.nullable)
     missing = sorted(field.id for field in roots if field.id not in present)
     if missing:
-        raise DeltaRefused(
-            "required_field_missing",
-            "files.fields",
-            missing,
-            "Write a value for every field that may not be null",
-        )
+        raise DeltaRefused("required_field_missing", field="files.fields", value=missing)
 
 
 def _is_packed(field: Field) -> bool:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyroaring import BitMap
 
 from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.manifest import ManifestDelta, ManifestState
 from commitlog.model.operations import Properties
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Conflict, FailedRequirement, Observation, Outcome, Status
 from commitlog.model.table import Policy, TableId
 
@@ -93,7 +94,7 @@ class Found:
     data: bytes | None = None
     state: ManifestState | None = None
     """The decoded manifest, for ManifestWanted and BuildWanted."""
-    error: str = ""
+    error: str | Phrase = ""
     transaction: bytes | None = None
     """The transaction found in the manifest; None: nobody looked, or there is none."""
 
@@ -191,14 +192,16 @@ class Refused(Exception):
         self,
         status: Status,
         code: Code,
-        message: str,
+        phrase: Phrase,
         conflict: Conflict | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(phrase.name)
         self.status = status
         self.code = code
-        self.message = message
+        self.phrase = phrase
         self.conflict = conflict
+        self.operation = -1
+        """Which of the record's operations it is about; -1: the only one, or the whole record."""
         self.observed: tuple[Observation, ...] = ()
         """What was looked at before it was refused."""
         self.failed_requirements: tuple[FailedRequirement, ...] = ()
@@ -214,6 +217,6 @@ class Wants(Exception):
         self.wanted = wanted
 
 
-def rejected(code: Code, message: str) -> Refused:
+def rejected(code: Code, reason: str, **arguments: Any) -> Refused:
     """Return the refusal of a request that is wrong as it stands."""
-    return Refused(Status.REJECTED, code, message)
+    return Refused(Status.REJECTED, code, Phrase(reason, arguments))

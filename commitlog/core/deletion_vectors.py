@@ -82,9 +82,9 @@ def merge_deletions(
     if union and union.max() >= image.physical_rows:
         raise DeltaRefused(
             "row_out_of_range",
-            f"affected_rows[{image.id}]",
-            union.max(),
-            f"The fragment has {image.physical_rows} rows, counted from 0",
+            field=f"affected_rows[{image.id}]",
+            value=union.max(),
+            physical_rows=image.physical_rows,
         )
     if len(union) == image.physical_rows:
         return MergedDeletions(None)

@@ -62,7 +62,7 @@ def direct_delta(
         raise NotDirect(f"{transaction.WhichOneof('operation') or 'an unknown operation'}")
     name = transaction.uuid
     if not name.replace("-", "").isalnum():
-        raise DeltaRefused("bad_uuid", "uuid", name, "Use a UUID: it names the transaction's file")
+        raise DeltaRefused("bad_uuid", field="uuid", value=name)
     indices = index_list(state.index_section) if state.index_section else NO_INDICES
     _check_direct(state, indices)
     change = build(state, transaction)

@@ -53,8 +53,7 @@ def parse(operation: LanceCommit | CreateTableVersion) -> Parsed:
         transaction = LanceTransaction.FromString(operation.message)
     except DecodeError as error:
         raise rejected(
-            Code.MALFORMED_RECORD,
-            f"the message for table {format_table_id(operation.table)} is not a Lance transaction",
+            Code.MALFORMED_RECORD, "not_a_lance_transaction", table=format_table_id(operation.table)
         ) from error
     return Parsed(transaction, kind_of(transaction))
 
@@ -157,7 +156,7 @@ class Draft:
         """Add to a refusal what was observed, and which of several operations it is about."""
         refusal.observed = tuple(self.observations.values())
         if not (self.is_single or refusal.is_of_all):
-            refusal.message = f"operations[{index}]: {refusal.message}"
+            refusal.operation = index
         return refusal
 
     def find(self, table_id: TableId) -> View | None:
@@ -176,15 +175,16 @@ class Draft:
         if view is None:
             if self.iceberg(table_id) is not None:
                 raise rejected(
-                    Code.NO_SUCH_TABLE,
-                    f"{format_table_id(table_id)} is an Iceberg table; this is for Lance tables",
+                    Code.NO_SUCH_TABLE, "is_iceberg_table", table=format_table_id(table_id)
                 )
             raise no_such_table(table_id)
         if incarnation and incarnation != view.table.incarnation:
             raise rejected(
                 Code.TABLE_REPLACED,
-                f"table {format_table_id(table_id)} is now incarnation {view.table.incarnation}, "
-                f"not {incarnation}: it was dropped and made again; open it again",
+                "table_replaced",
+                table=format_table_id(table_id),
+                incarnation=view.table.incarnation,
+                expected=incarnation,
             )
         return view
 

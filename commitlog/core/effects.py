@@ -140,8 +140,10 @@ def rules_after(rules: Rules, record: ProtocolVersion) -> Rules:
     if record.protocol < rules.protocol or min(numbers) < 1:
         raise rejected(
             Code.INVALID_OPERATION,
-            f"protocol {record.protocol} with the limits {numbers} cannot follow protocol "
-            f"{rules.protocol}; protocols only grow, and limits are positive",
+            "rules_cannot_follow",
+            protocol=record.protocol,
+            limits=numbers,
+            current=rules.protocol,
         )
     return Rules(
         protocol=record.protocol,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commitlog.core.decisions import Refused, rejected
 from commitlog.core.history import History
@@ -15,6 +15,7 @@ from commitlog.model.operations import (
     RenameTable,
     target,
 )
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import (
     Code,
     KeyAbsent,
@@ -55,14 +56,19 @@ def check_domains(domains: DomainMap, partition: int, record: Transaction) -> No
         if of_name != found[0][1]:
             raise rejected(
                 Code.DOMAIN_MISMATCH,
-                f"{format_table_id(found[0][0])} is decided by partition {found[0][1]} and "
-                f"{format_table_id(name)} by partition {of_name}; a transaction has one partition",
+                "two_partitions",
+                table=format_table_id(found[0][0]),
+                partition=found[0][1],
+                other=format_table_id(name),
+                other_partition=of_name,
             )
         if of_name != partition:
             raise rejected(
                 Code.DOMAIN_MISMATCH,
-                f"{format_table_id(name)} is decided by partition {of_name}, and the record is in "
-                f"partition {partition}; append it there",
+                "wrong_partition",
+                table=format_table_id(name),
+                decided_by=of_name,
+                partition=partition,
             )
 
 
@@ -73,14 +79,14 @@ def check_expects(machine: Machine, record: Transaction) -> None:
         name = format_table_id(expect.table)
         if isinstance(expect, TableAbsent):
             if table is not None or expect.table in machine.iceberg.tables:
-                raise rejected(Code.EXPECTATION_FAILED, f"table {name} exists")
+                raise rejected(Code.EXPECTATION_FAILED, "table_exists_unexpectedly", table=name)
             continue
         if table is None:
             raise no_such_table(expect.table)
         if isinstance(expect, TableVersionIs):
             if table.version != expect.version:
-                message = f"table {name} is at version {table.version}, not {expect.version}"
-                raise _failed(table, table.version, message)
+                expected = {"expected": expect.version}
+                raise _failed(table, table.version, "expected_version_differs", **expected)
         elif isinstance(expect, KeyAbsent):
             _check_window(machine, table, expect.since_version)
             _check_key(table, expect)
@@ -88,11 +94,8 @@ def check_expects(machine: Machine, record: Transaction) -> None:
             _check_window(machine, table, expect.version)
             version = _first_change_of_rows(table.history, expect.version)
             if version:
-                message = (
-                    f"rows of {name} changed in version {version}, and those of "
-                    f"{expect.predicate!r} may be among them"
-                )
-                raise _failed(table, version, message)
+                changed = {"version": version, "predicate": expect.predicate}
+                raise _failed(table, version, "rows_may_have_changed", **changed)
 
 
 def _check_window(machine: Machine, table: Table, since: int) -> None:
@@ -100,14 +103,13 @@ def _check_window(machine: Machine, table: Table, since: int) -> None:
     if since > table.version:
         raise rejected(
             Code.FUTURE_READ_VERSION,
-            f"version {since} of {format_table_id(table.table_id)} is expected, and version "
-            f"{table.version} is the newest",
+            "expected_version_in_future",
+            expected=since,
+            table=format_table_id(table.table_id),
+            head=table.version,
         )
     if since < oldest:
-        name = format_table_id(table.table_id)
-        raise _failed(
-            table, table.version, f"what happened to {name} before version {oldest} is forgotten"
-        )
+        raise _failed(table, table.version, "expected_version_pruned", oldest=oldest)
 
 
 def _check_key(table: Table, expect: KeyAbsent) -> None:
@@ -123,9 +125,8 @@ def _check_key(table: Table, expect: KeyAbsent) -> None:
     found.extend(history.first_of_kind(k, since) for k in ("Overwrite", "Merge", "Restore"))
     version = min((v for v in found if v), default=0)
     if version:
-        name = format_table_id(table.table_id)
-        message = f"key {expect.key_hash.hex()} of {name} may have come with version {version}"
-        raise _failed(table, version, message)
+        came = {"key": expect.key_hash.hex(), "version": version}
+        raise _failed(table, version, "key_may_have_come", **came)
 
 
 def _first_change_of_rows(history: History, after: int) -> int:
@@ -134,7 +135,8 @@ def _first_change_of_rows(history: History, after: int) -> int:
     return min((version for version in found if version), default=0)
 
 
-def _failed(table: Table, version: int, message: str) -> Refused:
-    advice = f"Read version {table.version} and decide anew."
-    conflict = winner_of(table, table.history, version, "expectation_failed", advice)
-    return Refused(Status.RETRYABLE, Code.EXPECTATION_FAILED, message + ".", conflict)
+def _failed(table: Table, winner: int, reason: str, **arguments: Any) -> Refused:
+    known = {"table": format_table_id(table.table_id), "head": table.version}
+    conflict = winner_of(table, table.history, winner, "expectation_failed")
+    phrase = Phrase(reason, {**known, **arguments})
+    return Refused(Status.RETRYABLE, Code.EXPECTATION_FAILED, phrase, conflict)

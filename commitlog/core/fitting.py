@@ -20,6 +20,7 @@ from commitlog.core.tables import is_in
 from commitlog.core.touches import rewritten_fragments
 from commitlog.lancepb.table_pb2 import CompactedSsTable, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code
 from commitlog.model.table import format_table_id
 
@@ -52,29 +53,33 @@ def _rewrite(view: View, kind: str, transaction: Transaction) -> None:
         if fragment_id > last or fragment_id in state.fragments or is_used:
             raise rejected(
                 Code.DUPLICATE_FRAGMENT,
-                f"{kind} of {_name(view)} gives a new fragment the id {fragment_id}, which is "
-                "taken or was not reserved; use 0 to be given one, or ReserveFragments",
+                "fragment_id_taken",
+                kind=kind,
+                table=_name(view),
+                fragment=fragment_id,
             )
 
 
 def _create_index(view: View, kind: str, transaction: Transaction) -> None:
     for index in transaction.create_index.new_indices:
         if not index.name.startswith("__lance_"):
-            _fields(view, f"the index {index.name!r}", index.fields)
+            _fields(view, Phrase("the_index", {"name": index.name}), index.fields)
 
 
 def _data_replacement(view: View, kind: str, transaction: Transaction) -> None:
     replacements = transaction.data_replacement.replacements
     _exist(view, kind, (group.fragment_id for group in replacements))
     for group in replacements:
-        _fields(view, f"the data file {group.new_file.path!r}", group.new_file.fields)
+        _fields(view, Phrase("the_data_file", {"path": group.new_file.path}), group.new_file.fields)
 
 
 def _data_overlay(view: View, kind: str, transaction: Transaction) -> None:
     groups = transaction.data_overlay.groups
     _fragments(view, kind, (group.fragment_id for group in groups))
     for overlay in chain.from_iterable(group.overlays for group in groups):
-        _fields(view, f"the overlay {overlay.data_file.path!r}", overlay.data_file.fields)
+        _fields(
+            view, Phrase("the_overlay", {"path": overlay.data_file.path}), overlay.data_file.fields
+        )
 
 
 def _mem_wal(view: View, kind: str, transaction: Transaction) -> None:
@@ -101,12 +106,19 @@ def _restore(view: View, kind: str, transaction: Transaction) -> None:
     if not 1 <= version <= head:
         raise rejected(
             Code.INVALID_OPERATION,
-            f"{kind} of {_name(view)} to version {version}; its versions are 1 to {head}",
+            "restore_version_unknown",
+            kind=kind,
+            table=_name(view),
+            version=version,
+            head=head,
         )
     if is_in(version, view.deleted):
         raise rejected(
             Code.INVALID_OPERATION,
-            f"{kind} of {_name(view)} to version {version}, which was deleted; choose another one",
+            "restore_version_deleted",
+            kind=kind,
+            table=_name(view),
+            version=version,
         )
 
 
@@ -120,7 +132,11 @@ def _once(view: View, kind: str, ids: list[int]) -> None:
     if len(set(ids)) != len(ids):
         twice = sorted({i for i in ids if ids.count(i) > 1})
         raise rejected(
-            Code.DUPLICATE_FRAGMENT, f"{kind} of {_name(view)} names the fragments {twice} twice"
+            Code.DUPLICATE_FRAGMENT,
+            "fragments_twice",
+            kind=kind,
+            table=_name(view),
+            fragments=twice,
         )
 
 
@@ -130,19 +146,25 @@ def _exist(view: View, kind: str, ids: Iterable[int]) -> None:
     if missing:
         raise rejected(
             Code.UNKNOWN_FRAGMENT,
-            f"{kind} names the fragments {missing[:5]}, which {_name(view)} doesn't have at "
-            f"version {state.version}; read it again",
+            "fragments_unknown",
+            kind=kind,
+            fragments=missing[:5],
+            table=_name(view),
+            version=state.version,
         )
 
 
-def _fields(view: View, what: str, fields: Iterable[int]) -> None:
+def _fields(view: View, what: Phrase, fields: Iterable[int]) -> None:
     known = _state(view).header.fields
     missing = sorted(f for f in fields if f >= 0 and f not in known)
     if missing:
         raise rejected(
             Code.WRONG_SCHEMA,
-            f"{what} has the field ids {missing}, which the schema of {_name(view)} doesn't have; "
-            f"its fields are {sorted(known)}",
+            "field_ids_unknown",
+            what=what,
+            fields=missing,
+            table=_name(view),
+            known=sorted(known),
         )
 
 
@@ -154,9 +176,7 @@ def _state(view: View) -> ManifestState:
 
 def no_version(view: View) -> Refused:
     """Return the refusal of an operation on a table that is only declared."""
-    return rejected(
-        Code.INVALID_OPERATION, f"{_name(view)} is declared and has no version; create it first"
-    )
+    return rejected(Code.INVALID_OPERATION, "table_without_version", table=_name(view))
 
 
 def _name(view: View) -> str:

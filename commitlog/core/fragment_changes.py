@@ -65,17 +65,12 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
 def _check_lineage(fragment: DataFragment, is_stable: bool) -> None:
     if fragment.HasField("deletion_file"):
         raise DeltaRefused(
-            "deletion_file_in_append",
-            "deletion_file",
-            fragment.deletion_file.id,
-            "Append whole fragments: a deletion file belongs to the id that the commit gives",
+            "deletion_file_in_append", field="deletion_file", value=fragment.deletion_file.id
         )
     if fragment.WhichOneof("row_id_sequence") is not None:
         if is_stable:
             raise NotDirect("the fragment brings row ids")
-        raise DeltaRefused(
-            "unexpected_row_ids", "row_id_sequence", "given", "The table has no stable row ids"
-        )
+        raise DeltaRefused("unexpected_row_ids", field="row_id_sequence", value="given")
     if is_stable and (
         fragment.WhichOneof("created_at_version_sequence") is not None
         or fragment.WhichOneof("last_updated_at_version_sequence") is not None
@@ -101,21 +96,14 @@ def fragments_after(
     images: dict[int, DataFragment] = {}
     for image in updated:
         if image.id in images:
-            raise DeltaRefused(
-                "duplicate_fragment", "updated_fragments", image.id, "Name each fragment once"
-            )
+            raise DeltaRefused("duplicate_fragment", field="updated_fragments", value=image.id)
         images[image.id] = image
     field, ids = gone
     removed = dict.fromkeys(ids)
     for fragment_id in removed:
         _known_fragment(state, field, fragment_id)
         if fragment_id in images:
-            raise DeltaRefused(
-                "duplicate_fragment",
-                "updated_fragments",
-                fragment_id,
-                "A fragment is either updated or deleted",
-            )
+            raise DeltaRefused("updated_and_deleted", field="updated_fragments", value=fragment_id)
     replaced: list[tuple[int, bytes]] = []
     changes: list[tuple[int, int | None]] = []
     for fragment_id in sorted(images):
@@ -140,13 +128,13 @@ def _is_emptied(before: DataFragment, image: DataFragment) -> bool:
     if deleted < before.deletion_file.num_deleted_rows:
         raise DeltaRefused(
             "rows_come_back",
-            where,
-            deleted,
-            f"{before.deletion_file.num_deleted_rows} rows are deleted already; keep them so",
+            field=where,
+            value=deleted,
+            num_deleted_rows=before.deletion_file.num_deleted_rows,
         )
     if deleted > before.physical_rows:
         raise DeltaRefused(
-            "too_many_deleted_rows", where, deleted, f"It has {before.physical_rows} rows"
+            "too_many_deleted_rows", field=where, value=deleted, physical_rows=before.physical_rows
         )
     return bool(deleted) and deleted == before.physical_rows
 
@@ -171,10 +159,7 @@ def _known_fragment(state: ManifestState, field: str, fragment_id: int) -> bytes
     fragment = state.fragments.get(fragment_id)
     if fragment is None:
         raise DeltaRefused(
-            "unknown_fragment",
-            field,
-            fragment_id,
-            f"Version {state.version} has no such fragment; read it again",
+            "unknown_fragment", field=field, value=fragment_id, version=state.version
         )
     return fragment
 
@@ -182,8 +167,5 @@ def _known_fragment(state: ManifestState, field: str, fragment_id: int) -> bytes
 def ids_exhausted(fragment_id: int) -> DeltaRefused:
     """Return the refusal of an id above the last one."""
     return DeltaRefused(
-        "fragment_ids_exhausted",
-        "max_fragment_id",
-        fragment_id,
-        f"A table has ids up to {FRAGMENT_ID_MAX}; copy it into a new one",
+        "fragment_ids_exhausted", field="max_fragment_id", value=fragment_id, id_max=FRAGMENT_ID_MAX
     )

@@ -8,6 +8,8 @@ can read it; its name follows from the transaction.
 
 from __future__ import annotations
 
+from typing import Any
+
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -34,6 +36,7 @@ from commitlog.model.operations import (
     RenameTable,
     operation_name,
 )
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import (
     Code,
     FailedRequirement,
@@ -107,11 +110,18 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
 
 
 def _refused(decided: IcebergRefused) -> Refused:
-    refusal = Refused(decided.status, decided.code, decided.message)
+    refusal = Refused(decided.status, decided.code, decided.phrase)
     refusal.failed_requirements = tuple(
         FailedRequirement(f.table, dump_json(dict(f.requirement)), dump_json(dict(f.actual)))
         for f in decided.failed
     )
+    refusal.is_of_all = True
+    return refusal
+
+
+def _not_at_all(code: Code, reason: str, **arguments: Any) -> Refused:
+    """Return a refusal of the whole record."""
+    refusal = rejected(code, reason, **arguments)
     refusal.is_of_all = True
     return refusal
 
@@ -123,30 +133,23 @@ def _checked_place(draft: Draft, table: TableId, location: str, root: str) -> st
     parts, root_parts = location_parts(place), location_parts(root) if root else ("\0",)
     depth = len(root_parts)
     is_uri = "://" in location or location.startswith("file:")
-    problem = ""
+    problem: Phrase | None = None
     if len(parts) <= depth or parts[:depth] != root_parts or parts[depth] == "_commitlog":
-        problem = f"is not below the log's tables root {root or '(it has none)'}"
+        problem = Phrase("iceberg_outside_root", {"root": root or "(it has none)"})
     elif is_uri and any(mark in location for mark in "%?#"):
-        problem = "has a character that means another one in a URI; use a plain path"
+        problem = Phrase("iceberg_uri_character")
     elif max(len(part.encode()) for part in parts) > _PART_BYTES_MAX:
-        problem = f"has a part longer than {_PART_BYTES_MAX} bytes"
+        problem = Phrase("iceberg_part_too_long", {"bytes_max": _PART_BYTES_MAX})
     elif len(place.encode()) > _LOCATION_BYTES_MAX:
-        problem = f"is longer than {_LOCATION_BYTES_MAX} bytes"
+        problem = Phrase("iceberg_location_too_long", {"bytes_max": _LOCATION_BYTES_MAX})
     if problem:
-        refusal = rejected(
-            Code.LOCATION_NOT_ALLOWED, f"table {name}: the location {location} {problem}"
-        )
-        refusal.is_of_all = True
-        raise refusal
+        refused = {"table": name, "location": location, "problem": problem}
+        raise _not_at_all(Code.LOCATION_NOT_ALLOWED, "iceberg_location_not_allowed", **refused)
     taken = draft.clash_with_others(place)
     if taken is not None:
-        refusal = rejected(
-            Code.LOCATION_TAKEN,
-            f"table {name}: {location} is, contains or lies in the location of table "
-            f"{format_table_id(taken.table_id)}; choose another one",
-        )
-        refusal.is_of_all = True
-        raise refusal
+        owner = format_table_id(taken.table_id)
+        refused = {"table": name, "location": location, "owner": owner}
+        raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **refused)
     return place
 
 
@@ -175,13 +178,9 @@ def _check_free(draft: Draft, table: TableId, root: str, path: str) -> None:
     found = draft.want_all(FileWanted(root, folder) for folder in above)
     for folder, there in zip(above, found, strict=True):
         if there.observation.size >= 0:
-            refusal = rejected(
-                Code.LOCATION_NOT_ALLOWED,
-                f"table {format_table_id(table)}: its metadata would go to {root}/{path}, but "
-                f"{root}/{folder} is a file; choose another location",
-            )
-            refusal.is_of_all = True
-            raise refusal
+            name = format_table_id(table)
+            refused = {"table": name, "root": root, "path": path, "folder": folder}
+            raise _not_at_all(Code.LOCATION_NOT_ALLOWED, "iceberg_metadata_behind_file", **refused)
 
 
 def decide_catalogue(draft: Draft, operation: Operation) -> bool:
@@ -193,8 +192,10 @@ def decide_catalogue(draft: Draft, operation: Operation) -> bool:
         if operation.incarnation and operation.incarnation != table.uuid:
             raise rejected(
                 Code.TABLE_REPLACED,
-                f"table {format_table_id(operation.table)} is now {table.uuid}, not "
-                f"{operation.incarnation}: it was dropped and made again",
+                "iceberg_table_replaced",
+                table=format_table_id(operation.table),
+                uuid=table.uuid,
+                expected=operation.incarnation,
             )
         end_iceberg(draft, operation.table, operation)
         return True
@@ -220,17 +221,12 @@ def end_iceberg(draft: Draft, table_id: TableId, operation: Operation) -> None:
 def _decide_rename(draft: Draft, operation: RenameTable, table: IcebergTable) -> None:
     new = operation.new_table
     if draft.is_taken(new):
-        raise rejected(
-            Code.TABLE_EXISTS, f"table {format_table_id(new)} exists; choose another name"
-        )
+        raise rejected(Code.TABLE_EXISTS, "table_exists", table=format_table_id(new))
     if not draft.is_single:
-        raise rejected(
-            Code.SPLIT_TRANSACTION, "RenameTable stands alone; put it in a transaction of its own"
-        )
+        raise rejected(Code.SPLIT_TRANSACTION, "rename_not_alone")
     if new[:-1] and draft.namespace(new[:-1]) is None:
         raise rejected(
-            Code.NO_SUCH_NAMESPACE,
-            f"the log knows no namespace {format_table_id(new[:-1])}; create it first",
+            Code.NO_SUCH_NAMESPACE, "no_such_namespace", namespace=format_table_id(new[:-1])
         )
     draft.results.append(_result(new, table, operation))
     draft.changes.append(iceberg_change(new, ChangeKind.RENAMED, table))

@@ -8,6 +8,7 @@ its outcome. No clock, no randomness, no I/O: the same log makes the same state 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from commitlog.core import snapshot
@@ -40,7 +41,9 @@ from commitlog.core.holding import held_by
 from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.log_time import forget, remember, time_of
 from commitlog.core.once import Decided, Once
+from commitlog.core.outcomes import outcome_of
 from commitlog.core.parts import Part, Saved
+from commitlog.core.refusals import refusal_told, told
 from commitlog.core.repeats import find_repeat
 from commitlog.core.requests import files_wanted
 from commitlog.core.staged import decide_staged, manifest_version
@@ -48,6 +51,7 @@ from commitlog.core.tables import Locations, Table
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
 from commitlog.model.operations import CreateTableVersion, LanceCommit, Operation, target
+from commitlog.model.reasons import Aside, Phrase
 from commitlog.model.records import (
     Code,
     Genesis,
@@ -139,13 +143,16 @@ class Machine:
                 return self._decide(submitted, record, observed, time_ms)
             if isinstance(record, ProtocolVersion):
                 rules_after(self.rules, record)
-                return Decision(_outcome(self, submitted, Status.COMMITTED, time_ms))
-            raise rejected(Code.MALFORMED_RECORD, f"the record cannot be decoded: {record.reason}")
+                return self._decision(submitted, Status.COMMITTED, time_ms)
+            raise rejected(
+                Code.MALFORMED_RECORD,
+                "record_undecodable",
+                error=Aside(record.reason),
+                problem=Phrase(record.problem),
+            )
         except Refused as refusal:
-            told: dict[str, Any] = {"code": refusal.code, "message": refusal.message}
-            told |= {"conflict": refusal.conflict, "observed": refusal.observed}
-            told["failed_requirements"] = refusal.failed_requirements
-            return Decision(_outcome(self, submitted, refusal.status, time_ms, **told))
+            why = refusal_told(self.rules, refusal)
+            return self._decision(submitted, refusal.status, time_ms, **why)
         except Wants as wants:
             return Need(wants.wanted)
 
@@ -223,13 +230,17 @@ class Machine:
     ) -> Decision:
         repeat = find_repeat(self, record, time_ms)
         if repeat is not None:
-            told = repeat._asdict()
-            return Decision(_outcome(self, submitted, told.pop("status"), time_ms, **told))
+            again = repeat._asdict()
+            phrase = again.pop("phrase")
+            again |= told(self.rules, phrase) if phrase is not None else {}
+            return self._decision(submitted, again.pop("status"), time_ms, **again)
         count = len(record.operations)
         if not 0 < count <= self.rules.operations_max:
             raise rejected(
                 Code.INVALID_OPERATION,
-                f"a transaction has 1 to {self.rules.operations_max} operations, not {count}",
+                "operations_count",
+                operations_max=self.rules.operations_max,
+                count=count,
             )
         check_domains(self._domains, self.genesis.partition, record)
         draft = Draft(
@@ -250,18 +261,21 @@ class Machine:
                 self._decide_operation(draft, index, operation)
         except Refused as refusal:
             raise draft.refused(refusal, index) from None
-        outcome = Outcome(
-            self.sequence + 1,
-            record.transaction_id,
-            submitted.offset,
-            Status.COMMITTED,
-            record.attempt,
-            time_ms=time_ms,
-            payload_hash=record.payload_hash,
-            results=tuple(draft.results),
-            observed=tuple(draft.observations.values()),
+        results, observed_there = tuple(draft.results), tuple(draft.observations.values())
+        committed = self._decision(
+            submitted, Status.COMMITTED, time_ms, results=results, observed=observed_there
         )
-        return Decision(outcome, tuple(draft.files), tuple(draft.recordings), tuple(draft.changes))
+        return replace(
+            committed,
+            files=tuple(draft.files),
+            recordings=tuple(draft.recordings),
+            changes=tuple(draft.changes),
+        )
+
+    def _decision(
+        self, submitted: Submitted, status: Status, time_ms: int, **held: Any
+    ) -> Decision:
+        return Decision(outcome_of(submitted, self.sequence + 1, status, time_ms, **held))
 
     def _decide_operation(self, draft: Draft, index: int, operation: Operation) -> None:
         parsed = draft.parsed[index]
@@ -280,20 +294,3 @@ class Machine:
             return
         if record.transaction_id:
             remember(self, submitted, outcome)
-
-
-def _outcome(
-    machine: Machine, submitted: Submitted, status: Status, time_ms: int, **told: Any
-) -> Outcome:
-    """Return the next outcome."""
-    record = submitted.record
-    return Outcome(
-        sequence=machine.sequence + 1,
-        transaction_id=record.transaction_id,
-        transaction_offset=submitted.offset,
-        status=status,
-        attempt=record.attempt if isinstance(record, Transaction) else 0,
-        time_ms=time_ms,
-        payload_hash=b"" if isinstance(record, ProtocolVersion) else record.payload_hash,
-        **told,
-    )

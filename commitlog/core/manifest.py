@@ -18,15 +18,20 @@ from commitlog.core.manifest_header import ManifestHeader
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction
 from commitlog.lancepb.manifest_delta_pb2 import ManifestDelta as ManifestDeltaMessage
 from commitlog.lancepb.table_pb2 import Manifest
+from commitlog.model.reasons import Phrase
+from commitlog.words import say
 
 
 class DeltaRefused(InvalidTransaction):
     """The transaction cannot be applied to this version, whoever builds the manifest."""
 
-    def __init__(self, code: str, field: str, value: object, advice: str) -> None:
-        super().__init__(
-            f"{field} {value!r}: {code.replace('_', ' ')}", field=field, value=value, advice=advice
-        )
+    def __init__(
+        self, code: str, *, field: str | Phrase, value: object = None, **arguments: object
+    ) -> None:
+        given = {} if value is None else {"value": value}
+        self.phrase = Phrase(code, {"field": field, **given, **arguments})
+        place = say(field) if isinstance(field, Phrase) else field
+        super().__init__(say(self.phrase), field=place, value=value)
         self.code = code
 
 

@@ -41,10 +41,7 @@ def with_compacted(
     at = next((i for i, x in enumerate(section.indices) if x.name == MEM_WAL_INDEX), None)
     if at is None:
         raise DeltaRefused(
-            "no_mem_wal",
-            "compacted_sstables",
-            len(tables),
-            f"The table has no index {MEM_WAL_INDEX}; initialize its MemWAL first",
+            "no_mem_wal", field="compacted_sstables", value=len(tables), index=MEM_WAL_INDEX
         )
     details = MemWalIndexDetails.FromString(section.indices[at].index_details.value)
     _check(tables, details)
@@ -60,17 +57,18 @@ def _check(tables: list[CompactedSsTable], details: MemWalIndexDetails) -> None:
     for table in tables:
         shard = table.shard_id.uuid
         if len(shard) != _UUID_BYTES:
-            raise DeltaRefused("bad_shard", "shard_id", shard.hex(), "A shard's id is a UUID")
+            raise DeltaRefused("bad_shard", field="shard_id", value=shard.hex())
         if shard in seen:
-            raise DeltaRefused("shard_twice", "shard_id", shard.hex(), "Name each shard once")
+            raise DeltaRefused("shard_twice", field="shard_id", value=shard.hex())
         seen.add(shard)
         recorded = known.get(shard)
         if recorded is not None and table.generation <= recorded:
             raise DeltaRefused(
                 "stale_generation",
-                "generation",
-                table.generation,
-                f"Shard {shard.hex()} is compacted up to generation {recorded} already",
+                field="generation",
+                value=table.generation,
+                shard=shard.hex(),
+                recorded=recorded,
             )
 
 

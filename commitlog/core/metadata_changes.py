@@ -49,7 +49,7 @@ def updated_config(
     managed = manifest.schema_metadata.get(MANAGED_BLOBS_KEY, b"false")
     if managed not in (b"true", b"false"):
         raise DeltaRefused(
-            "bad_value", f"schema_metadata[{MANAGED_BLOBS_KEY!r}]", managed, "Use true or false"
+            "bad_value", field=f"schema_metadata[{MANAGED_BLOBS_KEY!r}]", value=managed
         )
     return ManifestHeader.of(manifest)
 
@@ -61,9 +61,7 @@ def newer_form(operation: Transaction.UpdateConfig) -> Transaction.UpdateConfig:
     if not any(getattr(operation, name) for name in older):
         return operation
     if operation.field_metadata_updates or any(operation.HasField(name) for name in newer):
-        raise DeltaRefused(
-            "mixed_forms", "update_config", "both", "Use either the older or the newer fields"
-        )
+        raise DeltaRefused("mixed_forms", field="update_config", value="both")
     translated = Transaction.UpdateConfig()
     if operation.upsert_values or operation.delete_keys:
         updates = translated.config_updates.update_entries
@@ -115,9 +113,9 @@ def _update_fields(manifest: Manifest, updates: Mapping[int, Transaction.UpdateM
         if field is None:
             raise DeltaRefused(
                 "unknown_field",
-                "field_metadata_updates",
-                field_id,
-                f"The table's fields are {sorted(fields)}",
+                field="field_metadata_updates",
+                value=field_id,
+                known=sorted(fields),
             )
         _update_bytes(field.metadata, updates[field_id])
         _derive_keys(field)
@@ -171,13 +169,9 @@ def _clustering_key(manifest: Manifest) -> list[int]:
 
 def _check_key(kind: str, before: list[int], after: list[int], is_written: bool) -> None:
     if before and (is_written or after != before):
-        raise DeltaRefused(
-            f"{kind}_key_is_set", "field_metadata_updates", before, "Leave the key as it is"
-        )
+        raise DeltaRefused(f"{kind}_key_is_set", field="field_metadata_updates", value=before)
     if is_written and not after:
-        raise DeltaRefused(
-            f"{kind}_key_invalid", "field_metadata_updates", after, "Give 'true' or a position"
-        )
+        raise DeltaRefused(f"{kind}_key_value_invalid", field="field_metadata_updates", value=after)
 
 
 def _verify_primary_key(manifest: Manifest, fields: Mapping[int, Field]) -> None:
@@ -191,10 +185,7 @@ def _verify_primary_key(manifest: Manifest, fields: Mapping[int, Field]) -> None
             node = fields.get(node.parent_id)
         if not is_sound:
             raise DeltaRefused(
-                "primary_key_invalid",
-                "field_metadata_updates",
-                fields[field_id].name,
-                "A key column is a leaf, and neither it nor its parents are nullable or lists",
+                "primary_key_invalid", field="field_metadata_updates", value=fields[field_id].name
             )
 
 
@@ -206,16 +197,11 @@ def updated_bases(header: ManifestHeader, operation: Transaction.UpdateBases) ->
             # As in Lance, two bases without a name have the same name.
             if _name(base) == _name(new_base) or base.path == new_base.path:
                 raise DeltaRefused(
-                    "base_path_exists",
-                    "new_bases",
-                    new_base.path,
-                    f"Base path {base.id} has this name or path; give another",
+                    "base_path_exists", field="new_bases", value=new_base.path, base=base.id
                 )
         used = {base.id for base in manifest.base_paths}
         if new_base.id and new_base.id in used:
-            raise DeltaRefused(
-                "base_id_exists", "new_bases.id", new_base.id, "Leave the id 0 to be given one"
-            )
+            raise DeltaRefused("base_id_exists", field="new_bases.id", value=new_base.id)
         added = manifest.base_paths.add()
         added.CopyFrom(new_base)
         if not added.id:

@@ -99,10 +99,7 @@ def coverage(overlays: Iterable[DataOverlayFile]) -> BitMap:
                 found |= BitMap.deserialize(encoded)
             except ValueError as error:
                 path = overlay.data_file.path
-                raise rejected(
-                    Code.MALFORMED_RECORD,
-                    f"the coverage of the overlay {path!r} is not a Roaring bitmap",
-                ) from error
+                raise rejected(Code.MALFORMED_RECORD, "overlay_not_a_bitmap", path=path) from error
     return found
 
 

@@ -56,13 +56,11 @@ def affected_rows(operation: LanceCommit) -> dict[int, BitMap]:
             bitmap = BitMap.deserialize(affected.rows)
         except ValueError as error:
             raise rejected(
-                Code.MALFORMED_RECORD,
-                f"affected_rows of fragment {affected.fragment_id} is not a Roaring bitmap",
+                Code.MALFORMED_RECORD, "affected_rows_not_a_bitmap", fragment=affected.fragment_id
             ) from error
         if affected.fragment_id in rows:
             raise rejected(
-                Code.DUPLICATE_FRAGMENT,
-                f"affected_rows names fragment {affected.fragment_id} twice; name it once",
+                Code.DUPLICATE_FRAGMENT, "affected_rows_twice", fragment=affected.fragment_id
             )
         if bitmap:
             rows[affected.fragment_id] = bitmap

@@ -1,20 +1,33 @@
-"""How refusals are worded: who won, by which rule, and what to do next."""
+"""Refusals that need more than a name: who won, by which rule, and what the outcome says of it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from commitlog.core.asking import Finding, Verdict
-from commitlog.core.decisions import Refused, rejected
+from commitlog.core.canonical import to_json
+from commitlog.core.decisions import BuildWanted, Refused
 from commitlog.core.history import History
 from commitlog.core.manifest import DeltaRefused
 from commitlog.core.tables import Table
-from commitlog.model.records import Code, Conflict, Status
+from commitlog.model.limits import (
+    ARGUMENT_ITEMS_MAX,
+    FAILED_REQUIREMENTS_MAX,
+    REASONS_SINCE,
+    Rules,
+)
+from commitlog.model.reasons import Cut, Phrase, bounded, cut, shortened
+from commitlog.model.records import Code, Conflict, FailedRequirement, Outcome, Status
 from commitlog.model.table import format_table_id
+from commitlog.words import frozen, frozen_advice
 
 _CODES = {
     "unknown_fragment": Code.UNKNOWN_FRAGMENT,
     "duplicate_fragment": Code.DUPLICATE_FRAGMENT,
+    "updated_and_deleted": Code.DUPLICATE_FRAGMENT,
     "unknown_field": Code.WRONG_SCHEMA,
     "field_twice": Code.WRONG_SCHEMA,
     "no_fields": Code.WRONG_SCHEMA,
@@ -26,6 +39,50 @@ _CODES = {
     "storage_format_mismatch": Code.WRONG_SCHEMA,
     "unexpected_row_ids": Code.WRONG_SCHEMA,
 }
+
+
+def told(rules: Rules, phrase: Phrase, operation: int = -1) -> dict[str, Any]:
+    """Return what an outcome holds of a phrase: a reason, or in older protocols its words."""
+    if rules.protocol >= REASONS_SINCE:
+        return {"reason": bounded(phrase, operation)}
+    prefix = f"operations[{operation}]: " if operation >= 0 else ""
+    return {"message": prefix + frozen(phrase)}
+
+
+def refusal_told(rules: Rules, refusal: Refused) -> dict[str, Any]:
+    """Return what an outcome holds of a refusal."""
+    conflict, failed = refusal.conflict, refusal.failed_requirements
+    if rules.protocol >= REASONS_SINCE:
+        failed = tuple(_bounded_requirement(one) for one in failed[:FAILED_REQUIREMENTS_MAX])
+        conflict = conflict and _bounded_conflict(conflict)
+    elif conflict is not None:
+        conflict = replace(conflict, advice=frozen_advice(refusal.phrase))
+    return {
+        "code": refusal.code,
+        "conflict": conflict,
+        "observed": refusal.observed,
+        "failed_requirements": failed,
+        **told(rules, refusal.phrase, refusal.operation),
+    }
+
+
+def _bounded_conflict(conflict: Conflict) -> Conflict:
+    keys = tuple(shortened(key) for key in conflict.keys[:ARGUMENT_ITEMS_MAX])
+    return replace(conflict, fragments=conflict.fragments[:ARGUMENT_ITEMS_MAX], keys=keys)
+
+
+def _bounded_requirement(failed: FailedRequirement) -> FailedRequirement:
+    requirement, actual = _bounded_json(failed.requirement), _bounded_json(failed.actual)
+    return replace(failed, requirement=requirement, actual=actual)
+
+
+def _bounded_json(text: str) -> str:
+    """Return JSON as it is; of a long one, an object that holds its beginning."""
+    start = cut(text)
+    if not isinstance(start, Cut):
+        return text
+    kept = {"cut": str(start), "length": start.length, "sha256": start.sha256.hex()}
+    return to_json(kept).decode()
 
 
 def snake(name: str) -> str:
@@ -40,18 +97,25 @@ def conflict_refused(
     winner = table.history.committed(finding.version)
     is_retryable = finding.verdict is Verdict.RETRYABLE
     rule = f"{snake(kind)}_{snake(winner.kind)}_{finding.rule}"
-    if is_retryable:
-        advice = f"Read version {head} and do it again."
-    else:
-        advice = f"Look at version {head} before doing it again: it may mean something else now."
-    name = format_table_id(table.table_id)
-    where = f" on fragments {list(finding.fragments)}" if finding.fragments else ""
-    what = f" ({', '.join(finding.keys)})" if finding.keys else ""
+    phrase = Phrase(
+        "conflict" if is_retryable else "conflict_incompatible",
+        {
+            "kind": kind,
+            "table": format_table_id(table.table_id),
+            "read_version": read_version,
+            "version": finding.version,
+            "winner": winner.kind,
+            "transaction": winner.transaction_id,
+            "rule": rule,
+            "head": head,
+            "where": _named("on_fragments", fragments=list(finding.fragments)),
+            "what": _named("of_keys", keys=finding.keys),
+        },
+    )
     return Refused(
         Status.RETRYABLE if is_retryable else Status.INCOMPATIBLE,
         Code.CONFLICT,
-        f"{kind} of {name} read version {read_version}; version {finding.version}, "
-        f"{winner.kind} by {winner.transaction_id}, came first{where}{what}: {rule}.",
+        phrase,
         Conflict(
             table=table.table_id,
             transaction_id=winner.transaction_id,
@@ -60,12 +124,25 @@ def conflict_refused(
             rule=rule,
             fragments=finding.fragments,
             keys=finding.keys,
-            advice=advice,
         ),
     )
 
 
-def winner_of(table: Table, history: History, version: int, rule: str, advice: str) -> Conflict:
+def _named(name: str, **found: Sequence[object]) -> Phrase | str:
+    return Phrase(name, found) if any(found.values()) else ""
+
+
+def build_error(outcome: Outcome, wanted: BuildWanted) -> str | Phrase:
+    """Return why a manifest wasn't built, as the refusal has it; empty if it doesn't say."""
+    if outcome.reason is not None:
+        error = outcome.reason.argument("error") if outcome.code is Code.BUILD_REFUSED else ""
+        assert isinstance(error, str | Phrase)
+        return error
+    before = " cannot be a clone: " if wanted.target else f" of {format_table_id(wanted.table)}: "
+    return outcome.message.partition(before)[2]
+
+
+def winner_of(table: Table, history: History, version: int, rule: str) -> Conflict:
     """Describe the version that stands in the way, as far as it is remembered."""
     known = history.floor < version <= history.head
     winner = history.committed(version) if known else None
@@ -75,10 +152,10 @@ def winner_of(table: Table, history: History, version: int, rule: str, advice: s
         version=version,
         operation=winner.kind if winner else "",
         rule=rule,
-        advice=advice,
     )
 
 
 def delta_refused(error: DeltaRefused) -> Refused:
     """Return the refusal of an operation that doesn't fit the manifest."""
-    return rejected(_CODES.get(error.code, Code.INVALID_OPERATION), str(error))
+    code = _CODES.get(error.code, Code.INVALID_OPERATION)
+    return Refused(Status.REJECTED, code, error.phrase)

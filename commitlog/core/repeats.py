@@ -10,6 +10,7 @@ from commitlog.core.log_time import is_too_old
 from commitlog.core.once import Decided
 from commitlog.core.tables import Table
 from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import (
     Application,
     Code,
@@ -31,7 +32,7 @@ class Repeat(NamedTuple):
     answers: int
     results: tuple[OperationResult, ...] = ()
     code: Code = Code.NONE
-    message: str = ""
+    phrase: Phrase | None = None
     failed_requirements: tuple[FailedRequirement, ...] = ()
 
 
@@ -39,11 +40,8 @@ def find_repeat(machine: Machine, record: Transaction, time_ms: int) -> Repeat |
     """Return the answer to a duplicate, None for a new transaction; refuse a reused id."""
     known = machine.once.get(record.transaction_id)
     if known is not None and record.attempt < known.attempt:
-        raise Refused(
-            Status.SUPERSEDED,
-            Code.NONE,
-            f"attempt {record.attempt} comes after attempt {known.attempt} was decided",
-        )
+        attempts = {"attempt": record.attempt, "decided": known.attempt}
+        raise Refused(Status.SUPERSEDED, Code.NONE, Phrase("attempt_superseded", attempts))
     is_answer = known is not None and (
         known.status is Status.COMMITTED or record.attempt == known.attempt
     )
@@ -59,31 +57,30 @@ def find_repeat(machine: Machine, record: Transaction, time_ms: int) -> Repeat |
     if is_answer:
         raise rejected(
             Code.ID_REUSED,
-            f"{record.transaction_id} was decided with other content, as outcome "
-            f"{known.sequence} ({known.status}); use a new id for a new transaction",
+            "id_reused",
+            transaction_id=record.transaction_id,
+            sequence=known.sequence,
+            status=known.status,
         )
     return None
 
 
 def _repeat(known: Decided) -> Repeat:
-    message = "" if known.status is Status.COMMITTED else f"as outcome {known.sequence} says"
+    is_refused = known.status is not Status.COMMITTED
+    phrase = Phrase("as_before", {"sequence": known.sequence}) if is_refused else None
     return Repeat(
         known.status,
         known.sequence,
         known.results,
         known.code,
-        message,
+        phrase,
         known.failed_requirements,
     )
 
 
 def _check_age(machine: Machine, record: Transaction, time_ms: int) -> None:
     if is_too_old(machine, record, time_ms):
-        raise rejected(
-            Code.TOO_OLD,
-            f"{record.transaction_id} is from before the log's memory of ids; whether it "
-            "committed stands in the version index: look there, then use a new id",
-        )
+        raise rejected(Code.TOO_OLD, "id_too_old", transaction_id=record.transaction_id)
 
 
 def _application(machine: Machine, record: Transaction, application: Application) -> Repeat | None:
@@ -103,12 +100,14 @@ def _application(machine: Machine, record: Transaction, application: Application
             tables[operation.table] = table
     if not answers:
         return None
-    name = f"sequence {application.sequence} of application {application.application_id}"
     if fresh:
         raise rejected(
             Code.ID_REUSED,
-            f"{name} committed to {format_table_id(next(iter(answers)))} and not to "
-            f"{format_table_id(fresh[0])}; send each sequence with the same tables",
+            "sequence_of_other_tables",
+            sequence=application.sequence,
+            application=application.application_id,
+            table=format_table_id(next(iter(answers))),
+            other=format_table_id(fresh[0]),
         )
     results = tuple(
         OperationResult(table_id, tables[table_id].incarnation, a.operation, a.version)
@@ -122,21 +121,19 @@ def _answer(table: Table, application: Application) -> Answer | None:
     log = table.applications.get(application.application_id)
     if log is None or application.sequence > log.last:
         return None
-    name = f"application {application.application_id} on {format_table_id(table.table_id)}"
+    known = {
+        "application": application.application_id,
+        "table": format_table_id(table.table_id),
+        "last": log.last,
+        "sequence": application.sequence,
+    }
     if application.run and log.run and application.run != log.run:
-        raise rejected(
-            Code.ID_REUSED,
-            f"{name} is at sequence {log.last} in run {log.run}, and run {application.run} sends "
-            f"sequence {application.sequence}: another stream uses the same id, or its "
-            "checkpoint is new; give it an id of its own",
-        )
+        runs = {"run": log.run, "other_run": application.run}
+        raise rejected(Code.ID_REUSED, "application_runs_twice", **known, **runs)
     answer = log.get(application.sequence)
     if answer is None:
         is_old = application.sequence < log.first
-        raise rejected(
-            Code.TOO_OLD if is_old else Code.ID_REUSED,
-            f"{name} is at sequence {log.last}; sequence {application.sequence} "
-            + ("is no longer remembered" if is_old else "was passed over")
-            + "; sequences only grow",
-        )
+        if is_old:
+            raise rejected(Code.TOO_OLD, "sequence_forgotten", **known)
+        raise rejected(Code.ID_REUSED, "sequence_passed_over", **known)
     return answer

@@ -16,6 +16,7 @@ from commitlog.core.touches import EXPLICIT_HASH_BYTES, OPERATIONS
 from commitlog.core.versions import brought_files, images
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.model.operations import LanceCommit
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
 from commitlog.model.table import format_table_id
 
@@ -37,13 +38,16 @@ def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
     if read_version > view.table.version:
         raise rejected(
             Code.FUTURE_READ_VERSION,
-            f"{kind} of {format_table_id(operation.table)} read version {read_version}, and "
-            f"version {view.table.version} is the newest; read the table again",
+            "read_version_in_future",
+            kind=kind,
+            table=format_table_id(operation.table),
+            read_version=read_version,
+            head=view.table.version,
         )
     keys = operation.inserted_keys
     if keys is not None and len(keys.hashes) % EXPLICIT_HASH_BYTES:
         raise rejected(
-            Code.MALFORMED_RECORD, f"inserted_keys are not hashes of {EXPLICIT_HASH_BYTES} bytes"
+            Code.MALFORMED_RECORD, "inserted_keys_malformed", hash_bytes=EXPLICIT_HASH_BYTES
         )
     _check_ids(parsed)
 
@@ -51,33 +55,32 @@ def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
 def _unsupported(operation: LanceCommit, parsed: Parsed) -> Refused:
     name, kind = format_table_id(operation.table), parsed.kind
     if kind == "Clone":
-        return rejected(
-            Code.UNSUPPORTED_OPERATION,
-            f"Clone makes a new table, and {name} exists; submit it for a name that is free",
-        )
+        return rejected(Code.UNSUPPORTED_OPERATION, "clone_of_existing_table", table=name)
     if kind not in COMMITTED_HERE:
         return rejected(
             Code.UNSUPPORTED_OPERATION,
-            f"{_foreign(parsed)} of {name} is no operation of Lance 14.0.2; commit it with an "
-            f"operation that is: {', '.join(sorted(COMMITTED_HERE))}",
+            "operation_unknown",
+            what=_foreign(parsed),
+            table=name,
+            known=sorted(COMMITTED_HERE),
         )
     if operation.branch:
         return rejected(
-            Code.UNSUPPORTED_OPERATION, f"branch {operation.branch!r} of {name}: use the main one"
+            Code.UNSUPPORTED_OPERATION, "branch_unsupported", branch=operation.branch, table=name
         )
     return rejected(
-        Code.INVALID_OPERATION,
-        f"the record says {operation.operation!r} and its message {kind!r}; let the encoder "
-        "derive it",
+        Code.INVALID_OPERATION, "record_operation_differs", operation=operation.operation, kind=kind
     )
 
 
-def _foreign(parsed: Parsed) -> str:
+def _foreign(parsed: Parsed) -> Phrase:
     """Name what stands where the operation should be."""
     fields = UnknownFieldSet(parsed.transaction)
     found = sorted(fields[at].field_number for at in range(len(fields)))
     numbers = [number for number in found if number >= _FIRST_OPERATION]
-    return f"operation {numbers[0]}" if numbers else "a message without operation"
+    if not numbers:
+        return Phrase("no_operation")
+    return Phrase("foreign_operation", {"number": numbers[0]})
 
 
 def _check_read_version(operation: LanceCommit, parsed: Parsed) -> None:
@@ -85,14 +88,17 @@ def _check_read_version(operation: LanceCommit, parsed: Parsed) -> None:
     if read_version != parsed.transaction.read_version and read_version:
         raise rejected(
             Code.INVALID_OPERATION,
-            f"the record read version {read_version}, its message "
-            f"{parsed.transaction.read_version}; let the encoder derive it",
+            "record_read_version_differs",
+            read_version=read_version,
+            of_message=parsed.transaction.read_version,
         )
     if read_version < 0 or (not read_version and parsed.kind != "Append"):
         raise rejected(
             Code.INVALID_OPERATION,
-            f"{parsed.kind} of {name} read version {read_version}; name the version that it was "
-            "made from",
+            "read_version_missing",
+            kind=parsed.kind,
+            table=name,
+            read_version=read_version,
         )
 
 
@@ -111,11 +117,16 @@ def _check_ids(parsed: Parsed) -> None:
         return
     if len(set(ids)) != len(ids):
         twice = sorted({i for i in ids if ids.count(i) > 1})
-        raise rejected(Code.DUPLICATE_FRAGMENT, f"{parsed.kind} names the fragments {twice} twice")
+        raise rejected(
+            Code.DUPLICATE_FRAGMENT, "named_fragments_twice", kind=parsed.kind, fragments=twice
+        )
     if max(ids) >= FRAGMENT_ID_END:
         raise rejected(
             Code.INVALID_OPERATION,
-            f"{parsed.kind} names fragment {max(ids)}; ids are below {FRAGMENT_ID_END}",
+            "fragment_id_too_large",
+            kind=parsed.kind,
+            fragment=max(ids),
+            end=FRAGMENT_ID_END,
         )
 
 
@@ -124,18 +135,18 @@ def check_window(draft: Draft, view: View, kind: str, read_version: int) -> None
     table = view.table
     oldest = max(table.history.floor, table.version - draft.rules.history_versions)
     if read_version < oldest:
+        arguments = {
+            "kind": kind,
+            "table": format_table_id(table.table_id),
+            "read_version": read_version,
+            "oldest": oldest,
+            "head": table.version,
+        }
         raise Refused(
             Status.RETRYABLE,
             Code.READ_VERSION_PRUNED,
-            f"{kind} of {format_table_id(table.table_id)} read version {read_version}; what came "
-            f"before version {oldest} is no longer compared.",
-            winner_of(
-                table,
-                table.history,
-                table.version,
-                "read_version_pruned",
-                f"Read version {table.version} and do it again.",
-            ),
+            Phrase("read_version_pruned", arguments),
+            winner_of(table, table.history, table.version, "read_version_pruned"),
         )
 
 
@@ -193,9 +204,11 @@ def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
     for file, size, found in zip(wanted, sizes, draft.want_all(wanted), strict=True):
         seen = found.observation.size
         if seen < 0 or (size and size != seen):
-            what = "is not there" if seen < 0 else f"has {seen} bytes instead of {size}"
+            sizes_of = {} if seen < 0 else {"size": seen, "expected": size}
             raise rejected(
                 Code.MISSING_FILE,
-                f"the data file {file.path} in {file.location} {what}; write it completely "
-                "before the transaction, or correct its path",
+                "data_file_missing" if seen < 0 else "data_file_cut",
+                path=file.path,
+                location=file.location,
+                **sizes_of,
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from itertools import chain
+from typing import Any
 
 from commitlog.core.commits import first_new_fragment
 from commitlog.core.creation import empty_state
@@ -23,6 +24,7 @@ from commitlog.core.versions import add_version, record_delta, same_operation
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion
+from commitlog.model.reasons import Aside, Phrase
 from commitlog.model.records import Code, OperationResult, Status
 from commitlog.model.table import format_table_id
 
@@ -45,29 +47,19 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     name = format_table_id(operation.table)
     if operation.branch:
         raise rejected(
-            Code.UNSUPPORTED_OPERATION, f"branch {operation.branch!r} of {name}: use the main one"
+            Code.UNSUPPORTED_OPERATION, "branch_unsupported", branch=operation.branch, table=name
         )
     if operation.version != view.version + 1:
+        arguments = {"version": operation.version, "table": name, "head": view.version}
         raise Refused(
             Status.RETRYABLE,
             Code.NOT_LATEST,
-            f"version {operation.version} of {name} was staged, and version {view.version + 1} "
-            "is the next one.",
-            winner_of(
-                view.table,
-                view.table.history,
-                operation.version,
-                "version_taken",
-                f"Read version {view.version} and stage it anew.",
-            ),
+            Phrase("version_taken", {**arguments, "next": view.version + 1}),
+            winner_of(view.table, view.table.history, operation.version, "version_taken"),
         )
     transaction, kind = parsed.transaction, parsed.kind
     if kind == UNKNOWN:
-        raise rejected(
-            Code.UNSUPPORTED_OPERATION,
-            f"the staged manifest of {name} holds no operation that Lance 14 knows; commit it "
-            "with this version of Lance",
-        )
+        raise rejected(Code.UNSUPPORTED_OPERATION, "staged_operation_unknown", table=name)
     if view.state is not None:
         check_staged(draft, view, operation, parsed)
     found = _manifest(draft, view, operation)
@@ -75,8 +67,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     assert staged is not None
     if found.transaction is not None and not same_operation(found.transaction, transaction):
         raise rejected(
-            Code.INVALID_OPERATION,
-            f"the manifest {operation.manifest_path} holds another transaction than the record",
+            Code.INVALID_OPERATION, "staged_transaction_differs", path=operation.manifest_path
         )
     before = view.state if view.state is not None else empty_state()
     delta = diff(before, staged)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
@@ -112,31 +103,29 @@ def _manifest(draft: Draft, view: View, operation: CreateTableVersion) -> Found:
     path = operation.manifest_path
     if manifest_version(path, is_staged=not operation.adopt) != operation.version:
         raise rejected(
-            Code.LOCATION_NOT_ALLOWED,
-            f"{path!r} doesn't name a staged manifest of version {operation.version}; it has to "
-            "be `_versions/<name of the version>.manifest-<uuid>`",
+            Code.LOCATION_NOT_ALLOWED, "not_a_staged_path", path=path, version=operation.version
         )
     found = draft.want(ManifestWanted(view.table.location, path))
     observation = found.observation
     if observation.size < 0:
-        raise rejected(Code.MISSING_FILE, f"the staged manifest {path} is not there")
+        raise rejected(Code.MISSING_FILE, "staged_manifest_missing", path=path)
     is_same = observation.size == operation.manifest_size or not operation.manifest_size
     if operation.sha256 and operation.sha256 != observation.sha256:
         is_same = False
     if not is_same:
-        raise rejected(
-            Code.MISSING_FILE, f"the staged manifest {path} is not the one that was announced"
-        )
+        raise rejected(Code.MISSING_FILE, "staged_manifest_differs", path=path)
     if found.state is None:
-        raise rejected(
-            Code.INVALID_OPERATION, f"the staged manifest {path} cannot be read: {found.error}"
-        )
+        error = Aside(found.error)
+        raise rejected(Code.INVALID_OPERATION, "staged_manifest_unreadable", path=path, error=error)
     if found.state.version != operation.version:
         raise rejected(
-            Code.INVALID_OPERATION, f"the manifest {path} is of version {found.state.version}"
+            Code.INVALID_OPERATION,
+            "staged_manifest_version",
+            path=path,
+            version=found.state.version,
         )
     if _branch(found.state) != _branch(view.state):
-        raise rejected(Code.UNSUPPORTED_OPERATION, f"the manifest {path} belongs to a branch")
+        raise rejected(Code.UNSUPPORTED_OPERATION, "staged_manifest_of_branch", path=path)
     return found
 
 
@@ -160,14 +149,14 @@ def check_effect(
     """Refuse a manifest, `head` plus `delta`, that isn't what `transaction` claims to do."""
     maximum = _max_fragment_id(head)
     if _max_fragment_id(staged) < maximum:
-        raise _not_its_effect(kind, "max_fragment_id", "goes back; ids are never used twice")
+        raise _not_its_effect(kind, "max_fragment_id", "fragment_ids_go_back")
     if staged.next_row_id < head.next_row_id:
-        raise _not_its_effect(kind, "next_row_id", "goes back; row ids are never used twice")
+        raise _not_its_effect(kind, "next_row_id", "row_ids_go_back")
     if kind not in _ALL_FRAGMENTS:
         _check_fragments(head, delta, transaction, kind, maximum)
     _check_header(head.header.message, staged.header.message, kind)
     if kind in _INDICES_STAY and _index_ids(head) != _index_ids(staged):
-        raise _not_its_effect(kind, "indices", "differ from the head's")
+        raise _not_its_effect(kind, "indices", "they_differ_from_head")
 
 
 def _check_fragments(
@@ -177,18 +166,16 @@ def _check_fragments(
     may_come = set(reserved_fragments(transaction))
     gone = [i for i in delta.removed if i not in may_go]
     if gone:
-        raise _not_its_effect(kind, "fragments", f"{gone[:5]} are gone")
+        raise _not_its_effect(kind, "fragments", "fragments_gone", fragments=gone[:5])
     for fragment_id, encoded in delta.fragments:
         known = head.fragments.get(fragment_id)
         if known is None:
             if fragment_id <= maximum and fragment_id not in may_come:
-                raise _not_its_effect(
-                    kind, "fragments", f"{fragment_id} uses an id that was used before"
-                )
+                raise _not_its_effect(kind, "fragments", "fragment_reuses_id", fragment=fragment_id)
         elif fragment_id not in may_change and kind not in _ALL_IMAGES:
             is_same = DataFragment.FromString(known) == DataFragment.FromString(encoded)
             if not is_same:
-                raise _not_its_effect(kind, "fragments", f"{fragment_id} is changed")
+                raise _not_its_effect(kind, "fragments", "fragment_changed", fragment=fragment_id)
 
 
 def reserved_fragments(transaction: Transaction) -> Iterator[int]:
@@ -203,7 +190,9 @@ def _check_reserved(view: View, transaction: Transaction) -> None:
     for fragment_id in reserved_fragments(transaction):
         hows = ("Delete.removed", "Update.removed", "Rewrite.old")
         if any(history.last(how, fragment_id) for how in hows):
-            raise _not_its_effect("Rewrite", "fragments", f"{fragment_id} was used before")
+            raise _not_its_effect(
+                "Rewrite", "fragments", "fragment_used_before", fragment=fragment_id
+            )
 
 
 def claimed_fragments(transaction: Transaction) -> tuple[set[int], set[int]]:
@@ -255,7 +244,7 @@ def _check_header(head: Manifest, staged: Manifest, kind: str) -> None:
     )
     for name, changed_by in parts:
         if kind not in changed_by and getattr(head, name) != getattr(staged, name):
-            raise _not_its_effect(kind, name, "differs from the head's")
+            raise _not_its_effect(kind, name, "differs_from_head")
 
 
 def _index_ids(state: ManifestState) -> list[bytes]:
@@ -265,9 +254,8 @@ def _index_ids(state: ManifestState) -> list[bytes]:
     return sorted(index.uuid.uuid for index in section.indices)
 
 
-def _not_its_effect(kind: str, what: str, how: str) -> Refused:
+def _not_its_effect(kind: str, what: str, how: str, **arguments: Any) -> Refused:
+    how_so = Phrase(how, arguments)
     return rejected(
-        Code.INVALID_OPERATION,
-        f"the staged manifest is not the head plus the effect of its {kind}: {what} {how}; stage "
-        "it again from the head",
+        Code.INVALID_OPERATION, "staged_effect_differs", kind=kind, what=what, how=how_so
     )

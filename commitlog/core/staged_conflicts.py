@@ -29,8 +29,10 @@ def check_staged(draft: Draft, view: View, operation: CreateTableVersion, parsed
     if read_version > view.version:
         raise rejected(
             Code.FUTURE_READ_VERSION,
-            f"the staged {kind} read version {read_version}, and version {view.version} is "
-            "the newest; read the table again",
+            "staged_read_version_in_future",
+            kind=kind,
+            read_version=read_version,
+            head=view.version,
         )
     asking = Asking(
         kind,

@@ -50,6 +50,7 @@ def base_version(metadata: Properties, read_version: int) -> int:
 def _malformed() -> Exception:
     return rejected(
         Code.MALFORMED_RECORD,
-        f"{INSERTED_KEYS} holds no field ids and hashes of {EXPLICIT_HASH_BYTES} bytes; leave it "
-        "out, or let the encoder write it",
+        "staged_keys_malformed",
+        property=INSERTED_KEYS,
+        hash_bytes=EXPLICIT_HASH_BYTES,
     )

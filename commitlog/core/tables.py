@@ -112,10 +112,7 @@ def normalize_location(location: str) -> str:
     parts = [part for part in path.split("/") if part not in {"", "."}]
     is_rooted = bool(scheme) or path.startswith("/")
     if not is_rooted or not parts or ".." in parts or "\0" in location or "\\" in location:
-        raise rejected(
-            Code.LOCATION_NOT_ALLOWED,
-            f"{location!r} is not a location: use an absolute path or a URI without '..'",
-        )
+        raise rejected(Code.LOCATION_NOT_ALLOWED, "not_a_location", location=location)
     joined = "/".join(parts)
     if scheme.lower() in {"", "file"}:
         return f"/{joined}"
@@ -167,7 +164,4 @@ class Locations:
 
 def no_such_table(table: TableId) -> Exception:
     """Return the refusal of a transaction on a table that isn't there."""
-    return rejected(
-        Code.NO_SUCH_TABLE,
-        f"the log knows no table {format_table_id(table)}; create it, or correct its name",
-    )
+    return rejected(Code.NO_SUCH_TABLE, "no_such_table", table=format_table_id(table))

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from pyroaring import BitMap
 
-from commitlog.core.decisions import Found, Refused, VectorWanted, Wanted
+from commitlog.core.decisions import Found, VectorWanted, Wanted, rejected
 from commitlog.core.draft import Draft, View
-from commitlog.model.records import Code, Status
+from commitlog.model.reasons import Aside
+from commitlog.model.records import Code
 
 SAMPLE_ROWS = 5
 
@@ -41,11 +42,13 @@ def vector_in(view: View, path: str, vectors: Mapping[str, Found]) -> BitMap:
         return BitMap()
     found = vectors[path]
     if found.vector is None:
-        raise Refused(
-            Status.REJECTED,
+        is_there = found.observation.size >= 0
+        raise rejected(
             Code.MISSING_FILE,
-            f"the deletion file {path} in {view.table.location} cannot be read"
-            f" ({found.error or 'it is not there'}); write it before the transaction",
+            "deletion_file_unreadable" if is_there else "deletion_file_missing",
+            path=path,
+            location=view.table.location,
+            error=Aside(found.error or "it is not there"),
         )
     return found.vector
 

@@ -49,7 +49,9 @@ def decide_delete_versions(draft: Draft, operation: DeleteTableVersions) -> None
     if operation.branch:
         raise rejected(
             Code.UNSUPPORTED_OPERATION,
-            f"branch {operation.branch!r} of {format_table_id(operation.table)}: use the main one",
+            "branch_unsupported",
+            branch=operation.branch,
+            table=format_table_id(operation.table),
         )
     _check(view, operation)
     table = view.table
@@ -68,22 +70,25 @@ def _check(view: View, operation: DeleteTableVersions) -> None:
     for first, last in operation.ranges:
         if not before < first <= last:
             raise rejected(
-                Code.INVALID_OPERATION,
-                f"versions {first} to {last} of {name}: ranges are from 1 on, in order, and none "
-                "holds a version of another",
+                Code.INVALID_OPERATION, "ranges_out_of_order", first=first, last=last, table=name
             )
         if last >= newest:
             raise rejected(
                 Code.INVALID_OPERATION,
-                f"versions {first} to {last} of {name} cannot be deleted: {newest} is the newest, "
-                "and only older ones can; make a newer one first",
+                "newest_version_stays",
+                first=first,
+                last=last,
+                table=name,
+                newest=newest,
             )
         before = last
     if without(operation.ranges, view.deleted) != merged(operation.ranges):
         raise rejected(
             Code.EXPECTATION_FAILED,
-            f"some of the versions {list(operation.ranges)} of {name} are deleted already: "
-            f"{list(view.deleted)}; name those that are there",
+            "versions_deleted_already",
+            ranges=list(operation.ranges),
+            table=name,
+            deleted=list(view.deleted),
         )
 
 

@@ -16,6 +16,18 @@ OUTCOME_INLINE_BYTES_MAX = 256 * 1024
 OPERATIONS_PER_TRANSACTION_MAX = 1_000
 """A record's operations; multi-table commits of a hundred tables fit ten times."""
 
+ARGUMENT_CHARACTERS_MAX = 512
+"""A text in a reason; a longer one is cut to `CUT_CHARACTERS`, with its length and digest."""
+
+CUT_CHARACTERS = 120
+"""What is left of a text that is cut, and the most of one that is an item of a list."""
+
+ARGUMENT_ITEMS_MAX = 20
+"""Items of a list in a reason; of a longer one, its length is kept."""
+
+FAILED_REQUIREMENTS_MAX = 100
+"""Requirements of Iceberg in an outcome, of those that didn't hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -71,3 +83,6 @@ LOCATION_BYTES_MAX = 2_000
 BASES_CHECKED_SINCE = 4
 """The protocol under which a new base path is refused unless it is the location of a table of the
 log, or the leader's policy allows it."""
+
+REASONS_SINCE = 4
+"""The protocol under which an outcome holds a reason with typed arguments, and no words."""

@@ -20,6 +20,7 @@ from commitlog.errors import (
     TransactionSuperseded,
 )
 from commitlog.model.operations import Operation
+from commitlog.model.reasons import Reason
 from commitlog.model.table import TableId, format_table_id
 
 
@@ -146,6 +147,8 @@ class Malformed:
     transaction_id: str
     reason: str
     payload_hash: bytes
+    problem: str = "record_broken"
+    """The name of what is wrong; `reason` has words of this program and of its libraries."""
 
 
 LogRecord = Transaction | ProtocolVersion | Malformed
@@ -244,6 +247,7 @@ class Conflict:
     fragments: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()
     advice: str = ""
+    """What to do next; under protocol 4 not of the record, but said for who reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +271,7 @@ class Outcome:
     attempt: int = 0
     code: Code = Code.NONE
     message: str = ""
+    """Why, for people; of an outcome with a `reason` not of the record, but said of that."""
     answers: int | None = None
     """The sequence of the earlier outcome that this one repeats for a duplicate; it has no
     effect of its own."""
@@ -277,6 +282,8 @@ class Outcome:
     observed: tuple[Observation, ...] = ()
     failed_requirements: tuple[FailedRequirement, ...] = ()
     """Every requirement that didn't hold, in the order of the request."""
+    reason: Reason | None = None
+    """Why it was refused, under protocol 4."""
     epoch: int = 0
     node: str = ""
     """`host:port` of the leader's socket."""

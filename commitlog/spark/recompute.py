@@ -35,6 +35,7 @@ from commitlog.core.decisions import (
 )
 from commitlog.core.machine import Machine
 from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.refusals import build_error
 from commitlog.core.replica import Decided
 from commitlog.core.versions import STAGED_DIRECTORY, recorded
 from commitlog.errors import CorruptLog
@@ -248,8 +249,7 @@ class _Memory:
 
     def _built(self, wanted: BuildWanted) -> Found:
         if self._outcome.code is Code.BUILD_REFUSED:
-            reason = self._outcome.message.partition(": ")[2]
-            return Found(Observation("", -1), error=reason)
+            return Found(Observation("", -1), error=build_error(self._outcome, wanted))
         if self._outcome.status is not Status.COMMITTED or wanted.index >= len(
             self._outcome.results
         ):

@@ -120,7 +120,7 @@ async def _body(request: Request, bytes_max: int) -> bytes:
     async for chunk in request.stream():
         size += len(chunk)
         if size > bytes_max:
-            raise Invalid(f"body is larger than {bytes_max} bytes")
+            raise Invalid("body_too_large", bytes_max=bytes_max)
         chunks.append(chunk)
     body = b"".join(chunks)
     if problem := await run_in_threadpool(json_problem, body):
@@ -207,7 +207,7 @@ def _asked(request: Request) -> Asked:
     if key is None:
         return Asked(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False)
     if not _UUID.fullmatch(key):
-        raise Invalid(f"header {_KEY} is {key!r}, which is not a UUID")
+        raise Invalid("header_not_a_uuid", header=_KEY, value=key)
     return Asked(key.lower(), "iceberg-rest", has_key=True)
 
 

@@ -19,12 +19,12 @@ from commitlog.core.creation import empty_state
 from commitlog.core.decisions import BuildWanted, Decision, Found, ManifestWanted, Need, Wanted
 from commitlog.core.machine import Machine
 from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.refusals import build_error
 from commitlog.core.replica import Decided
 from commitlog.core.versions import recorded
 from commitlog.errors import CorruptLog
 from commitlog.model.operations import RegisterTable
 from commitlog.model.records import Observation, Outcome, Transaction
-from commitlog.model.table import format_table_id
 from consumers.observer import StoreObserver
 
 _OF_THE_LEADER = {"epoch", "node", "previous_hash", "hash"}
@@ -136,13 +136,11 @@ class _Seen(Mapping[Wanted, Found]):
         return found if found.observation == observation else None
 
     def _built(self, wanted: BuildWanted) -> Found | None:
-        """Return what pylance built, from the recording; or why it refused, from the message."""
+        """Return what pylance built, from the recording; or why it refused, from the refusal."""
         outcome, record = self._decided.outcome, self._decided.submitted.record
         if not outcome.results:
             observation = self._next("") or self._next_staged()
-            before = f" of {format_table_id(wanted.table)}: "
-            told = " cannot be a clone: " if wanted.target else before
-            _, _, reason = outcome.message.partition(told)
+            reason = build_error(outcome, wanted)
             if observation is not None and reason:
                 return Found(observation, error=reason)
             if isinstance(record, Transaction) and len(record.operations) > 1:

@@ -23,6 +23,7 @@ from commitlog.model.operations import (
     Operation,
     RenameTable,
 )
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 from consumers.iceberg.service import CatalogView, Committed, Refused
@@ -63,18 +64,26 @@ class State:
         match operation:
             case DropTable(table=table) | DeregisterTable(table=table):
                 if self.tables.pop(table, None) is None:
-                    return IcebergRefused(Status.REJECTED, Code.NO_SUCH_TABLE, "no such table")
+                    return IcebergRefused(
+                        Status.REJECTED, Code.NO_SUCH_TABLE, Phrase("no such table")
+                    )
             case RenameTable(table=table, new_table=new):
                 if new in self.tables:
-                    return IcebergRefused(Status.REJECTED, Code.TABLE_EXISTS, "name is taken")
+                    return IcebergRefused(
+                        Status.REJECTED, Code.TABLE_EXISTS, Phrase("name is taken")
+                    )
                 self.tables[new] = self.tables.pop(table)
             case CreateNamespace(namespace=namespace, properties=properties):
                 if namespace in self.namespaces:
-                    return IcebergRefused(Status.REJECTED, Code.TABLE_EXISTS, "name is taken")
+                    return IcebergRefused(
+                        Status.REJECTED, Code.TABLE_EXISTS, Phrase("name is taken")
+                    )
                 self.namespaces[namespace] = dict(properties)
             case DropNamespace(namespace=namespace):
                 if self.namespaces.pop(namespace, None) is None:
-                    return IcebergRefused(Status.REJECTED, Code.NO_SUCH_TABLE, "no namespace")
+                    return IcebergRefused(
+                        Status.REJECTED, Code.NO_SUCH_TABLE, Phrase("no namespace")
+                    )
             case AlterProperties(target=namespace, upserts=upserts, removals=removals):
                 found = self.namespaces[namespace]
                 found.update(upserts)
@@ -182,3 +191,7 @@ class MemoryIcebergService:
             return
         store = LocalStore(Path(path).parent)
         assert store.create(path.name, data) or store.read(path.name) == data
+
+
+def _refused(code: Code, why: str) -> IcebergRefused:
+    return IcebergRefused(Status.REJECTED, code, Phrase(why))

@@ -6,6 +6,7 @@ that is there.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from commitlog.codecs import avro
@@ -27,6 +28,7 @@ from commitlog.model.operations import (
     RenameTable,
     Summary,
 )
+from commitlog.model.reasons import Number, Numbers, Reason, Text, Texts, Words
 from commitlog.model.records import (
     Application,
     Code,
@@ -51,6 +53,7 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import Policy
+from commitlog.words import worded
 
 FOLDER = Path(__file__).parent
 TRANSACTION_ID = "0199a000-0000-7000-8000-000000000001"
@@ -220,12 +223,40 @@ OUTCOME, OUTCOME_BYTES = avro.seal_outcome(
     node="127.0.0.1:4444",
 )
 
+REFUSED, REFUSED_BYTES = avro.seal_outcome(
+    worded(
+        replace(
+            OUTCOME,
+            message="",
+            answers=None,
+            results=(),
+            conflict=replace(OUTCOME.conflict, advice="") if OUTCOME.conflict else None,
+            reason=Reason(
+                name="conflict",
+                operation=2,
+                arguments=(
+                    Number("head", 13),
+                    Numbers("fragments", (3, 4), 40),
+                    Text("kind", "Delete"),
+                    Text("table", "nyc$fli", 6_000_000, HASH),
+                    Texts("keys", ("k",), 1),
+                    Words("where", "on_fragments"),
+                ),
+            ),
+        )
+    ),
+    previous_hash=HASH,
+    epoch=3,
+    node="127.0.0.1:4444",
+)
+
 ENCODED = {
     "transaction-v1": avro.encode_transaction(TRANSACTION),
     "protocol-version-v1": avro.encode_protocol_version(PROTOCOL_VERSION),
     "genesis-v1": avro.encode_genesis(GENESIS),
     "leader-started-v1": avro.encode_leader_started(LEADER_STARTED),
     "outcome-v1": OUTCOME_BYTES,
+    "outcome-v2": REFUSED_BYTES,
     "retained-v1": avro.encode_retained(RETAINED),
 }
 """What this program makes of the values above, by schema."""

@@ -1,87 +1,100 @@
-"""The words of refusals are part of what logs of protocols 1 to 3 decided: nobody rewords them."""
+"""The words of released refusals never change, and every reason has words."""
 
 from __future__ import annotations
 
 import ast
-import re
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from string import Formatter
+
+import pytest
+
+from commitlog import words
+from commitlog.model.reasons import Aside, Cut, Phrase, bounded
 
 ROOT = Path(__file__).resolve().parents[2]
-GOLDEN = ROOT / "tests" / "golden" / "refusals-of-protocols-1-to-3.txt"
-_REFUSING = {
-    *("rejected", "Refused", "DeltaRefused", "IcebergRefused", "Invalid", "Stale", "fail"),
-    *("_failed", "_not_its_effect", "_wrong", "winner_of", "_refused"),
+GOLDEN = ROOT / "tests" / "golden" / "refusals-of-protocols-1-to-3.json"
+"""What refusals of protocols 1 to 3 say, by name: hashed, and compared when decided again."""
+_NAMES_A_REASON = {
+    "Phrase": 0,
+    "rejected": 1,
+    "Invalid": 0,
+    "Stale": 0,
+    "fail": 0,
+    "DeltaRefused": 0,
+    "_wrong": 0,
+    "_not_its_effect": 2,
+    "_failed": 2,
 }
-_WORDED = {
-    *("message", "reason", "problem", "what", "how", "was", "advice", "where", "name", "plural"),
-}
-
-_NO_REFUSALS = {"chain.py", "replica.py", "indices.py"}
-"""Their words end a program or choose a builder; no outcome has them."""
 
 
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.JoinedStr) or (
-        isinstance(node, ast.Constant) and isinstance(node.value, str)
-    )
-
-
-def template(node: ast.expr) -> str:
-    """Return a text as a template: `{}` for a value, `{!r}` for its repr."""
-    if isinstance(node, ast.Constant):
-        return str(node.value).replace("{", "{{").replace("}", "}}")
-    assert isinstance(node, ast.JoinedStr)
-    parts = []
-    for part in node.values:
-        if isinstance(part, ast.FormattedValue):
-            parts.append("{!r}" if part.conversion == ord("r") else "{}")
-        else:
-            parts.append(template(part))
-    return "".join(parts)
-
-
-def _texts(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield the outermost texts of an expression."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.expr) and _is_text(child):
-            yield child
-        else:
-            yield from _texts(child)
-
-
-def _templates(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
-        found: list[ast.AST] = []
-        if isinstance(node, ast.Call):
-            called = getattr(node.func, "id", getattr(node.func, "attr", ""))
-            found = [*node.args] if called in _REFUSING else []
-        elif isinstance(node, ast.Assign):
-            names = {getattr(target, "id", "") for target in node.targets}
-            found = [node.value] if names & _WORDED else []
-        elif isinstance(node, ast.Return) and node.value is not None:
-            found = [node.value]
-        for one in found:
-            texts = [one] if isinstance(one, ast.expr) and _is_text(one) else list(_texts(one))
-            yield from map(template, texts)
-
-
-def words_in_the_core() -> set[str]:
-    """Return the templates of what the core says of refusals, by its source."""
-    found: set[str] = set()
+def _reasons() -> Iterator[tuple[str, str]]:
+    """Yield the reasons that the core names, with where it does."""
     for path in sorted((ROOT / "commitlog" / "core").rglob("*.py")):
-        if path.name in _NO_REFUSALS:
-            continue
-        found.update(_templates(ast.parse(path.read_text(encoding="utf-8"))))
-    return {text for text in found if re.search("[a-z]", text) and " " in text.strip()}
-
-
-def frozen() -> set[str]:
-    """Return the templates as they were released."""
-    lines = GOLDEN.read_text(encoding="utf-8").splitlines()
-    return {line for line in lines if not line.startswith("#")}
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call):
+                continue
+            called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            place = _NAMES_A_REASON.get(called, 99)
+            named = node.args[place] if place < len(node.args) else None
+            if named is None or isinstance(named, ast.JoinedStr):
+                continue
+            for one in ast.walk(named):
+                if isinstance(one, ast.Constant) and isinstance(one.value, str):
+                    yield one.value, f"{path.name}:{node.lineno}"
 
 
 def test_no_released_refusal_is_reworded() -> None:
-    gone = sorted(frozen() - words_in_the_core())
-    assert not gone, "say these again as they were: " + "\n".join(gone)
+    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
+    assert golden["words"] == words.FROZEN, "say these again as they were"
+    assert golden["advice"] == words.FROZEN_ADVICE
+
+
+def test_every_reason_has_words() -> None:
+    found = dict(_reasons())
+    assert len(found) > 150
+    missing = {f"{name} ({where})" for name, where in found.items() if name not in words.WORDS}
+    assert not missing
+
+
+@pytest.mark.parametrize("name", sorted(words.WORDS))
+def test_words_need_only_what_frozen_ones_have(name: str) -> None:
+    def needed(template: str) -> set[str]:
+        return {field for _, field, _, _ in Formatter().parse(template) if field}
+
+    if name in words.FROZEN:
+        assert needed(words.WORDS[name]) <= needed(words.FROZEN[name]) | {"problem"}
+
+
+def test_a_long_argument_is_cut_and_what_was_cut_is_said() -> None:
+    branch = "\x01" * 6_000_000
+    phrase = Phrase("branch_unsupported", {"branch": branch, "table": "t"})
+    reason = bounded(phrase)
+    said = words.describe(reason)
+    assert len(said) < 1_000
+    assert "6000000 characters, sha256" in said
+    kept = reason.argument("branch")
+    assert isinstance(kept, Cut)
+    assert len(kept) == 120
+    assert bounded(Phrase("branch_unsupported", {"branch": kept, "table": "t"})) == reason
+
+
+def test_an_argument_may_have_words_of_its_own() -> None:
+    phrase = Phrase("schema_invalid", {"problem": Phrase("field_name_twice", {"field": "a"})})
+    said = "two fields are called 'a', or one has no name; correct the schema"
+    assert words.frozen(phrase) == words.describe(bounded(phrase)) == said
+    again = Phrase("schema_invalid", {"problem": bounded(phrase).argument("problem")})
+    assert bounded(again) == bounded(phrase)
+
+
+def test_words_of_a_library_are_in_no_reason() -> None:
+    phrase = Phrase("staged_manifest_unreadable", {"path": "p", "error": Aside("protobuf says")})
+    assert "protobuf" in words.frozen(phrase)
+    assert "protobuf" not in str(bounded(phrase))
+    assert words.describe(bounded(phrase)).startswith("the staged manifest p is not")
+
+
+def test_a_reason_of_a_newer_program_is_said_by_its_name() -> None:
+    reason = bounded(Phrase("not_known_here", {"count": 3}), operation=1)
+    assert words.describe(reason) == "operations[1]: not_known_here count=3"

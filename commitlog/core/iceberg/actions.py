@@ -34,12 +34,12 @@ def last_added(wanted: int, added: int | None, what: str) -> int:
     if wanted != LAST_ADDED:
         return wanted
     if added is None:
-        raise Invalid(f"-1 means the last added {what}, but this request has added none")
+        raise Invalid("iceberg_nothing_added", what=what)
     return added
 
 
 def current_fields(draft: Draft) -> Fields:
     """Return the fields of the current schema."""
     if draft.table.current_schema_id not in draft.table.schemas:
-        raise Invalid("the table has no current schema yet; add one before what refers to it")
+        raise Invalid("iceberg_no_current_schema")
     return stored_fields(draft.table.current_schema)

@@ -68,7 +68,7 @@ def parse_create(body: Any) -> CreateRequest:
     version = properties.get(FORMAT_VERSION, "2")
     if version not in {str(known) for known in FORMAT_VERSIONS}:
         Node(version, f"properties.{FORMAT_VERSION}").fail(
-            f"is {version!r}; this server knows {FORMAT_VERSIONS}"
+            "iceberg_format_version_text", version=version, known=FORMAT_VERSIONS
         )
     schema, ids = _with_fresh_ids(read_schema(node.member("schema")))
     spec = [
@@ -124,7 +124,7 @@ def _sources(node: Node | None, ids: dict[int, int], read: Any) -> Iterator[tupl
         if source is None:
             assert node is not None
             Node(part["source-id"], f"{node.path}.fields[{i}].source-id").fail(
-                f"is {part['source-id']}, which the schema doesn't have"
+                "iceberg_source_unknown", source=part["source-id"]
             )
         yield part, source
 

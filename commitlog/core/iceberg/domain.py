@@ -21,8 +21,10 @@ from commitlog.core.iceberg.requirements import unmet
 from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.iceberg.updates import apply_updates
 from commitlog.model.operations import IcebergChange
+from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
+from commitlog.words import say
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,13 @@ class IcebergRefused:
 
     status: Status
     code: Code
-    message: str
+    phrase: Phrase
     failed: tuple[FailedRequirement, ...] = ()
+
+    @property
+    def message(self) -> str:
+        """Why, for people."""
+        return say(self.phrase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +111,14 @@ def decide_iceberg(
             after = _applied(change, before, time_ms, transaction_id)
             result = IcebergResult(change.table, before, after, change.is_register)
             if result.writes_file and (reason := check_location(after.metadata_location)):
-                return IcebergRefused(Status.REJECTED, Code.LOCATION_NOT_ALLOWED, reason)
+                phrase = Phrase("iceberg_place_refused", {"problem": reason})
+                return IcebergRefused(Status.REJECTED, Code.LOCATION_NOT_ALLOWED, phrase)
             results.append(result)
         return tuple(results)
     except Invalid as error:
-        return IcebergRefused(Status.REJECTED, Code.INVALID_OPERATION, str(error))
+        return IcebergRefused(Status.REJECTED, Code.INVALID_OPERATION, error.phrase)
     except Stale as error:
-        return IcebergRefused(Status.RETRYABLE, Code.EXPECTATION_FAILED, str(error))
+        return IcebergRefused(Status.RETRYABLE, Code.EXPECTATION_FAILED, error.phrase)
 
 
 def _applied(
@@ -126,9 +134,9 @@ def _applied(
             transaction_id="\x1f".join((transaction_id, *change.table)),
         )
     except Invalid as error:
-        raise Invalid(f"table {name}: {error}") from None
+        raise Invalid("iceberg_in_table", table=name, problem=error.phrase) from None
     except Stale as error:
-        raise Stale(f"table {name}: {error}") from None
+        raise Stale("iceberg_in_table", table=name, problem=error.phrase) from None
 
 
 def _missing(
@@ -139,13 +147,15 @@ def _missing(
 ) -> IcebergRefused | None:
     name, parent = ".".join(change.table), change.table[:-1]
     if not change.is_create and change.table not in tables:
-        reason = "is not an Iceberg table" if change.table in others else "does not exist"
-        return IcebergRefused(Status.REJECTED, Code.NO_SUCH_TABLE, f"Table {reason}: {name}")
+        is_other = change.table in others
+        reason = "iceberg_not_an_iceberg_table" if is_other else "iceberg_no_such_table"
+        phrase = Phrase(reason, {"table": name})
+        return IcebergRefused(Status.REJECTED, Code.NO_SUCH_TABLE, phrase)
     if change.is_create and parent and parent not in namespaces:
         return IcebergRefused(
             Status.REJECTED,
             Code.NO_SUCH_NAMESPACE,
-            f"Namespace does not exist: {'.'.join(parent)}",
+            Phrase("iceberg_no_such_namespace", {"namespace": ".".join(parent)}),
         )
     return None
 
@@ -167,11 +177,11 @@ def _failed(
     if not failed:
         return None
     names = dict.fromkeys(".".join(item.table) for item in failed)
-    plural = "s" if len(names) > 1 else ""
+    reason = "iceberg_requirements_failed" if len(names) > 1 else "iceberg_requirement_failed"
     return IcebergRefused(
         Status.RETRYABLE,
         Code.EXPECTATION_FAILED,
-        f"Transaction failed: requirement not met for table{plural} {', '.join(names)}",
+        Phrase(reason, {"tables": list(names)}),
         tuple(failed),
     )
 

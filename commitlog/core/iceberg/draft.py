@@ -16,6 +16,7 @@ from commitlog.core.iceberg.schemas import stored_fields
 from commitlog.core.iceberg.shelf import Rows, Shelf
 from commitlog.core.iceberg.table import IcebergTable, SnapshotLog
 from commitlog.core.iceberg.transforms import check_source
+from commitlog.model.reasons import Phrase
 
 SKEW_MS = 60_000
 """How far back a time may lie behind the one before it: clocks differ."""
@@ -124,29 +125,29 @@ def log_current(log: SnapshotLog, snapshot_id: int, time_ms: int) -> SnapshotLog
 
 def _check_whole(table: IcebergTable) -> None:
     for what, is_there in {
-        "a schema (add-schema)": len(table.schemas),
-        "a current schema (set-current-schema)": table.current_schema_id in table.schemas,
-        "a partition spec (add-spec)": len(table.specs),
-        "a sort order (add-sort-order)": len(table.sort_orders),
-        "a location (set-location)": table.location,
+        "iceberg_add_schema": len(table.schemas),
+        "iceberg_set_current_schema": table.current_schema_id in table.schemas,
+        "iceberg_add_spec": len(table.specs),
+        "iceberg_add_sort_order": len(table.sort_orders),
+        "iceberg_set_location": table.location,
     }.items():
         if not is_there:
-            raise Invalid(f"a new table needs {what} among its updates")
+            raise Invalid("iceberg_update_missing", what=Phrase(what))
 
 
 def _check_layout(table: IcebergTable) -> None:
     fields = stored_fields(table.current_schema)
     spec = table.specs.get(table.default_spec_id)
     if spec is None:
-        raise Invalid(f"the default partition spec {table.default_spec_id} is not a known spec")
+        raise Invalid("iceberg_default_spec_unknown", spec=table.default_spec_id)
     for part in spec["fields"]:
-        what = f"partition field {part['name']!r}"
+        what = Phrase("iceberg_partition_field", {"part": part["name"]})
         check_source(what, part["source-id"], part["transform"], fields)
     order = table.sort_orders.get(table.default_sort_order_id)
     if order is None:
-        raise Invalid(f"the default sort order {table.default_sort_order_id} is not a known order")
+        raise Invalid("iceberg_default_order_unknown", order=table.default_sort_order_id)
     for part in order["fields"]:
-        check_source("a sort field", part["source-id"], part["transform"], fields)
+        check_source(Phrase("iceberg_sort_field"), part["source-id"], part["transform"], fields)
 
 
 def _checked_log(draft: Draft, before: SnapshotLog) -> SnapshotLog:
@@ -166,7 +167,7 @@ def _checked_log(draft: Draft, before: SnapshotLog) -> SnapshotLog:
     last = log.rows.last()
     is_rewritten = bool(gone or drop)
     if is_rewritten and last is not None and current is not None and last["snapshot-id"] != current:
-        raise Invalid("the newest entry of the snapshot log would not be the current snapshot")
+        raise Invalid("iceberg_snapshot_log_ends_elsewhere")
     if draft.mains:
         _check_times(log.rows.newest(len(tail) - len(drop) + 1), draft.time_ms)
     return log
@@ -178,14 +179,18 @@ def _check_times(rows: Rows, time_ms: int) -> None:
         entry = row.value
         if previous and entry["timestamp-ms"] - previous["timestamp-ms"] < -SKEW_MS:
             raise Invalid(
-                f"snapshot {entry['snapshot-id']} has the time {entry['timestamp-ms']}, more than "
-                f"a minute before {previous['timestamp-ms']}, the snapshot log's entry before it"
+                "iceberg_snapshot_before_previous",
+                snapshot=entry["snapshot-id"],
+                time=entry["timestamp-ms"],
+                previous=previous["timestamp-ms"],
             )
         previous = entry
     if previous and time_ms - previous["timestamp-ms"] < -SKEW_MS:
         raise Invalid(
-            f"snapshot {previous['snapshot-id']} has the time {previous['timestamp-ms']}, more "
-            f"than a minute after now ({time_ms})"
+            "iceberg_snapshot_in_future",
+            snapshot=previous["snapshot-id"],
+            time=previous["timestamp-ms"],
+            now=time_ms,
         )
 
 
@@ -195,7 +200,9 @@ def _longer_metadata_log(table: IcebergTable, base: IcebergTable) -> Rows:
         most = max(1, int(table.properties.get(METADATA_LOG_MAX, _METADATA_LOG_MAX_DEFAULT)))
     except ValueError:
         raise Invalid(
-            f"property {METADATA_LOG_MAX} is {table.properties[METADATA_LOG_MAX]!r}, not a number"
+            "iceberg_property_not_a_number",
+            property=METADATA_LOG_MAX,
+            value=table.properties[METADATA_LOG_MAX],
         ) from None
     log = base.metadata_log.append(entry)
     return log.newest(most)

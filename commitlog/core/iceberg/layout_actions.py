@@ -10,6 +10,7 @@ from commitlog.core.iceberg.reading import Node
 from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.schemas import Fields
 from commitlog.core.iceberg.transforms import check_source, read_transform
+from commitlog.model.reasons import Phrase
 
 FIRST_PARTITION_FIELD_ID = 1000
 UNSORTED = 0
@@ -31,13 +32,13 @@ def read_spec(node: Node) -> Parts:
         if (field_id := item.optional("field-id")) is not None:
             part["field-id"] = field_id.int32(low=0)
         if any(part["name"] == other["name"] for other in parts):
-            item.fail(f"uses the name {part['name']!r} a second time")
+            item.fail("iceberg_partition_name_twice", name=part["name"])
         parts.append(part)
     ids = [part["field-id"] for part in parts if "field-id" in part]
     if len(ids) not in {0, len(parts)}:
-        node.fail("gives ids to some of its fields; give them to all or to none")
+        node.fail("iceberg_field_ids_incomplete")
     if len(ids) != len(set(ids)):
-        node.fail("gives one id to two fields")
+        node.fail("iceberg_field_ids_twice")
     return parts
 
 
@@ -56,9 +57,9 @@ def _read_sort_field(item: Node) -> dict[str, Any]:
         "null-order": item.member("null-order").string().lower(),
     }
     if part["direction"] not in {"asc", "desc"}:
-        item.member("direction").fail("must be 'asc' or 'desc'")
+        item.member("direction").fail("iceberg_direction_invalid")
     if part["null-order"] not in {"nulls-first", "nulls-last"}:
-        item.member("null-order").fail("must be 'nulls-first' or 'nulls-last'")
+        item.member("null-order").fail("iceberg_null_order_invalid")
     return part
 
 
@@ -74,12 +75,14 @@ def _add_spec(draft: Draft, parts: Parts) -> None:
     fields = current_fields(draft)
     for part in parts:
         _check_partition_name(part, fields)
-        check_source(f"partition field {part['name']!r}", *_source(part), fields)
+        check_source(
+            Phrase("iceberg_partition_field", {"part": part["name"]}), *_source(part), fields
+        )
     numbered = _numbered(draft, parts)
     ids = [part["field-id"] for part in numbered]
     expected = list(range(FIRST_PARTITION_FIELD_ID, FIRST_PARTITION_FIELD_ID + len(ids)))
     if table.format_version == 1 and ids != expected:
-        raise Invalid(f"format version 1 needs the partition field ids {expected}, not {ids}")
+        raise Invalid("iceberg_partition_ids_not_dense", expected=expected, ids=ids)
     draft.change(
         specs=table.specs.add({"spec-id": spec_id, "fields": numbered}),
         last_partition_id=max([table.last_partition_id, *ids]),
@@ -112,9 +115,7 @@ def _numbered(draft: Draft, parts: Parts) -> Parts:
 def _check_partition_name(part: dict[str, Any], fields: Fields) -> None:
     column = fields.by_name.get(part["name"])
     if column is not None and column.field_id != part["source-id"]:
-        raise Invalid(
-            f"partition field {part['name']!r} has the name of a column that it is not made from"
-        )
+        raise Invalid("iceberg_partition_name_of_column", name=part["name"])
 
 
 def _shape(parts: Parts) -> list[tuple[Any, ...]]:
@@ -135,7 +136,7 @@ def _set_default_spec(draft: Draft, wanted: int) -> None:
 
 def _remove_specs(draft: Draft, spec_ids: list[int]) -> None:
     if draft.table.default_spec_id in spec_ids:
-        raise Invalid(f"partition spec {draft.table.default_spec_id} is the default: set another")
+        raise Invalid("iceberg_spec_is_default", spec=draft.table.default_spec_id)
     if spec_ids:
         draft.change(specs=draft.table.specs.remove(spec_ids))
 
@@ -154,7 +155,7 @@ def _add_order(draft: Draft, parts: Parts) -> None:
     if parts:
         fields = current_fields(draft)
         for part in parts:
-            check_source("a sort field", *_source(part), fields)
+            check_source(Phrase("iceberg_sort_field"), *_source(part), fields)
     draft.change(sort_orders=table.sort_orders.add({"order-id": order_id, "fields": parts}))
     draft.last_added_order = order_id
 

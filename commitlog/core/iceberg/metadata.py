@@ -65,7 +65,9 @@ def table_of(metadata: Any, metadata_location: str, *, path: str = "metadata") -
     node = Node(metadata, path)
     version = node.member("format-version").int32()
     if version not in FORMAT_VERSIONS:
-        node.member("format-version").fail(f"is {version}; this server knows {FORMAT_VERSIONS}")
+        node.member("format-version").fail(
+            "iceberg_format_version", value=version, known=FORMAT_VERSIONS
+        )
     schemas, current_schema_id = _schemas(node, version)
     specs, default_spec_id = _specs(node, version)
     orders = _list(node, "sort-orders", _order)
@@ -125,7 +127,7 @@ def _schemas(node: Node, version: int) -> tuple[Shelf, int]:
     for item in node.member("schemas").items():
         found[item.member("schema-id").int32()] = read_schema(item)
     if current.int32() not in found:
-        current.fail(f"is {current.value}, which is not among the schemas")
+        current.fail("iceberg_current_schema_unlisted", value=current.value)
     return Shelf("schema-id", found.values()), current.int32()
 
 
@@ -139,7 +141,7 @@ def _specs(node: Node, version: int) -> tuple[Shelf, int]:
         spec_id = item.member("spec-id").int32()
         found[spec_id] = {"spec-id": spec_id, "fields": _numbered(read_spec(item))}
     if default.int32() not in found:
-        default.fail(f"is {default.value}, which is not among the partition specs")
+        default.fail("iceberg_default_spec_unlisted", value=default.value)
     return Shelf("spec-id", found.values()), default.int32()
 
 
@@ -175,10 +177,10 @@ def _check_refs(
 ) -> None:
     for name, ref in refs.items():
         if ref["snapshot-id"] not in snapshots:
-            node.fail(f"has the ref {name} to snapshot {ref['snapshot-id']}, which isn't there")
+            node.fail("iceberg_ref_snapshot_unlisted", name=name, snapshot=ref["snapshot-id"])
     main = refs[MAIN]["snapshot-id"] if MAIN in refs else -1
     if main != current_id:
-        node.fail(f"has the current snapshot {current_id}, but main names {main}")
+        node.fail("iceberg_current_snapshot_not_main", snapshot=current_id, main=main)
 
 
 def _snapshot_log(node: Node, snapshots: Shelf) -> SnapshotLog:

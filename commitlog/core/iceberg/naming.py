@@ -29,9 +29,7 @@ def check_place(location: str, what: str) -> str:
     stripped = location.rstrip("/")
     is_absolute = stripped.startswith("/") or _SCHEME.match(stripped)
     if not is_absolute or "\0" in stripped or ".." in stripped.split("/"):
-        raise Invalid(
-            f"{what} is {location!r}; it must be an absolute path or URI without '..' in it"
-        )
+        raise Invalid("iceberg_not_a_location", what=what, location=location)
     return stripped
 
 
@@ -47,5 +45,5 @@ def next_metadata_location(
     codec = properties.get(COMPRESSION, "none").lower()
     suffix = _SUFFIXES.get(codec)
     if suffix is None:
-        raise Invalid(f"property {COMPRESSION} is {codec!r}; it must be 'none' or 'gzip'")
+        raise Invalid("iceberg_codec_unknown", property=COMPRESSION, codec=codec)
     return f"{folder}/{following:05d}-{uuid}{suffix}"

@@ -18,7 +18,7 @@ _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 def read_uuid(node: Node) -> str:
     """Return a uuid as it was written."""
     if not _UUID.fullmatch(node.string()):
-        node.fail(f"is {node.value!r}, which is not a UUID")
+        node.fail("iceberg_not_uuid", value=node.value)
     return str(node.value)
 
 
@@ -28,7 +28,7 @@ def _assign_uuid(draft: Draft, uuid: str) -> None:
         return
     if not draft.is_new or draft.has_uuid:
         # Java allows it; a table whose uuid changes is another table to everybody who reads it.
-        raise Invalid(f"the table has the uuid {draft.table.uuid}; it cannot become {uuid}")
+        raise Invalid("iceberg_uuid_is_set", uuid=draft.table.uuid, asked=uuid)
     draft.change(uuid=uuid)
     draft.has_uuid = True
 
@@ -36,13 +36,15 @@ def _assign_uuid(draft: Draft, uuid: str) -> None:
 def _read_format(node: Node) -> int:
     version = node.member("format-version")
     if version.int32() not in FORMAT_VERSIONS:
-        version.fail(f"is {version.value}; this server knows {FORMAT_VERSIONS}")
+        version.fail("iceberg_format_version", value=version.value, known=FORMAT_VERSIONS)
     return int(version.value)
 
 
 def _upgrade(draft: Draft, version: int) -> None:
     if version < draft.table.format_version:
-        raise Invalid(f"format version {draft.table.format_version} cannot go back to {version}")
+        raise Invalid(
+            "iceberg_format_version_lower", current=draft.table.format_version, version=version
+        )
     if version != draft.table.format_version:
         draft.change(format_version=version)
 

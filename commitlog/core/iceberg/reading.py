@@ -10,6 +10,7 @@ import json
 from typing import Any, NoReturn
 
 from commitlog.core.iceberg.refusals import Invalid
+from commitlog.model.reasons import Aside, Phrase
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -22,9 +23,9 @@ def load_json(text: str | bytes, what: str) -> Any:
     try:
         value = _DECODER.decode(text if isinstance(text, str) else text.decode())
     except RecursionError:
-        raise Invalid(f"{what} is nested deeper than {DEPTH_MAX} levels") from None
+        raise Invalid("iceberg_nested_too_deep", what=what, levels=DEPTH_MAX) from None
     except (ValueError, UnicodeDecodeError) as error:
-        raise Invalid(f"{what} is not JSON: {error}") from None
+        raise Invalid("iceberg_not_json", what=what, error=Aside(error)) from None
     _check_depth(value, what)
     return value
 
@@ -44,20 +45,20 @@ class Node:
         self.value = value
         self.path = path
 
-    def fail(self, problem: str) -> NoReturn:
+    def fail(self, reason: str, **arguments: Any) -> NoReturn:
         """Refuse the document because of this value."""
-        raise Invalid(f"{self.path or 'body'} {problem}")
+        raise Invalid(reason, place=self.path or "body", **arguments)
 
     def object(self) -> dict[str, Any]:
         """Return the object's members."""
         if not isinstance(self.value, dict):
-            self.fail(f"must be an object, not {_kind(self.value)}")
+            self.fail("iceberg_not_an_object", found=_kind(self.value))
         return self.value
 
     def items(self) -> list[Node]:
         """Return the array's items."""
         if not isinstance(self.value, list):
-            self.fail(f"must be an array, not {_kind(self.value)}")
+            self.fail("iceberg_not_an_array", found=_kind(self.value))
         return [Node(value, f"{self.path}[{i}]") for i, value in enumerate(self.value)]
 
     def optional(self, name: str) -> Node | None:
@@ -69,32 +70,32 @@ class Node:
         """Return a member that must be there and not null."""
         members = self.object()
         if members.get(name) is None:
-            problem = "must not be null" if name in members else "is missing"
+            problem = "iceberg_null" if name in members else "iceberg_missing"
             Node(None, self._place(name)).fail(problem)
         return Node(members[name], self._place(name))
 
     def string(self) -> str:
         """Return a string."""
         if not isinstance(self.value, str):
-            self.fail(f"must be a string, not {_kind(self.value)}")
+            self.fail("iceberg_not_a_string", found=_kind(self.value))
         try:
             self.value.encode()
         except UnicodeEncodeError:
-            self.fail("is not Unicode text: it holds a lone surrogate")
+            self.fail("iceberg_not_unicode")
         return self.value
 
     def text(self) -> str:
         """Return a string that isn't empty."""
         if not self.string():
-            self.fail("must not be empty")
+            self.fail("iceberg_empty")
         return str(self.value)
 
     def integer(self, low: int = -INT64 - 1, high: int = INT64) -> int:
         """Return an integer between two bounds."""
         if not isinstance(self.value, int) or isinstance(self.value, bool):
-            self.fail(f"must be an integer, not {_kind(self.value)}")
+            self.fail("iceberg_not_an_integer", found=_kind(self.value))
         if not low <= self.value <= high:
-            self.fail(f"is {self.value}, which is not between {low} and {high}")
+            self.fail("iceberg_out_of_range", value=self.value, low=low, high=high)
         return self.value
 
     def int32(self, low: int = -INT32 - 1) -> int:
@@ -104,7 +105,7 @@ class Node:
     def boolean(self) -> bool:
         """Return a boolean."""
         if not isinstance(self.value, bool):
-            self.fail(f"must be a boolean, not {_kind(self.value)}")
+            self.fail("iceberg_not_a_boolean", found=_kind(self.value))
         return self.value
 
     def strings(self) -> dict[str, str]:
@@ -119,9 +120,11 @@ class Node:
         return f"{self.path}.{name}" if self.path else name
 
 
-def _kind(value: Any) -> str:
-    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}
-    return "null" if value is None else names.get(type(value), f"the number {value!r:.40}")
+def _kind(value: Any) -> Phrase:
+    names = {dict: "an_object", list: "an_array", str: "a_string", bool: "a_boolean"}
+    if value is None or type(value) in names:
+        return Phrase(f"iceberg_{names.get(type(value), 'null_value')}")
+    return Phrase("iceberg_a_number", {"number": f"{value!r:.40}"})
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -144,4 +147,4 @@ def _check_depth(value: Any, what: str) -> None:
         ]
         if not level:
             return
-    raise Invalid(f"{what} is nested deeper than {DEPTH_MAX} levels")
+    raise Invalid("iceberg_nested_too_deep", what=what, levels=DEPTH_MAX)

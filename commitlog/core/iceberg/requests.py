@@ -62,10 +62,10 @@ def parse_commit(
     node.object()
     items = node.member("table-changes").items()
     if not items:
-        node.member("table-changes").fail("must not be empty")
+        node.member("table-changes").fail("iceberg_empty")
     if len(items) > tables_max:
         node.member("table-changes").fail(
-            f"has {len(items)} tables; a transaction may change {tables_max}"
+            "iceberg_too_many_tables", count=len(items), count_max=tables_max
         )
     changes = tuple(
         _read_change(item, read_identifier(item.member("identifier")), updates_max)
@@ -81,7 +81,7 @@ def parse_table_commit(body: Any, table: TableId, *, updates_max: int = UPDATES_
     node = Node(body, "")
     identifier = node.optional("identifier")
     if identifier is not None and read_identifier(identifier) != table:
-        identifier.fail("names another table than the address")
+        identifier.fail("iceberg_another_table")
     return _read_change(node, table, updates_max)
 
 
@@ -89,7 +89,7 @@ def read_identifier(node: Node) -> TableId:
     """Read a table's identifier."""
     namespace = [item.string() for item in node.member("namespace").items()]
     if not namespace:
-        node.member("namespace").fail("must not be empty")
+        node.member("namespace").fail("iceberg_empty")
     return _table_id(node, (*namespace, node.member("name").string()))
 
 
@@ -97,7 +97,7 @@ def read_namespace(node: Node) -> TableId:
     """Read a namespace's name."""
     parts = tuple(item.string() for item in node.items())
     if not parts:
-        node.fail("must not be empty")
+        node.fail("iceberg_empty")
     return _table_id(node, parts)
 
 
@@ -117,10 +117,7 @@ def check_distinct(changes: Sequence[TableChange]) -> None:
     for i, change in enumerate(changes):
         first = seen.setdefault(change.table, i)
         if first != i:
-            raise Invalid(
-                f"table-changes[{i}].identifier names {'.'.join(change.table)}, which "
-                f"table-changes[{first}] names already: put all updates of a table in one item"
-            )
+            raise Invalid("iceberg_table_twice", i=i, table=".".join(change.table), first=first)
 
 
 def _read_change(
@@ -130,14 +127,13 @@ def _read_change(
     updates = node.member("updates").items()
     if len(updates) > updates_max:
         node.member("updates").fail(
-            f"has {len(updates)} updates; a table may have {updates_max} in one transaction"
+            "iceberg_too_many_updates", count=len(updates), count_max=updates_max
         )
     read = tuple(read_requirement(item) for item in requirements)
     for other in read:
         if other.type != ASSERT_CREATE and any(r.type == ASSERT_CREATE for r in read):
             node.member("requirements").fail(
-                f"holds {ASSERT_CREATE} and {other.type}, but a table that must not exist yet "
-                "has nothing else to require"
+                "iceberg_requirement_of_new_table", requirement=ASSERT_CREATE, other=other.type
             )
     return TableChange(
         table,
@@ -157,4 +153,4 @@ def _table_id(node: Node, parts: tuple[str, ...]) -> TableId:
             raise InvalidTransaction(f"{parts!r} holds a control character")
         return parse_table_id(parts)
     except InvalidTransaction as error:
-        node.fail(f"is not usable: {error}")
+        node.fail("iceberg_name_unusable", error=str(error))

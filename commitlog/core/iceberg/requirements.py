@@ -76,7 +76,7 @@ def read_requirement(node: Node) -> Requirement:
     kind = _KINDS.get(name)
     if kind is None:
         node.member("type").fail(
-            f"is {node.value['type']!r}; it must be one of {', '.join(sorted(REQUIREMENT_TYPES))}"
+            "iceberg_one_of", value=node.value["type"], known=sorted(REQUIREMENT_TYPES)
         )
     return Requirement(name, kind.read(node), node.object())
 

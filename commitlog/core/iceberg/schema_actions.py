@@ -43,7 +43,7 @@ def _read_id(node: Node) -> int:
 def _set_current(draft: Draft, wanted: int) -> None:
     schema_id = last_added(wanted, draft.last_added_schema, "schema")
     if schema_id not in draft.table.schemas:
-        raise Invalid(f"schema {schema_id} cannot be current: the table has no such schema")
+        raise Invalid("iceberg_no_such_schema", schema=schema_id)
     if schema_id != draft.table.current_schema_id:
         draft.change(current_schema_id=schema_id)
         draft.is_layout_changed = True
@@ -55,7 +55,7 @@ def _read_ids(node: Node) -> list[int]:
 
 def _remove(draft: Draft, schema_ids: list[int]) -> None:
     if draft.table.current_schema_id in schema_ids:
-        raise Invalid(f"schema {draft.table.current_schema_id} is the current one: set another")
+        raise Invalid("iceberg_schema_is_current", schema=draft.table.current_schema_id)
     if schema_ids:
         draft.change(schemas=draft.table.schemas.remove(schema_ids))
 

@@ -78,7 +78,7 @@ class Fields:
 def read_schema(node: Node) -> dict[str, Any]:
     """Return a schema that is whole in itself, as it was sent."""
     if node.member("type").string() != "struct":
-        node.member("type").fail("must be 'struct'")
+        node.member("type").fail("iceberg_not_a_struct")
     fields = fields_of(node)
     identifiers = node.optional("identifier-field-ids")
     for item in identifiers.items() if identifiers else ():
@@ -95,10 +95,13 @@ def fields_of(node: Node) -> Fields:
     for field, where in _struct(node, "", None):
         if field.field_id in by_id:
             where.fail(
-                f"gives id {field.field_id} to {field.name}, which {by_id[field.field_id].name} has"
+                "iceberg_field_id_twice",
+                field_id=field.field_id,
+                name=field.name,
+                owner=by_id[field.field_id].name,
             )
         if field.name in by_name:
-            where.fail(f"names two fields {field.name}")
+            where.fail("iceberg_field_name_twice", name=field.name)
         by_id[field.field_id] = by_name[field.name] = field
     return Fields(by_id, by_name)
 
@@ -115,13 +118,14 @@ def check_format(fields: Fields, format_version: int) -> None:
     for field in fields.by_id.values():
         if field.type.split("(")[0] in _SINCE_V3:
             raise Invalid(
-                f"field {field.name} has the type {field.type}, which needs format version 3; "
-                f"the table has {format_version}"
+                "iceberg_type_needs_version_3",
+                name=field.name,
+                type=field.type,
+                format_version=format_version,
             )
         if field.has_default:
             raise Invalid(
-                f"field {field.name} has an initial default, which needs format version 3; "
-                f"the table has {format_version}"
+                "iceberg_default_needs_version_3", name=field.name, format_version=format_version
             )
 
 
@@ -187,25 +191,25 @@ def _name(kind: Node) -> str:
     if isinstance(kind.value, str):
         name = primitive(kind.value)
         if name is None:
-            kind.fail(f"is {kind.value!r}, which is not a type")
+            kind.fail("iceberg_type_unknown", value=kind.value)
         return name
     which = kind.member("type").string()
     if which not in {"struct", "list", "map"}:
-        kind.member("type").fail(f"is {which!r}; a nested type is a struct, a list or a map")
+        kind.member("type").fail("iceberg_nested_type_unknown", value=which)
     return which
 
 
 def _check_identifier(item: Node, fields: Fields) -> None:
     field = fields.by_id.get(item.int32())
     if field is None:
-        item.fail(f"names field {item.value}, which the schema doesn't have")
+        item.fail("iceberg_identifier_unknown", value=item.value)
     if field.type in {"struct", "list", "map", "variant"} or field.type in {"float", "double"}:
-        item.fail(f"names {field.name} of type {field.type}, which cannot identify a row")
+        item.fail("iceberg_identifier_type", name=field.name, type=field.type)
     if not field.required:
-        item.fail(f"names {field.name}, which is optional; an identifier field is required")
+        item.fail("iceberg_identifier_optional", name=field.name)
     for above in fields.ancestors(field):
         if above.type != "struct" or not above.required:
-            item.fail(f"names {field.name}, which lies in {above.name}: not a required struct")
+            item.fail("iceberg_identifier_nested", name=field.name, above=above.name)
 
 
 def _canonical_struct(struct: Mapping[str, Any]) -> list[tuple[Any, ...]]:

@@ -22,7 +22,7 @@ def read_snapshot(node: Node) -> dict[str, Any]:
     operation = node.member("summary").member("operation").string()
     if operation not in _OPERATIONS:
         node.member("summary").member("operation").fail(
-            f"is {operation!r}; it must be one of {', '.join(sorted(_OPERATIONS))}"
+            "iceberg_one_of", value=operation, known=sorted(_OPERATIONS)
         )
     for name in ("parent-snapshot-id", "sequence-number", "first-row-id", "added-rows"):
         if (value := node.optional(name)) is not None:
@@ -30,7 +30,7 @@ def read_snapshot(node: Node) -> dict[str, Any]:
     if (schema_id := node.optional("schema-id")) is not None:
         schema_id.int32()
     if node.optional("first-row-id") and not node.optional("added-rows"):
-        node.fail("has a first-row-id but no added-rows")
+        node.fail("iceberg_added_rows_missing")
     return {name: value for name, value in node.object().items() if value is not None}
 
 
@@ -42,10 +42,10 @@ def _add(draft: Draft, snapshot: dict[str, Any]) -> None:
         ("sort order", len(table.sort_orders)),
     ):
         if not there:
-            raise Invalid(f"a snapshot cannot be added before a {what}")
+            raise Invalid("iceberg_snapshot_too_early", what=what)
     snapshot_id = snapshot["snapshot-id"]
     if snapshot_id in table.snapshots:
-        raise Invalid(f"snapshot {snapshot_id} is in the table already")
+        raise Invalid("iceberg_snapshot_exists", snapshot=snapshot_id)
     sequence_number = _checked_sequence_number(table, snapshot)
     next_row_id = _checked_next_row_id(table, snapshot)
     draft.change(
@@ -62,19 +62,24 @@ def _checked_sequence_number(table: IcebergTable, snapshot: dict[str, Any]) -> i
     if table.format_version == 1:
         if number:
             raise Invalid(
-                f"snapshot {snapshot['snapshot-id']} has the sequence number {number}; format "
-                "version 1 has none"
+                "iceberg_sequence_number_in_version_1",
+                snapshot=snapshot["snapshot-id"],
+                number=number,
             )
     elif "parent-snapshot-id" in snapshot and number <= last:
         raise Stale(
-            f"snapshot {snapshot['snapshot-id']} has the sequence number {number}, but the "
-            f"table's last one is {last}: read the table again and use a higher one"
+            "iceberg_sequence_number_stale",
+            snapshot=snapshot["snapshot-id"],
+            number=number,
+            last=last,
         )
     elif number < last:
         # Java lets a snapshot without a parent take the table's last sequence number back.
         raise Invalid(
-            f"snapshot {snapshot['snapshot-id']} has the sequence number {number}, below the "
-            f"table's last one, {last}"
+            "iceberg_sequence_number_lower",
+            snapshot=snapshot["snapshot-id"],
+            number=number,
+            last=last,
         )
     return number
 
@@ -85,18 +90,23 @@ def _checked_next_row_id(table: IcebergTable, snapshot: dict[str, Any]) -> int:
     first: int | None = snapshot.get("first-row-id")
     if first is None:
         raise Invalid(
-            f"snapshot {snapshot['snapshot-id']} has no first-row-id, which format version "
-            f"{ROW_IDS_SINCE} needs"
+            "iceberg_first_row_id_missing",
+            snapshot=snapshot["snapshot-id"],
+            format_version=ROW_IDS_SINCE,
         )
     if first < table.next_row_id:
         raise Stale(
-            f"snapshot {snapshot['snapshot-id']} has the first-row-id {first}, but the table's "
-            f"next-row-id is {table.next_row_id}: read the table again"
+            "iceberg_first_row_id_stale",
+            snapshot=snapshot["snapshot-id"],
+            first=first,
+            next_row_id=table.next_row_id,
         )
     # Not next-row-id plus added-rows: a gap before `first` would make ids be given out twice.
     following = first + int(snapshot["added-rows"])
     if following > INT64:
-        raise Invalid(f"snapshot {snapshot['snapshot-id']} has row ids up to {following}")
+        raise Invalid(
+            "iceberg_row_ids_exhausted", snapshot=snapshot["snapshot-id"], following=following
+        )
     return following
 
 
@@ -129,16 +139,16 @@ def read_ref(node: Node, name: str) -> dict[str, Any]:
     """Return what a branch or tag says of itself."""
     kind = node.member("type").string().lower()
     if kind not in {"branch", "tag"}:
-        node.member("type").fail(f"is {node.value['type']!r}; it must be 'branch' or 'tag'")
+        node.member("type").fail("iceberg_ref_type_unknown", value=node.value["type"])
     if kind == "tag" and name == MAIN:
-        node.member("type").fail("is 'tag', but main must be a branch")
+        node.member("type").fail("iceberg_main_not_a_branch")
     ref: dict[str, Any] = {"snapshot-id": node.member("snapshot-id").integer(), "type": kind}
     for limit in ("min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms"):
         value = node.optional(limit)
         if value is None:
             continue
         if kind == "tag" and limit != "max-ref-age-ms":
-            value.fail("is not for tags")
+            value.fail("iceberg_not_for_tags")
         small = limit == "min-snapshots-to-keep"
         ref[limit] = value.int32(low=1) if small else value.integer(low=1)
     return ref
@@ -151,7 +161,7 @@ def _set_ref(draft: Draft, arguments: tuple[str, dict[str, Any]]) -> None:
         return
     snapshot = table.snapshots.get(ref["snapshot-id"])
     if snapshot is None:
-        raise Invalid(f"{name} cannot name snapshot {ref['snapshot-id']}: the table has none such")
+        raise Invalid("iceberg_no_such_snapshot", name=name, snapshot=ref["snapshot-id"])
     draft.change(refs={**table.refs, name: ref})
     if name == MAIN:
         snapshot_id = ref["snapshot-id"]

@@ -7,6 +7,7 @@ import re
 from commitlog.core.iceberg.reading import INT32, Node
 from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.schemas import Field, Fields
+from commitlog.model.reasons import Phrase
 
 VOID = "void"
 _WIDTH = re.compile(r"(bucket|truncate)\[(\d{1,10})\]", re.IGNORECASE)
@@ -27,20 +28,20 @@ def read_transform(node: Node) -> str:
     text = node.string()
     if width := _WIDTH.fullmatch(text):
         if not 0 < int(width[2]) <= INT32:
-            node.fail(f"is {text!r}; the width must be between 1 and {INT32}")
+            node.fail("iceberg_width_invalid", value=text, width_max=INT32)
         return f"{width[1].lower()}[{int(width[2])}]"
     if text.lower() not in {"identity", "year", "month", "day", "hour", VOID}:
-        node.fail(f"is {text!r}, which is not a transform that this server knows")
+        node.fail("iceberg_transform_unknown", value=text)
     return text.lower()
 
 
-def check_source(what: str, source_id: int, transform: str, fields: Fields) -> Field | None:
+def check_source(what: Phrase, source_id: int, transform: str, fields: Fields) -> Field | None:
     """Refuse a transform of a column that isn't there or whose type it doesn't take."""
     field = fields.by_id.get(source_id)
     if transform == VOID:
         return field
     if field is None:
-        raise Invalid(f"{what} needs column {source_id}, which the current schema doesn't have")
+        raise Invalid("iceberg_source_column_unknown", what=what, source_id=source_id)
     base, base_type = transform.split("[")[0], re.split(r"[(\[]", field.type)[0]
     if base == "identity":
         taken = base_type not in _NOT_IDENTITY
@@ -49,5 +50,11 @@ def check_source(what: str, source_id: int, transform: str, fields: Fields) -> F
         taken = taken or (base in {"bucket", "truncate"} and base_type == "decimal")
         taken = taken or (base == "bucket" and base_type == "fixed")
     if not taken:
-        raise Invalid(f"{what} cannot apply {transform} to {field.name} of type {field.type}")
+        raise Invalid(
+            "iceberg_transform_type",
+            what=what,
+            transform=transform,
+            name=field.name,
+            type=field.type,
+        )
     return field

@@ -44,8 +44,7 @@ def read_update(node: Node, *, is_logged: bool = False) -> Update:
     action = ACTIONS.get(name)
     if action is None:
         node.member("action").fail(
-            f"is {node.value['action']!r}, which this server cannot apply; it knows "
-            f"{', '.join(sorted({*ACTIONS, *ALIASES}))}"
+            "iceberg_action_unknown", value=node.value["action"], known=sorted({*ACTIONS, *ALIASES})
         )
     return Update(name, action.read(node))
 
@@ -68,6 +67,6 @@ def apply_updates(
     draft: Draft = start(base, time_ms=time_ms, uuid=uuid, format_version=format_version)
     for update in updates:
         if update.action == REGISTER:
-            raise Invalid(f"{REGISTER} must be the only update")
+            raise Invalid("iceberg_register_not_alone", action=REGISTER)
         ACTIONS[update.action].apply(draft, update.arguments)
     return finish(draft, base, transaction_id=transaction_id)
