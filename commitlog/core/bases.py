@@ -34,18 +34,17 @@ def check_bases(
         try:
             place = normalize_location(path)
         except Refused as error:
-            raise rejected(
-                Code.LOCATION_NOT_ALLOWED, f"base path of {name}: {error.message}"
-            ) from error
+            code = Code.LOCATION_NOT_ALLOWED
+            raise rejected(code, "base_path_invalid", table=name, problem=error.phrase) from error
         if not (_is_inside(place, location) or draft.table_at(place)):
             wanted.append(PlaceWanted(location, place))
     for place_wanted, found in zip(wanted, draft.want_all(wanted), strict=True):
         if found.observation.size < 0:
             raise rejected(
                 Code.LOCATION_NOT_ALLOWED,
-                f"base path {place_wanted.path} of {name} is neither a "
-                "table of this log nor a place that its leader allows; name one below the tables "
-                "root, or have the operator add it to allowed_locations",
+                "base_path_not_allowed",
+                path=place_wanted.path,
+                table=name,
             )
 
 

@@ -8,10 +8,8 @@ can read it; its name follows from the transaction.
 
 from __future__ import annotations
 
-from typing import Any
-
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commitlog.core.decisions import (
     Change,

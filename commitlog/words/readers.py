@@ -30,6 +30,11 @@ WORDS: dict[str, str] = {
         "its outcome would have {size} bytes, and a record has at most {size_max}; split the "
         "transaction, or use shorter names"
     ),
+    "base_path_invalid": "base path of {table}: {problem}",
+    "base_path_not_allowed": (
+        "base path {path} of {table} is neither a table of this log nor a place that its leader "
+        "allows; name one below the tables root, or have the operator add it to allowed_locations"
+    ),
     "body_too_large": "body is larger than {bytes_max} bytes",
     "header_not_a_uuid": "header {header} is {value!r}, which is not a UUID",
 }
