@@ -10,7 +10,7 @@ import lance
 import pytest
 
 from commitlog.core.machine import Machine
-from commitlog.model.records import Status, TableVersionIs
+from commitlog.model.records import Code, Status, TableVersionIs
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import Audited, audit_partition
 from tests.service import SCHEMA, Service, rows, service
@@ -74,16 +74,16 @@ def test_a_decision_that_would_be_another_is_named(
         decision = honest(self, submitted, observed)
         outcome = getattr(decision, "outcome", None)
         if outcome is not None and outcome.status is Status.RETRYABLE:
-            return replace(decision, outcome=replace(outcome, message="no matter"))
+            return replace(decision, outcome=replace(outcome, code=Code.NOT_LATEST))
         return decision
 
     monkeypatch.setattr(Machine, "decide", lenient)
     found = audit(world)
     assert not found.is_whole
     assert {d.problem.partition(":")[0] for d in found.differences} == {
-        "decided again it differs in message"
+        "decided again it differs in code"
     }
-    assert "no matter" in found.differences[0].problem
+    assert "NOT_LATEST" in found.differences[0].problem
 
 
 def test_an_outcome_whose_files_are_gone_is_taken_as_recorded(world: Service) -> None:
