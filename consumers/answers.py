@@ -2,7 +2,7 @@
 
 An asyncio server on a thread of its own. The committer hands it events after Kafka acknowledged
 them, and again when their files can be read; a watch is answered from what is remembered, or when
-its transaction is decided. Ids that were decided long ago are looked up by `Requests.find`.
+its transaction is decided. Ids that were decided long ago are looked up in the log.
 
 It listens on loopback unless told otherwise; elsewhere a token and TLS are demanded.
 """
@@ -16,7 +16,7 @@ import logging
 import ssl
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,8 +36,9 @@ WRITE_BUFFER_MAX = 64 * 1024 * 1024
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
-Finder = Callable[[str, int], Awaitable[tuple[Outcome, int, bytes] | None] | None]
-"""Looks up an id's outcome; None at once if it wasn't decided at or before the given sequence."""
+Finder = Callable[[str, int], None]
+"""Has an id's outcome looked up, if it was decided at or before the given sequence, and `found`
+called with it, again once its files are there."""
 
 
 @dataclass(eq=False, slots=True)
@@ -138,6 +139,11 @@ class Answers:
         """Tell of events whose files can be read."""
         self._loop.call_soon_threadsafe(self._tell_readable, events)
 
+    def found(self, outcome: Outcome, offset: int, record: bytes, *, readable: bool) -> None:
+        """Tell of an outcome of before this term, or of long ago, that somebody asked for."""
+        answer = Answer(outcome, offset, record, readable)
+        self._loop.call_soon_threadsafe(self._tell_found, answer)
+
     def pace(
         self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
     ) -> None:
@@ -182,18 +188,18 @@ class Answers:
             self._untold.clear()
             self._committed_wanted = 0
 
-    def _tell_committed(self) -> None:
+    def _tell_committed(self, but: Container[int] = ()) -> None:
         events = []
         with contextlib.suppress(IndexError):
             while True:
                 events.append(self._untold.popleft())
-        # A commit that has its files by now is told of as readable.
-        self._tell([e for e in events if not (e.readable and e.awaits_files)], False)
+        self._tell([event for event in events if event.outcome.sequence not in but], False)
 
     def _tell_readable(self, events: list[Event]) -> None:
-        self._tell_committed()
-        # What has no files to wait for was told of before.
-        self._tell([e for e in events if e.awaits_files], True)
+        # What has no files to wait for is told of as committed.
+        filed = [event for event in events if event.awaits_files]
+        self._tell_committed({event.outcome.sequence for event in filed})
+        self._tell(filed, True)
 
     def _tell(self, events: list[Event], readable: bool) -> None:
         pieces: dict[_Connection, list[bytes]] = {}
@@ -329,23 +335,17 @@ class Answers:
         connection.watches.add(watch.transaction_id)
         self._watchers.setdefault(watch.transaction_id, []).append((connection, watch))
         if not answers:
-            found = self._finder(watch.transaction_id, self._remembered.none_through)
-            if found is not None:
-                self._spawn(self._find(watch, found))
+            self._finder(watch.transaction_id, self._remembered.none_through)
 
-    async def _find(
-        self, watch: Watch, finding: Awaitable[tuple[Outcome, int, bytes] | None]
-    ) -> None:
-        """Answer a watch of a transaction that was decided before this term or long ago.
+    def _tell_found(self, answer: Answer) -> None:
+        """Answer the watches of a transaction that was decided before this term or long ago.
 
         What this term decides is told without a search, also if it is on its way to Kafka now.
         """
-        found = await finding
-        if found is None or self._remembered.of(watch.transaction_id):
+        transaction_id = answer.outcome.transaction_id
+        if self._remembered.of(transaction_id):
             return
-        outcome, offset, record = found
-        answer = Answer(outcome, offset, record, readable=True)
-        waiting = self._watchers.get(watch.transaction_id, [])
+        waiting = self._watchers.get(transaction_id, [])
         for connection in self._satisfied(answer, waiting):
             self._write(connection, answer.frame())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commitlog.core.decisions import Change
+from commitlog.core.decisions import BuildWanted, Change, Found
 from commitlog.model.records import Outcome, Status, Submitted
 
 
@@ -21,11 +21,86 @@ class Event:
     """In the outcomes topic; -1 until it is acknowledged."""
     unwritten: int = 0
     """How many of its changes have no file yet (the materializer's count)."""
-    readable: bool = False
-    """Whether its versions can be opened by path."""
 
     @property
     def awaits_files(self) -> bool:
-        """Whether it made versions whose files come after the outcome, as Iceberg's don't."""
-        committed = self.outcome.status is Status.COMMITTED
-        return committed and any(change.iceberg is None for change in self.changes)
+        """Whether it names versions whose files come after the outcome, as Iceberg's don't.
+
+        An answer to a duplicate names the versions of the first commit.
+        """
+        if self.outcome.status is not Status.COMMITTED:
+            return False
+        if self.outcome.answers is not None:
+            return bool(versions_of(self.outcome))
+        return any(change.iceberg is None for change in self.changes)
+
+
+Version = tuple[str, int]
+"""An incarnation and a version of it."""
+
+
+def versions_of(outcome: Outcome) -> tuple[Version, ...]:
+    """Return the versions that an outcome names and that have files of their own."""
+    if outcome.status is not Status.COMMITTED:
+        return ()
+    return tuple(
+        (result.incarnation, result.version)
+        for result in outcome.results
+        # An Iceberg table's metadata file was written before the outcome.
+        if result.incarnation and result.version and not result.metadata_location
+    )
+
+
+@dataclass(slots=True)
+class Filed:
+    """What the materializer has done since it reported last."""
+
+    events: list[Event]
+    """Whose files are all there now."""
+    versions: list[Version]
+    """The newest version of each table that got one."""
+    written_sequence: int
+    """Up to this outcome, everything has its files."""
+    failing: tuple[str, ...] = ()
+    """Tables whose files cannot be written at present."""
+
+
+@dataclass(slots=True)
+class Read:
+    """Records of the transactions topic, in order."""
+
+    records: list[Submitted]
+
+
+@dataclass(slots=True)
+class Delivered:
+    """Kafka acknowledged an outcome, or failed to."""
+
+    sequence: int
+    offset: int
+    error: Exception | None
+
+
+@dataclass(slots=True)
+class EndSeen:
+    """The outcomes topic was seen to end here."""
+
+    offset: int
+
+
+@dataclass(slots=True)
+class Built:
+    """A worker is done with a manifest."""
+
+    offset: int
+    """Of the transaction that wants it."""
+    wanted: BuildWanted
+    found: Found | None
+    error: BaseException | None
+
+
+@dataclass(slots=True)
+class Ended:
+    """A thread ended that the term cannot do without, or somebody ends the term."""
+
+    error: BaseException

@@ -1,7 +1,7 @@
 """What a leader watches beside its work, on threads of its own: nothing here costs a commit.
 
-Every second: does the deciding thread still come by, for how long has the oldest undecided
-transaction been waiting, and is some writer to pause? Every minute: did somebody write versions
+Every second: for how long has the oldest undecided transaction been waiting, and is some writer to
+pause? Every minute: did somebody write versions
 around the log? Every hour: are the topics still set so that they keep what they get? If they are
 not, the term ends, and no other begins here before they are.
 """
@@ -15,15 +15,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from commitlog.errors import CommitLogError, TopicSettings, Unavailable
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.bypass import Bypass, BypassScan, quarantine_foreign
 from consumers.catalogue import Head
-from consumers.events import Event
-from consumers.leader import Leader
+from consumers.events import Ended, Event
 from consumers.old_versions import OldVersions
 from consumers.quotas import Pause, Quotas
 from consumers.session import Listener, Session
@@ -45,6 +44,9 @@ PAUSE_SECONDS = 1.5
 NEWEST_RECORDS = 100
 INCIDENTS_MAX = 20
 END_SECONDS = 2.0
+LOOK_SECONDS = 30.0
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -61,17 +63,11 @@ class Incident:
 
 @dataclass(slots=True)
 class Pulse:
-    """How the deciding thread does, as of the last second."""
+    """What the loop hasn't decided, as of the last second."""
 
-    heard_at: float = 0.0
-    """When it last came by between two decisions."""
     oldest_offset: int = -1
     oldest_since: float = 0.0
     """Since when that offset has been the oldest undecided one."""
-
-    def silence_seconds(self, now: float) -> float:
-        """For how long the deciding thread hasn't come by."""
-        return max(0.0, now - self.heard_at - PULSE_SECONDS) if self.heard_at else 0.0
 
     def lag_seconds(self, now: float) -> float:
         """For how long the oldest undecided transaction has been the oldest one here."""
@@ -151,16 +147,16 @@ class Guards:
         return True
 
     @contextmanager
-    def during(self, leader: Leader, session: Session) -> Iterator[None]:
+    def during(self, session: Session) -> Iterator[None]:
         """Watch while the body leads."""
         stop = threading.Event()
-        self._pulse = Pulse(heard_at=self._clock())
+        self._pulse = Pulse()
         if self._quotas is not None:
             self._quotas.begin()
             session.on_committed = _counted(self._quotas, session.on_committed)
         works = (self._watch_pulse, self._look_around)
         threads = [
-            threading.Thread(target=work, args=(leader, session, stop), name="guards", daemon=True)
+            threading.Thread(target=_ending, args=(work, session, stop), name="guards", daemon=True)
             for work in works
         ]
         for thread in threads:
@@ -174,11 +170,11 @@ class Guards:
                 thread.join(END_SECONDS)
 
     def status(self) -> dict[str, Any]:
-        """Return the numbers, for metrics and readiness."""
+        """Return the numbers, for metrics and readiness; on the loop."""
         now, pulse = self._clock(), self._pulse
         return {
             "decision_lag_seconds": round(pulse.lag_seconds(now), 3),
-            "deciding_silence_seconds": round(pulse.silence_seconds(now), 3),
+            "deciding_silence_seconds": 0.0,
             "settings_problem": self.settings_problem,
             "bypasses_found": self.bypasses_found,
             "paused_principals": {name: round(p.seconds, 3) for name, p in self._pauses.items()},
@@ -187,21 +183,19 @@ class Guards:
 
     def quarantine(self, session: Session, table: tuple[str, ...]) -> list[str]:
         """Move foreign versions of one table away, because a client met one."""
-        head = session.catalogue.head(table)
+        head = _look(session, lambda: session.catalogue.head(table))
         return quarantine_foreign(
             head.location,
             lambda: self._head_while_leading(session, head),
             self._old_versions.materialize,
         )
 
-    def pulse(self, leader: Leader) -> None:
-        """Leave a note for the deciding thread, and look at what it hasn't decided."""
-        pulse, now = self._pulse, self._clock()
-
-        def come_by() -> None:
-            pulse.heard_at = self._clock()
-
-        leader.call(come_by)
+    def pulse(self, session: Session) -> None:
+        """Come by on the loop: note what it hasn't decided, and pace its writers."""
+        pulse, leader = self._pulse, session.leader
+        if leader is None:
+            return
+        now = self._clock()
         if self._quotas is not None:
             self._pauses = self._quotas.pauses()
         if self._pace is not None:
@@ -216,10 +210,10 @@ class Guards:
         """Look for versions that were written around the log."""
 
         def status_of(transaction_id: str) -> str | None:
-            found = session.follower.machine.outcome_of(transaction_id)
+            found = _look(session, lambda: session.follower.machine.outcome_of(transaction_id))
             return None if found is None else str(found.status)
 
-        heads = list(session.catalogue.heads())
+        heads = _look(session, session.catalogue.heads)
         start = self._scan_from % max(len(heads), 1)
         self._scan_from = start + TABLES_PER_SCAN
         scan = BypassScan(
@@ -237,16 +231,16 @@ class Guards:
             self._note("bypass", text)
         return found
 
-    def _watch_pulse(self, leader: Leader, session: Session, stop: threading.Event) -> None:
+    def _watch_pulse(self, session: Session, stop: threading.Event) -> None:
         while not stop.wait(PULSE_SECONDS):
-            self.pulse(leader)
+            session.mailbox.call(lambda: self.pulse(session))
 
-    def _look_around(self, leader: Leader, session: Session, stop: threading.Event) -> None:
+    def _look_around(self, session: Session, stop: threading.Event) -> None:
         scan_at = self._clock() + SCAN_SECONDS
         while not stop.wait(PULSE_SECONDS):
             now = self._clock()
             if now >= self._settings_due and not self.check_settings():
-                leader.call(self._refuse)
+                session.mailbox.post(Ended(TopicSettings(self.settings_problem)))
                 return
             if now >= scan_at:
                 try:
@@ -255,17 +249,14 @@ class Guards:
                     logger.exception("looking for foreign versions failed; it is tried again")
                 scan_at = self._clock() + SCAN_SECONDS
 
-    def _refuse(self) -> None:
-        raise TopicSettings(self.settings_problem)
-
     def _head_while_leading(self, session: Session, head: Head) -> Head:
         """Return a table's head now; raise Unavailable unless nobody else leads by now."""
-        epoch = session.follower.replica.chain.epoch
+        epoch = _look(session, lambda: session.follower.replica.chain.epoch)
         # Not the last one alone: that may be what a deposed leader sent late.
         for answered in self._log.last_outcome_records(self._partition, NEWEST_RECORDS):
             if getattr(answered.record, "epoch", 0) > epoch:
                 raise Unavailable("another committer leads; ask it")
-        now = session.catalogue.head(head.table)
+        now = _look(session, lambda: session.catalogue.head(head.table))
         if now.incarnation != head.incarnation:
             raise Unavailable(f"{format_table_id(head.table)} was made again meanwhile")
         return now
@@ -273,6 +264,21 @@ class Guards:
     def _note(self, kind: str, message: str) -> None:
         logger.error("%s: %s", kind, message)
         self.incidents.append(Incident(time.time_ns() // 1_000_000, kind, message))
+
+
+def _look(session: Session, work: Callable[[], T]) -> T:
+    """Have the loop look something up."""
+    return session.mailbox.call(work).result(LOOK_SECONDS)
+
+
+def _ending(
+    work: Callable[[Session, threading.Event], None], session: Session, stop: threading.Event
+) -> None:
+    """Run a thread's work; the term doesn't go on without it."""
+    try:
+        work(session, stop)
+    except BaseException as error:
+        session.mailbox.post(Ended(error))
 
 
 def _counted(quotas: Quotas, told: Listener) -> Listener:

@@ -15,71 +15,43 @@ whoever leads next, from the log.
 
 A transaction that waits for pylance, or for a store that fails, holds up its own tables and ids;
 all others pass.
+
+Everything here happens on the loop's thread, by events: records that were read, acknowledgements,
+builds that are done. Nothing waits.
 """
 
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from commitlog.codecs.avro import seal_outcome
-from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
+from commitlog.core.decisions import BuildWanted, ChangeKind, Decision, Found, Need, Wanted
 from commitlog.core.replica import Replica
 from commitlog.errors import CommitLogError, Fenced
 from commitlog.model.records import ProtocolVersion, Submitted
 from commitlog.ports import OutcomesWriter
 from commitlog.protocol import session_in_key
-from consumers.events import Event
+from consumers.events import Built, Delivered, Ended, EndSeen, Event, Read
 from consumers.follower import Follower
+from consumers.mailbox import Mailbox, Reply
+from consumers.parked import Observer, Parked
+from consumers.readable import Readable
 
 IN_FLIGHT_MAX = 5_000
 """Outcomes that Kafka hasn't acknowledged; more are not decided before some are."""
 RECORDS_PER_POLL = 500
-IDLE_POLL_SECONDS = 0.1
-BUSY_POLL_SECONDS = 0.005
-IDLE_CHECK_SECONDS = 1.0
 RETRY_SECONDS_MAX = 5.0
+BUILD_WAIT_SECONDS = 60.0
+"""How long a build waits for the file of the version that it builds on, before it is asked anew."""
+_ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
+PAUSE_SECONDS_MAX = 1.0
+"""How long a pause waits for what is in flight and for files; the next one may find more luck."""
 
 logger = logging.getLogger(__name__)
-
-
-class Observer(Protocol):
-    """Looks at what a decision needs outside the log."""
-
-    def observe(self, wanted: Wanted) -> Found:
-        """Fetch bytes or existence; raise OSError when the store fails."""
-
-    def build(self, wanted: BuildWanted) -> Future[Found]:
-        """Let pylance build a manifest in a side worker."""
-
-    def write(self, decision: Decision) -> None:
-        """Put the decision's files; raise OSError when the store fails."""
-
-
-@dataclass(slots=True)
-class _Parked:
-    """A transaction that cannot be decided yet."""
-
-    submitted: Submitted
-    keys: frozenset[object]
-    observed: dict[Wanted, Found] = field(default_factory=dict)
-    failures: int = 0
-    retry_at: float = 0.0
-    builds: dict[BuildWanted, Future[Found]] = field(default_factory=dict)
-    active: bool = False
-    """Whether it waits for a build or a retry itself, not only for another transaction."""
-
-    def is_due(self, now: float) -> bool:
-        if self.builds:
-            return all(build.done() for build in self.builds.values())
-        return now >= self.retry_at
 
 
 class Leader:
@@ -93,31 +65,45 @@ class Leader:
         *,
         epoch: int,
         node: str,
+        mailbox: Mailbox,
+        readable: Readable,
         on_acknowledged: Callable[[list[Event]], None],
+        on_pause: Callable[[], bool],
+        may_pause: Callable[[], bool],
+        pause_seconds: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Lead from where `follower` stands; it must have read its own LeaderStarted just now."""
+        """Lead from where `follower` stands; it must have read its own LeaderStarted just now.
+
+        Every `pause_seconds` the outcomes in flight are awaited and `on_pause` is called, with
+        everything acknowledged (a checkpoint), if that `may_pause`; it returns whether it did
+        anything.
+        """
         self._follower = follower
         follower.pause_outcomes()
         self._machine = follower.machine
         self._replica: Replica = follower.replica
-        self._writer = writer
+        self.writer = writer
+        """Whoever polls it has the acknowledgements posted."""
         self._observer = observer
         self._epoch = epoch
         self._node = node
+        self._mailbox = mailbox
+        self._readable = readable
         self._on_acknowledged = on_acknowledged
+        self._on_pause, self._may_pause = on_pause, may_pause
+        self._pause_seconds = pause_seconds
         self._clock = clock
-        self._backlog: list[Submitted] = list(self._replica.undecided.values())
-        self._check_at = clock()
+        self._backlog = deque(self._replica.undecided.values())
         self._next_offset = self._replica.outcomes_position
         self._in_flight: deque[Event] = deque()
         self._acknowledged: list[Event] = []
-        self._room = threading.Condition()
         self._failure: Exception | None = None
-        self._ended = threading.Event()
-        self._parked: list[_Parked] = []
+        self._parked: list[Parked] = []
         self._held: Counter[object] = Counter()
-        self._control: deque[Callable[[], None]] = deque()
+        self._pause_at = clock() + pause_seconds
+        self._paused_since: float | None = None
+        self._is_ending = False
 
     @property
     def node(self) -> str:
@@ -129,34 +115,28 @@ class Leader:
         """How many transactions were read and not decided."""
         return len(self._replica.undecided)
 
+    @property
+    def in_flight_count(self) -> int:
+        """How many outcomes Kafka hasn't acknowledged."""
+        return len(self._in_flight)
+
     def waiting(self) -> Counter[str]:
-        """Return how many transactions of each session have no outcome in Kafka; any thread."""
-        while True:
-            try:
-                waiting = list(self._replica.undecided.values())
-                waiting += [event.submitted for event in self._in_flight]
-            except RuntimeError:  # decided or acknowledged while one looked
-                continue
-            return Counter(session_in_key(submitted.key) for submitted in waiting)
+        """Return how many transactions of each session have no outcome in Kafka."""
+        waiting = list(self._replica.undecided.values())
+        waiting += [event.submitted for event in self._in_flight]
+        return Counter(session_in_key(submitted.key) for submitted in waiting)
 
     @property
     def oldest_undecided(self) -> int:
-        """The offset of the transaction that has waited longest, -1 if none waits; any thread."""
-        while True:
-            try:
-                return next(iter(self._replica.undecided), -1)
-            except RuntimeError:  # decided while one looked
-                continue
+        """The offset of the transaction that has waited longest, -1 if none waits."""
+        return next(iter(self._replica.undecided), -1)
 
     def has_newest_rules(self, end: int) -> bool:
-        """Return True if no record before offset `end` can change the rules; any thread."""
-        while self._replica.transactions_position >= end:
-            try:
-                waiting = list(self._replica.undecided.values())
-            except RuntimeError:  # decided while one looked
-                continue
-            return not any(isinstance(one.record, ProtocolVersion) for one in waiting)
-        return False
+        """Return True if no record before offset `end` can change the rules."""
+        waiting = self._replica.undecided.values()
+        return self._replica.transactions_position >= end and not any(
+            isinstance(one.record, ProtocolVersion) for one in waiting
+        )
 
     @property
     def failure(self) -> Exception | None:
@@ -168,93 +148,91 @@ class Leader:
         """Whether everything that was decided is acknowledged and passed on."""
         return not self._in_flight and not self._acknowledged
 
-    def call(self, work: Callable[[], None]) -> None:
-        """Run `work` between two decisions, on the deciding thread."""
-        self._control.append(work)
+    @property
+    def wants_more(self) -> bool:
+        """Whether it can decide more than was read."""
+        return self._paused_since is None and len(self._backlog) < RECORDS_PER_POLL
 
-    def run(
-        self, stop: threading.Event, on_pause: Callable[[], bool], pause_seconds: float
-    ) -> Exception | None:
-        """Lead until `stop` or the term's end; return what ended it.
+    @property
+    def due_at(self) -> float:
+        """When something is to be done though nothing happens."""
+        due = [item.retry_at for item in self._parked if item.active and item.is_due(item.retry_at)]
+        due += [item.build_by for item in self._parked if item.unbuilt]
+        return min([*due, self._pause_at])
 
-        Every `pause_seconds` the outcomes in flight are awaited and `on_pause` is called on the
-        deciding thread, with everything acknowledged (a checkpoint); it returns whether it did
-        anything.
-        """
-        acknowledging = threading.Thread(target=self._acknowledge, name="acknowledge", daemon=True)
-        acknowledging.start()
-        pause_at = self._clock() + pause_seconds
-        try:
-            while self._failure is None and not stop.is_set():
-                busy = bool(self._parked or self._control)
-                self.step_decide(BUSY_POLL_SECONDS if busy else IDLE_POLL_SECONDS)
-                if self._clock() >= pause_at and self._await_acknowledged():
-                    on_pause()
-                    pause_at = self._clock() + pause_seconds
-        except Exception as error:
-            self._end(error)
-        finally:
-            if self._failure is None:
-                self._await_acknowledged()
-            self._ended.set()
-            acknowledging.join(10)
-            self.close()
-        return self._failure
+    def finish(self) -> None:
+        """Decide nothing more; what is in flight lands."""
+        self._is_ending = True
+        self._paused_since = self._clock()
 
     def close(self) -> None:
         """Give up what is in flight."""
-        self._writer.close()
+        self.writer.close()
 
-    def step_decide(self, timeout_seconds: float) -> None:
-        """Decide what there is, waiting for something at most so long; a failure ends the term."""
+    def hear(self, event: object) -> None:
+        """Take an event; what follows from it is done by `step`."""
+        if isinstance(event, Read):
+            for submitted in event.records:
+                self._replica.receive_submitted(submitted)
+            # Read again after a restart, some are decided already.
+            undecided = self._replica.undecided
+            self._backlog.extend(one for one in event.records if one.offset in undecided)
+        elif isinstance(event, Delivered):
+            self._delivered(event.sequence, event.offset, event.error)
+        elif isinstance(event, Built):
+            self._built(event)
+        elif isinstance(event, EndSeen):
+            self._check_alone(event.offset)
+        elif isinstance(event, Ended):
+            self._end(event.error)
+
+    def step(self) -> None:
+        """Decide what there is, and pass on what is acknowledged; a failure ends the term."""
         try:
-            records, self._backlog = self._backlog, []
-            if not records:
-                records = self._follower.transactions.poll(
-                    records_max=RECORDS_PER_POLL, timeout_seconds=timeout_seconds
-                )
-                for submitted in records:
-                    self._replica.receive_submitted(submitted)
-                # Read again after a restart, some are decided already.
-                undecided = self._replica.undecided
-                records = [one for one in records if one.offset in undecided]
-            self._decide_all(records)
-            self._resume_parked()
-            while self._control:
-                self._control.popleft()()
-            if not records and self._clock() >= self._check_at:
-                self._check_at = self._clock() + IDLE_CHECK_SECONDS
-                self._check_alone()
+            self._pass_on()
+            if self._failure is None and self._paused_since is None:
+                self._decide_backlog()
+                self._resume_parked()
+            if self._failure is None:
+                self._pause_when_due()
         except Exception as error:
             self._end(error)
 
-    def step_acknowledge(self, timeout_seconds: float) -> None:
-        """Run delivery callbacks and pass on what is acknowledged, as one group."""
-        self._writer.poll(timeout_seconds)
-        if not self._acknowledged:
-            return
-        with self._room:
+    def _pass_on(self) -> None:
+        """Pass on what is acknowledged, as one group."""
+        if self._acknowledged:
             group, self._acknowledged = self._acknowledged, []
             self._replica.outcomes_position = self._next_offset
-            self._room.notify_all()
-        try:
             self._on_acknowledged(group)
-        except Exception as error:
-            self._end(error)
 
-    def _decide_all(self, records: Iterable[Submitted]) -> None:
-        for submitted in records:
-            if self._failure is not None:
+    def _pause_when_due(self) -> None:
+        now = self._clock()
+        if self._is_ending or now < self._pause_at:
+            return
+        if self._paused_since is None:
+            if not self._may_pause():
+                # To wait in vain would cost everybody.
+                self._pause_at = now + PAUSE_SECONDS_MAX
                 return
-            self._take(_Parked(submitted, self._machine.held_by(submitted)))
+            self._paused_since = now
+        is_over = self.is_idle and self._on_pause()
+        if is_over or now > self._paused_since + PAUSE_SECONDS_MAX:
+            self._paused_since = None
+            self._pause_at = now + self._pause_seconds
 
-    def _take(self, item: _Parked) -> None:
+    def _decide_backlog(self) -> None:
+        backlog = self._backlog
+        while backlog and self._failure is None and len(self._in_flight) < IN_FLIGHT_MAX:
+            submitted = backlog.popleft()
+            self._take(Parked(submitted, self._machine.held_by(submitted)))
+
+    def _take(self, item: Parked) -> None:
         if self._held and any(self._held[key] for key in item.keys):
             self._park(item, active=False)
         else:
             self._attempt(item)
 
-    def _attempt(self, item: _Parked) -> None:
+    def _attempt(self, item: Parked) -> None:
         """Decide a transaction, or park it with what it waits for."""
         submitted, observed = item.submitted, item.observed
         try:
@@ -262,9 +240,10 @@ class Leader:
             decision = self._machine.decide(submitted, observed)
             while isinstance(decision, Need):
                 self._observe(decision.wanted, observed)
-                builds = [w for w in decision.wanted if isinstance(w, BuildWanted)]
-                if builds:
-                    item.builds = {wanted: self._observer.build(wanted) for wanted in builds}
+                item.unbuilt = [w for w in decision.wanted if isinstance(w, BuildWanted)]
+                if item.unbuilt:
+                    item.build_by = self._clock() + BUILD_WAIT_SECONDS
+                    self._begin_builds(item)
                     self._park(item, active=True)
                     return
                 decision = self._machine.decide(submitted, observed)
@@ -274,17 +253,43 @@ class Leader:
             return
         self._append(submitted, decision)
 
+    def _begin_builds(self, item: Parked) -> None:
+        """Have built what stands on versions that have their files."""
+        newest = self._readable.newest
+        ready = [w for w in item.unbuilt if newest(w.incarnation) >= w.version - 1]
+        item.unbuilt = [wanted for wanted in item.unbuilt if wanted not in ready]
+        for wanted in ready:
+            item.builds.add(wanted)
+            built = partial(Built, item.submitted.offset, wanted)
+            self._observer.build(wanted, Reply(partial(self._post, built)))
+
+    def _post(
+        self, built: Callable[..., Built], found: Found | None, error: BaseException | None
+    ) -> None:
+        self._mailbox.post(built(found, error))
+
+    def _built(self, event: Built) -> None:
+        for item in self._parked:
+            if item.submitted.offset == event.offset and event.wanted in item.builds:
+                item.builds.discard(event.wanted)
+                if event.found is not None:
+                    item.observed[event.wanted] = event.found
+                elif isinstance(event.error, OSError):
+                    item.error = event.error
+                else:
+                    self._end(event.error or CommitLogError("a build ended without a result"))
+
     def _observe(self, wanted: Iterable[Wanted], observed: dict[Wanted, Found]) -> None:
         for one in wanted:
             if one not in observed and not isinstance(one, BuildWanted):
                 observed[one] = self._observer.observe(one)
 
-    def _defer(self, item: _Parked, error: OSError) -> None:
+    def _defer(self, item: Parked, error: Exception) -> None:
         """The store fails: try this one again later; its tables wait, others don't."""
         seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(item.failures, 10))
         item.failures += 1
         item.retry_at = self._clock() + seconds
-        item.observed = {}
+        item.observed, item.error = {}, None
         logger.warning(
             "transaction %s waits for its store (%s); trying again in %.2f s",
             item.submitted.record.transaction_id,
@@ -293,13 +298,17 @@ class Leader:
         )
         self._park(item, active=True)
 
-    def _park(self, item: _Parked, *, active: bool) -> None:
+    def _park(self, item: Parked, *, active: bool) -> None:
         item.active = active
         self._held.update(item.keys)
         self._parked.append(item)
 
     def _resume_parked(self) -> None:
         now = self._clock()
+        for item in self._parked:
+            if item.unbuilt:
+                self._begin_builds(item)
+                self._check_patience(item, now)
         if not any(item.active and item.is_due(now) for item in self._parked):
             return
         parked, self._parked = self._parked, []
@@ -308,14 +317,16 @@ class Leader:
             blocked = any(self._held[key] for key in item.keys)
             if blocked or (item.active and not item.is_due(now)):
                 self._park(item, active=item.active)
-                continue
-            builds, item.builds = item.builds, {}
-            try:
-                item.observed.update({wanted: build.result() for wanted, build in builds.items()})
-            except OSError as error:
-                self._defer(item, error)
+            elif item.error is not None:
+                self._defer(item, item.error)
             else:
                 self._attempt(item)
+
+    def _check_patience(self, item: Parked, now: float) -> None:
+        if item.unbuilt and now >= item.build_by:
+            head = item.unbuilt[0].version - 1
+            item.unbuilt = []
+            item.error = OSError(f"version {head} has no file yet, so nothing can build on it")
 
     def _append(self, submitted: Submitted, decision: Decision) -> None:
         chain = self._replica.chain
@@ -323,20 +334,23 @@ class Leader:
             decision.outcome, previous_hash=chain.hash, epoch=self._epoch, node=self._node
         )
         changes = self._machine.apply(submitted, outcome, changes=decision.changes)
+        for change in changes:
+            if change.kind in _ENDS:
+                self._observer.forget(change.location)
         void = chain.admit(outcome)
         assert not void, void
         self._replica.decide(submitted)
-        if len(self._in_flight) >= IN_FLIGHT_MAX:
-            with self._room:
-                while len(self._in_flight) >= IN_FLIGHT_MAX and self._failure is None:
-                    self._room.wait(0.1)
         self._in_flight.append(Event(submitted, outcome, record, changes))
         if self._failure is None:
-            delivered = partial(self._delivered, outcome.sequence)
-            self._writer.append(f"{self._epoch}/{outcome.sequence}", record, delivered)
+            sequence, post = outcome.sequence, self._mailbox.post
+            self.writer.append(
+                f"{self._epoch}/{sequence}",
+                record,
+                lambda offset, error: post(Delivered(sequence, offset, error)),
+            )
 
     def _delivered(self, sequence: int, offset: int, error: Exception | None) -> None:
-        """Take one acknowledgement, on the acknowledging thread."""
+        """Take one acknowledgement."""
         if self._failure is not None:
             return
         first = self._in_flight[0].outcome.sequence if self._in_flight else 0
@@ -362,36 +376,19 @@ class Leader:
             self._acknowledged.append(event)
             self._in_flight.popleft()
 
-    def _acknowledge(self) -> None:
-        while not self._ended.is_set():
-            self.step_acknowledge(0.05)
-
-    def _await_acknowledged(self, timeout_seconds: float = 30.0) -> bool:
-        """Wait until nothing is in flight; return whether that came."""
-        deadline = time.monotonic() + timeout_seconds
-        with self._room:
-            while self._in_flight or self._acknowledged:
-                if self._failure is not None or time.monotonic() > deadline:
-                    return False
-                self._room.wait(0.01)
-        return self._failure is None
-
-    def _check_alone(self) -> None:
+    def _check_alone(self, end: int) -> None:
         """With nothing in flight, the topic must end where our last outcome stands."""
-        if self._in_flight:
-            return
-        end = self._follower.end_offset()
         if not self._in_flight and end > self._next_offset:
-            raise Fenced(
-                f"the outcomes topic ends at {end} and ours at {self._next_offset}: "
-                "another process writes"
+            self._end(
+                Fenced(
+                    f"the outcomes topic ends at {end} and ours at {self._next_offset}: "
+                    "another process writes"
+                )
             )
 
-    def _end(self, error: Exception) -> None:
+    def _end(self, error: BaseException) -> None:
         if self._failure is None:
-            self._failure = error
+            self._failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
             level = logging.WARNING if isinstance(error, CommitLogError) else logging.ERROR
             logger.log(level, "term %d ends: %s", self._epoch, error, exc_info=level > 30)
-            self._writer.purge()
-            with self._room:
-                self._room.notify_all()
+            self.writer.purge()

@@ -25,7 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import islice
 
@@ -40,9 +40,9 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest import ManifestState, apply_delta
-from commitlog.errors import CommitLogError, Unavailable
+from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
-from consumers.events import Event
+from consumers.events import Event, Filed
 from consumers.lance_branches import follow_branch
 from consumers.table_files import TableFiles, delete_versions, hint_at, naming_scheme
 from consumers.unusable import open_or_fail_later
@@ -67,18 +67,20 @@ class Materializer:
 
     def __init__(
         self,
-        on_readable: Callable[[list[Event]], None],
+        report: Callable[[Filed], None],
         *,
         open_store: Callable[[str], ObjectStore] = store_for,
         delay_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
+        on_end: Callable[[BaseException], None] = lambda error: None,
     ) -> None:
-        """Report readable events to `on_readable`, on the materializer's thread.
+        """Report what has its files, on the materializer's thread; `on_end` hears why it died.
 
         A `delay_seconds` makes it a helper of the leader's: it looks at an event only then, and
         finds most files written.
         """
-        self._on_readable = on_readable
+        self._report = report
+        self._on_end = on_end
         self._open_store = open_store
         self._delay_seconds = delay_seconds
         self._clock = clock
@@ -89,6 +91,9 @@ class Materializer:
         self._by_incarnation: dict[str, TableFiles] = {}
         self._dirty: dict[str, None] = {}
         self._failing: set[str] = set()
+        self._news: dict[str, int] = {}
+        """The newest versions that were written and not reported yet."""
+        self._reported_failing: tuple[str, ...] = ()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._side_by_side: ThreadPoolExecutor | None = None
@@ -110,7 +115,7 @@ class Materializer:
         """Take a table as a checkpoint has it, before `start`."""
         store = open_or_fail_later(self._open_store, location)
         files = TableFiles(table, incarnation, location, policy, store, state, "")
-        files.written_version = state.version
+        files.written_version = files.reported_version = state.version
         self._by_incarnation[incarnation] = files
 
     def start(self) -> None:
@@ -126,28 +131,10 @@ class Materializer:
         """Drop the delay, for what is queued as well: this process leads now."""
         self._delay_seconds = 0.0
 
-    def readable_version(self, incarnation: str) -> int:
-        """Return the newest version that has its file; 0 if none has."""
-        files = self._by_incarnation.get(incarnation)
-        return files.written_version if files else 0
-
-    def wait_for(self, incarnation: str, version: int) -> Future[int]:
-        """Return a future that is done when `version` or a later one of the table has its file."""
-        future: Future[int] = Future()
-        with self._lock:
-            files = self._by_incarnation.get(incarnation)
-            if files is not None and files.written_version >= version:
-                future.set_result(files.written_version)
-            elif files is None or files.dropped:
-                future.set_exception(Unavailable("the table isn't materialized here (yet)"))
-            else:
-                files.waiters.append((version, future))
-        return future
-
-    def failing(self) -> list[str]:
+    def failing(self) -> tuple[str, ...]:
         """Return the names of tables whose files cannot be written at present."""
         found = (self._by_incarnation.get(i) for i in sorted(self._failing))
-        return [format_table_id(files.table) for files in found if files is not None]
+        return tuple(format_table_id(files.table) for files in found if files is not None)
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Write what is queued, as far as it can be written, and end."""
@@ -170,9 +157,9 @@ class Materializer:
             while self.step(self._patience()):
                 pass
             self._await_writes()
-        except Exception:
+        except BaseException as error:
             logger.exception("the materializer stopped; its tables stay at what is written")
-            raise
+            self._on_end(error)
 
     def _patience(self) -> float:
         """Return for how long nothing needs to be done unless something comes, in seconds."""
@@ -220,8 +207,7 @@ class Materializer:
             )
             if change.kind is not ChangeKind.CREATED:
                 files.naming_scheme = ""
-            with self._lock:
-                self._by_incarnation[change.incarnation] = files
+            self._by_incarnation[change.incarnation] = files
         return files
 
     def _write_all(self) -> None:
@@ -235,21 +221,22 @@ class Materializer:
                 # The next one begins at once: nobody comes back to it at the end.
                 if files.failures or not files.pending:
                     continue
-            gathers = files.gather_until > now and not files.waiters
-            if (files.retry_at > now or gathers) and not self._stopped.is_set():
+            if max(files.retry_at, files.gather_until) > now and not self._stopped.is_set():
                 continue
             self._begin_write(files)
         # A table that cannot be written holds back its own answers only, and nobody's memory.
         waiting, readable = deque[Event](), list[Event]()
         for event in self._unwritten:
-            event.readable = event.unwritten == 0
-            (readable if event.readable else waiting).append(event)
+            (waiting if event.unwritten else readable).append(event)
         self._unwritten = waiting
         if readable:
             self._newest_written = max(self._newest_written, readable[-1].outcome.sequence)
             before = waiting[0].outcome.sequence - 1 if waiting else self._newest_written
             self.written_sequence = max(self.written_sequence, before)
-            self._on_readable(readable)
+        failing = self.failing() if self._failing or self._reported_failing else ()
+        if readable or self._news or failing != self._reported_failing:
+            news, self._news, self._reported_failing = list(self._news.items()), {}, failing
+            self._report(Filed(readable, news, self.written_sequence, failing))
 
     def _begin_write(self, files: TableFiles) -> None:
         if local_path(files.location) is not None:
@@ -270,10 +257,16 @@ class Materializer:
         except (OSError, CommitLogError) as error:
             self._failed(files, error)
             return
+        finally:
+            if files.written_version != files.reported_version:
+                files.reported_version = self._news[files.incarnation] = files.written_version
         files.failures = 0
         self._failing.discard(files.incarnation)
         if not files.pending:
             del self._dirty[files.incarnation]
+            if files.dropped:
+                # What comes under this name again is another table's, or registered anew.
+                del self._by_incarnation[files.incarnation]
 
     def _await_writes(self) -> None:
         """Write what object stores still lack, and tell of it, as far as there is time."""
@@ -342,7 +335,6 @@ class Materializer:
                 # What stays behind is in nobody's way.
                 with contextlib.suppress(OSError):
                     files.store.delete(change.staged_path)
-        self._wake(files)
 
     def _apply(self, files: TableFiles, change: Change) -> None:
         files.table, files.policy = change.table, change.policy
@@ -391,10 +383,3 @@ class Materializer:
             files.location,
             target,
         )
-
-    def _wake(self, files: TableFiles) -> None:
-        with self._lock:
-            due = [w for w in files.waiters if w[0] <= files.written_version or files.dropped]
-            files.waiters = [w for w in files.waiters if w not in due]
-        for _, future in due:
-            future.set_result(files.written_version)

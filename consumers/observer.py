@@ -2,7 +2,7 @@
 
 Deletion vectors are kept by path: their files never change, so a hot fragment's newest vector,
 which the last decision wrote, is not read again. Builds run in side workers, one at a time per
-table, and wait until the version that they build on has its file.
+table.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 
 from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.storage import LocalStore, ObjectStore, store_for
@@ -38,9 +38,9 @@ from commitlog.model.table import TableId
 from consumers.allowed_places import Places
 from consumers.follower import RECORDINGS
 from consumers.in_the_way import put
+from consumers.mailbox import Reply
 
 VECTORS_MAX = 2_000
-BUILD_WAIT_SECONDS = 60.0
 _IMPOSSIBLE = frozenset(
     {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENOTDIR}
 )
@@ -48,7 +48,6 @@ _IMPOSSIBLE = frozenset(
 
 logger = logging.getLogger(__name__)
 
-WaitFor = Callable[[str, int], "Future[int]"]
 WriteVersion = Callable[[TableId, int], str]
 
 
@@ -70,14 +69,13 @@ class StoreObserver:
     def __init__(
         self,
         tables_root: str,
-        wait_for: WaitFor,
         *,
         open_store: Callable[[str], ObjectStore] = store_for,
         write_version: WriteVersion | None = None,
         places: Places | None = None,
         workers: int = 4,
     ) -> None:
-        """Use `wait_for(incarnation, version)` to know that a version can be read.
+        """Look below locations, and below `tables_root` for what is recorded outside outcomes.
 
         `write_version(table, version)` writes the manifest of an older version that has none, as
         most have under the policy `latest`. `places` says where base paths and symbolic links may
@@ -86,7 +84,6 @@ class StoreObserver:
         self._open_store = open_store
         self._root = tables_root
         self._places = places
-        self._wait_for = wait_for
         self._write_version = write_version
         self._stores: dict[str, ObjectStore] = {}
         self._vectors: OrderedDict[tuple[str, str], Found] = OrderedDict()
@@ -139,9 +136,9 @@ class StoreObserver:
     def _allows(self, place: str) -> bool:
         return self._places is None or self._places.holds(place)
 
-    def build(self, wanted: BuildWanted) -> Future[Found]:
-        """Let pylance build a manifest in a side worker."""
-        return self._pool.submit(self._build, wanted)
+    def build(self, wanted: BuildWanted, reply: Reply[Found]) -> None:
+        """Let pylance build a manifest in a side worker, on a version that has its file."""
+        self._pool.submit(reply.give_result, lambda: self._build(wanted))
 
     def write(self, decision: Decision) -> None:
         """Put the decision's files; raise OSError when the store fails."""
@@ -162,6 +159,12 @@ class StoreObserver:
         if store is None:
             store = self._stores[location] = self._open_store(location)
         return store
+
+    def forget(self, location: str) -> None:
+        """Keep nothing of a table that is gone."""
+        self._stores.pop(location, None)
+        for key in [key for key in self._vectors if key[0] == location]:
+            del self._vectors[key]
 
     def _vector(self, store: ObjectStore, wanted: VectorWanted) -> Found:
         key = (wanted.location, wanted.path)
@@ -204,16 +207,12 @@ class StoreObserver:
             logger.warning("version %d cannot be brought back: %s", version, error)
 
     def _build(self, wanted: BuildWanted) -> Found:
-        """Wait for the head's file, then for pylance; raise OSError if the store is to blame."""
+        """Have pylance build; raise OSError if the store is to blame."""
         # Most logs never need pylance here, and it takes long to load.
         from commitlog.adapters.cloning import build_clone
         from commitlog.adapters.lance_builder import build
 
         head = wanted.version - 1
-        try:
-            self._wait_for(wanted.incarnation, head).result(BUILD_WAIT_SECONDS)
-        except TimeoutError as error:
-            raise OSError(f"version {head} has no file yet, so nothing can build on it") from error
         self._bring_back(wanted)
         task = Build(wanted.location, head, wanted.message, wanted.schema_metadata)
         built = build_clone(task, wanted.target) if wanted.target else build(task)

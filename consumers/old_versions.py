@@ -2,17 +2,17 @@
 
 Under policy `latest` most versions have no file. Any of them is the nearest older manifest plus
 the changes since, which the log holds; it is written under its canonical name, so the next reader
-finds it. Old outcomes are found by their sequence: an outcome's offset is its sequence plus the
-number of other records before it, of which there are few.
+finds it. Outcomes are read by the chain, from the nearest place that is known to be valid.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
+from typing import Protocol
 
 from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.client.valid_outcomes import Valid, ValidOutcomes
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -22,62 +22,71 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
     transaction_path,
 )
+from commitlog.core.chain import Place
 from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
 from commitlog.core.manifest import apply_delta
+from commitlog.core.replica import check_answers
 from commitlog.core.tables import Table, is_in
 from commitlog.core.versions import realize
 from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
 from commitlog.model.operations import CreateTableVersion, LanceCommit
-from commitlog.model.records import Answered, Outcome, Status, Submitted, Transaction
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log, Reader
 from consumers.catalogue import Head
 from consumers.follower import Recordings
+from consumers.past import EVERY
 
 SEARCH_SECONDS = 60.0
 
 
-class OldVersions:
-    """Looks back in one partition's log; from any thread, one search at a time."""
+class Places(Protocol):
+    """Where to begin to read."""
 
-    def __init__(self, log: Log, partition: int, recordings: Recordings) -> None:
+    def before(self, sequence: int) -> Place:
+        """Return a place before an outcome, and near to it."""
+
+    def before_version(self, head: Head, version: int) -> Place:
+        """Return a place before a table's version was made."""
+
+    def came_by(self, places: list[Place]) -> None:
+        """Hear of places that were read on the way."""
+
+
+class OldVersions:
+    """Looks back in one partition's log; from any thread."""
+
+    def __init__(self, log: Log, partition: int, recordings: Recordings, places: Places) -> None:
         """Search this partition of the log."""
         self._log = log
         self._partition = partition
         self._recordings = recordings
-        self._lock = threading.Lock()
+        self._places = places
 
     def outcome(self, sequence: int, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
-        """Return a valid outcome that the machine remembers, with its offset and record."""
-        found: tuple[Outcome, int, bytes] | None = None
-        with self._lock:
-            for answered in self._outcomes_from(sequence):
-                outcome = answered.record
-                if not isinstance(outcome, Outcome) or outcome.sequence < sequence:
-                    continue
-                if outcome.sequence > sequence:
-                    break
-                # A zombie may have written the same sequence; the valid leader's epoch is higher.
-                is_newer = found is None or outcome.epoch > found[0].epoch
-                if outcome.transaction_id == transaction_id and is_newer:
-                    found = (outcome, answered.offset, answered.raw)
-        return found
+        """Return the valid outcome of a sequence, with its offset and record.
 
-    def transaction(self, offset: int) -> Submitted:
-        """Return the transaction at an offset of the transactions topic."""
-        with self._lock:
-            transactions = _Transactions(self._log, self._partition)
-            try:
-                return transactions.at(offset)
-            finally:
-                transactions.close()
+        None if it is another transaction's, or isn't in the log yet.
+        """
+        for valid in self._outcomes_from(self._places.before(sequence)):
+            if valid.outcome.sequence >= sequence:
+                is_it = valid.outcome.transaction_id == transaction_id
+                return (valid.outcome, valid.offset, valid.record) if is_it else None
+        return None
 
-    def materialize(self, head: Head, version: int, since_offset: int = 0) -> str:
+    def transaction(self, outcome: Outcome) -> Submitted:
+        """Return the transaction that an outcome answers."""
+        transactions = _Transactions(self._log, self._partition)
+        try:
+            return transactions.of(outcome)
+        finally:
+            transactions.close()
+
+    def materialize(self, head: Head, version: int) -> str:
         """Write a version's manifest if it has none; return its path below the location.
 
-        `since_offset` is an offset of the outcomes topic before which the version surely wasn't
-        made. Raises NoSuchVersion.
+        Raises NoSuchVersion.
         """
         if is_in(version, head.deleted):
             raise NoSuchVersion(
@@ -90,33 +99,26 @@ class OldVersions:
             path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
             if 1 <= version <= head.version and store.size(path) >= 0:
                 return path
-        with self._lock:
-            states = dict(_manifests(store))
-            if version in states:
-                return states[version]
-            older = [known for known in states if known < version]
-            if not 1 <= version <= head.version or not older:
-                raise NoSuchVersion(
-                    f"table {format_table_id(head.table)} has no version {version}; it has "
-                    f"{min(states, default=1)} to {head.version}"
-                )
-            return self._rebuild(head, version, store, max(older), states, since_offset)
+        states = dict(_manifests(store))
+        if version in states:
+            return states[version]
+        older = [known for known in states if known < version]
+        if not 1 <= version <= head.version or not older:
+            raise NoSuchVersion(
+                f"table {format_table_id(head.table)} has no version {version}; it has "
+                f"{min(states, default=1)} to {head.version}"
+            )
+        return self._rebuild(head, version, store, max(older), states)
 
     def _rebuild(
-        self,
-        head: Head,
-        version: int,
-        store: ObjectStore,
-        base: int,
-        states: dict[int, str],
-        since_offset: int,
+        self, head: Head, version: int, store: ObjectStore, base: int, states: dict[int, str]
     ) -> str:
         scheme = parse_manifest_name(states[base].rsplit("/", 1)[1])
         assert scheme is not None
         state, _ = decode_manifest(store.read(states[base]))
         table = Table(head.table, head.incarnation, head.location, head.policy, state)
         change: Change | None = None
-        for outcome, submitted in self._decided(head, base, version, since_offset):
+        for outcome, submitted in self._decided(head, base, version):
             change = self._next(table, outcome, submitted, version) or change
             if state.version == version:
                 break
@@ -154,43 +156,43 @@ class OldVersions:
             apply_delta(table.manifest, change.delta)
         return change
 
-    def _decided(
-        self, head: Head, base: int, version: int, since_offset: int
-    ) -> Iterator[tuple[Outcome, Submitted]]:
+    def _decided(self, head: Head, base: int, version: int) -> Iterator[tuple[Outcome, Submitted]]:
         """Yield the outcomes that made versions after `base`, with their transactions."""
         transactions = _Transactions(self._log, self._partition)
-        expected = base + 1
         try:
-            for answered in self._outcomes_from(since_offset):
-                outcome = answered.record
-                if not isinstance(outcome, Outcome) or outcome.status is not Status.COMMITTED:
-                    continue
-                if outcome.answers is not None:
+            for valid in self._outcomes_from(self._places.before_version(head, base + 1)):
+                outcome = valid.outcome
+                if outcome.status is not Status.COMMITTED or outcome.answers is not None:
                     continue
                 made = [r.version for r in outcome.results if r.incarnation == head.incarnation]
-                # What a zombie wrote repeats a version or leaves one out.
-                if expected in made:
-                    yield outcome, transactions.at(outcome.transaction_offset)
-                    expected = max(made) + 1
-                if expected > version:
+                if max(made, default=0) > base:
+                    yield outcome, transactions.of(outcome)
+                if max(made, default=0) >= version:
                     return
         finally:
             transactions.close()
 
-    def _outcomes_from(self, offset: int) -> Iterator[Answered]:
-        reader = self._log.read_outcomes(self._partition, offset)
+    def _outcomes_from(self, place: Place) -> Iterator[Valid]:
+        """Yield valid outcomes behind a place, to the present end of the topic."""
+        outcomes = ValidOutcomes(self._log, self._partition, place)
         deadline = time.monotonic() + SEARCH_SECONDS
+        passed: list[Place] = []
         try:
-            end = reader.end_offset()
-            while reader.position() < end:
-                yield from reader.poll(timeout_seconds=1.0)
+            end = outcomes.end_offset()
+            while not outcomes.is_at(end):
+                for valid in outcomes.poll(timeout_seconds=1.0):
+                    if valid.place.sequence % EVERY == 0:
+                        passed.append(valid.place)
+                    yield valid
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"searching the outcomes from offset {offset} took over "
-                        f"{SEARCH_SECONDS:.0f} s; ask again, or read a newer version"
+                        f"searching the outcomes from {place.sequence} on took over "
+                        f"{SEARCH_SECONDS:.0f} s; ask again: the search goes on from where it came"
                     )
         finally:
-            reader.close()
+            outcomes.close()
+            if passed:
+                self._places.came_by(passed)
 
 
 class _Transactions:
@@ -201,7 +203,13 @@ class _Transactions:
         self._read: dict[int, Submitted] = {}
         self._reader: Reader[Submitted] | None = None
 
-    def at(self, offset: int) -> Submitted:
+    def of(self, outcome: Outcome) -> Submitted:
+        """Return the transaction that an outcome answers."""
+        submitted = self._at(outcome.transaction_offset)
+        check_answers(outcome, submitted)
+        return submitted
+
+    def _at(self, offset: int) -> Submitted:
         found = self._read.pop(offset, None)
         if found is not None:
             return found

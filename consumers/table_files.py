@@ -37,6 +37,8 @@ class TableFiles:
     naming_scheme: str = "V2"
     """Empty: as the store's own manifests are named, once it answers."""
     written_version: int = 0
+    reported_version: int = 0
+    """The newest version that was reported as written."""
     hinted_version: int = 0
     pending: deque[tuple[Change, Event | None]] = field(default_factory=deque)
     applied: int = 0
@@ -46,7 +48,6 @@ class TableFiles:
     gather_until: float = 0.0
     took_seconds: float = 0.0
     """How long the last manifest took under `latest`."""
-    waiters: list[tuple[int, Future[int]]] = field(default_factory=list)
     writing: Future[None] | None = None
     """Its changes that are being written; nobody else may touch its state and its pending ones."""
     dropped: bool = False

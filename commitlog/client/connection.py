@@ -19,6 +19,7 @@ from typing import Any
 
 from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes, error_from
 from commitlog.codecs.avro import decode_outcome_record
+from commitlog.core.chain import Place
 from commitlog.errors import CommitLogError, CorruptLog, Overloaded, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.wire import (
@@ -32,17 +33,6 @@ from commitlog.wire import (
     watch_frame,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Anchor:
-    """A valid outcome and its offset: where a reader of the topic may begin."""
-
-    offset: int
-    epoch: int
-    sequence: int
-    hash: bytes
-
-
 Deliver = Callable[[Outcome, bool], None]
 """Takes an outcome and whether its versions are readable. Called once per watch."""
 
@@ -53,7 +43,7 @@ class Awaited:
 
     watch: Watch
     deliver: Deliver
-    anchor: Anchor | None
+    anchor: Place | None
     """The newest outcome known before the transaction was sent; None: its age is unknown."""
 
 
@@ -90,7 +80,7 @@ class Connection:
             "quotas": True,
         }
         self.partition = partition
-        self.anchor: Anchor | None = None
+        self.anchor: Place | None = None
         self.paused_until = 0.0
         """Until then (monotonic clock), the leader asked this writer to send nothing."""
         self.pause_reason = ""
@@ -182,8 +172,8 @@ class Connection:
     def offer(self, outcome: Outcome, *, readable: bool, offset: int) -> None:
         """Give an outcome to those who wait for it, wherever it was read."""
         if outcome.hash:
-            anchor = Anchor(offset, outcome.epoch, outcome.sequence, outcome.hash)
-            if self.anchor is None or anchor.offset > self.anchor.offset:
+            anchor = Place(outcome.sequence, offset + 1, outcome.epoch, outcome.hash)
+            if self.anchor is None or anchor.outcomes_offset > self.anchor.outcomes_offset:
                 self.anchor = anchor
         with self._lock:
             group = self._awaited.pop(outcome.transaction_id, [])

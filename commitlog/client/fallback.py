@@ -14,37 +14,15 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Protocol
 
-from commitlog.client.connection import Anchor, Awaited, Connection
-from commitlog.core.chain import Chain
+from commitlog.client.connection import Awaited, Connection
+from commitlog.client.valid_outcomes import OutcomesSource, Valid, ValidOutcomes
+from commitlog.core.chain import BEGINNING, Place
 from commitlog.errors import CommitLogError
-from commitlog.model.records import Answered, Genesis, LeaderStarted, Outcome, Status
-from commitlog.ports import Reader
+from commitlog.model.records import Outcome, Status
 
 _log = logging.getLogger("commitlog")
 _POLL_SECONDS = 0.2
-
-
-class OutcomesSource(Protocol):
-    """The part of the log that is read here."""
-
-    def read_outcomes(self, partition: int, offset: int = 0) -> Reader[Answered]:
-        """Read the outcomes topic from an offset on."""
-
-    def genesis(self, partition: int = 0) -> Genesis:
-        """Return a partition's Genesis."""
-
-
-def chain_at(anchor: Anchor | None, genesis: Genesis) -> Chain:
-    """Return the chain as it stands behind an outcome that is known to be valid."""
-    chain = Chain()
-    if anchor is not None:
-        # Without it, the next leader's start would be taken for another log's.
-        chain.genesis = genesis
-        chain.epoch, chain.sequence, chain.hash = anchor.epoch, anchor.sequence, anchor.hash
-        chain.leader = LeaderStarted(anchor.epoch, "", "", anchor.sequence, b"", b"")
-    return chain
 
 
 class Fallback:
@@ -99,48 +77,35 @@ class Fallback:
 
     def _follow(self) -> None:
         seen = set(self._connection.outstanding())
-        anchors = [awaited.anchor for awaited in seen]
-        start = (
-            None
-            if None in anchors
-            else min(
-                (anchor for anchor in anchors if anchor),
-                key=lambda anchor: anchor.offset,
-                default=None,
-            )
-        )
-        chain = chain_at(start, self._log.genesis(self._connection.partition))
-        first = start.offset if start else -1
-        unreadable: list[tuple[Outcome, int]] = []
-        reader = self._log.read_outcomes(self._connection.partition, first + 1)
+        places = [awaited.anchor or BEGINNING for awaited in seen]
+        start = min(places, key=lambda place: place.outcomes_offset, default=BEGINNING)
+        unreadable: list[Valid] = []
+        outcomes = ValidOutcomes(self._log, self._connection.partition, start)
         try:
             while not self._closed.is_set() and not self._connection.is_connected:
                 awaited = self._connection.outstanding()
                 if not awaited:
                     return
-                if any(self._is_late(each, first, seen) for each in awaited):
+                if any(self._is_late(each, start, seen) for each in awaited):
                     return  # somebody asks for what was passed already: begin again
                 seen.update(awaited)
-                for answered in reader.poll(timeout_seconds=_POLL_SECONDS):
-                    record: Any = answered.record
-                    if chain.admit(record) == "" and isinstance(record, Outcome):
-                        unreadable.append((record, answered.offset))
+                unreadable += outcomes.poll(_POLL_SECONDS)
                 ids = {each.watch.transaction_id for each in awaited}
                 unreadable = [
-                    (outcome, offset)
-                    for outcome, offset in unreadable
-                    if outcome.transaction_id in ids and not self._offer(outcome, offset)
+                    valid
+                    for valid in unreadable
+                    if valid.outcome.transaction_id in ids and not self._offer(valid)
                 ]
         finally:
-            reader.close()
+            outcomes.close()
 
     @staticmethod
-    def _is_late(awaited: Awaited, first: int, seen: set[Awaited]) -> bool:
-        if awaited in seen:
-            return False
-        return awaited.anchor is None or awaited.anchor.offset < first
+    def _is_late(awaited: Awaited, start: Place, seen: set[Awaited]) -> bool:
+        place = awaited.anchor or BEGINNING
+        return awaited not in seen and place.outcomes_offset < start.outcomes_offset
 
-    def _offer(self, outcome: Outcome, offset: int) -> bool:
+    def _offer(self, valid: Valid) -> bool:
+        outcome = valid.outcome
         readable = outcome.status is not Status.COMMITTED or self._is_readable(outcome)
-        self._connection.offer(outcome, readable=readable, offset=offset)
+        self._connection.offer(outcome, readable=readable, offset=valid.offset)
         return readable

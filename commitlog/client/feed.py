@@ -20,13 +20,14 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
-from commitlog.client.feed_events import FeedEvent, Place, Selection, token_of, token_places
+from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
 from commitlog.client.runtime import Runtime
+from commitlog.client.valid_outcomes import ValidOutcomes
 from commitlog.codecs.avro import decode_outcome_record
-from commitlog.core.chain import Chain
-from commitlog.core.replica import payload_hash
+from commitlog.core.chain import BEGINNING, Place
+from commitlog.core.replica import check_answers
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Unavailable
-from commitlog.model.records import Answered, LeaderStarted, Outcome, Submitted
+from commitlog.model.records import Answered, Outcome, Submitted
 from commitlog.ports import Log, Reader
 
 From = int | str | Mapping[int, int] | None
@@ -171,10 +172,7 @@ class PartitionFeed:
         self.told = start.place
         """Behind the last outcome that was told, or left out."""
         self._after = start.told
-        self._chain = chain_at(log, partition, start.place)
-        self._outcomes: Reader[Answered] = log.read_outcomes(
-            partition, start.place.outcomes_offset, patient=True
-        )
+        self._outcomes = ValidOutcomes(log, partition, start.place, patient=True)
         self._transactions = _Transactions(log, partition)
         self._waiting: deque[tuple[Outcome, Place]] = deque()
 
@@ -187,8 +185,8 @@ class PartitionFeed:
     ) -> Iterator[tuple[Outcome, Submitted]]:
         """Yield what is selected, up to a sequence; `told` moves along with it."""
         if not self._waiting:
-            for answered in self._outcomes.poll(timeout_seconds=timeout_seconds):
-                self._receive(answered)
+            for valid in self._outcomes.poll(timeout_seconds):
+                self._waiting.append((valid.outcome, valid.place))
         yielded = 0
         while self._waiting and yielded < events_max:
             outcome, place = self._waiting[0]
@@ -197,7 +195,7 @@ class PartitionFeed:
             found = None
             if outcome.sequence > self._after and selection.may_take(outcome):
                 found = self._transactions.at(outcome.transaction_offset)
-                _check(outcome, found)
+                check_answers(outcome, found)
             self._waiting.popleft()
             self.told = place
             if found is not None and selection.takes(outcome, found):
@@ -208,13 +206,6 @@ class PartitionFeed:
         """Let go of the readers."""
         self._outcomes.close()
         self._transactions.close()
-
-    def _receive(self, answered: Answered) -> None:
-        record = answered.record
-        if self._chain.admit(record) or not isinstance(record, Outcome):
-            return
-        place = Place(record.sequence, answered.offset + 1, record.epoch, record.hash)
-        self._waiting.append((record, place))
 
 
 class _Transactions:
@@ -277,40 +268,16 @@ class _Transactions:
         return submitted
 
 
-def _check(outcome: Outcome, submitted: Submitted) -> None:
-    record = submitted.record
-    if (record.transaction_id, payload_hash(record)) != (
-        outcome.transaction_id,
-        outcome.payload_hash,
-    ):
-        raise CorruptLog(
-            f"outcome {outcome.sequence} is about {outcome.transaction_id}, but at offset"
-            f" {submitted.offset} stands {record.transaction_id} with other content; run"
-            " `commitlog verify`"
-        )
-
-
-def chain_at(log: Log, partition: int, place: Place) -> Chain:
-    """Return the chain as it stands at a place that is known to be valid."""
-    chain = Chain()
-    if place.outcomes_offset:
-        chain.genesis = log.genesis(partition)
-        chain.epoch, chain.sequence, chain.hash = place.epoch, place.sequence, place.hash
-        chain.leader = LeaderStarted(place.epoch, "", "", place.sequence, b"", b"")
-    return chain
-
-
 def starts(runtime: Runtime, from_position: From) -> list[Start]:
     """Return where each partition's feed begins.
 
     Raises InvalidTransaction if the position is not one of this log.
     """
     partitions = range(runtime.partitions)
-    beginning = Place(0, 0, 0, b"")
     if from_position is None or from_position == "now":
         return [_newest(runtime, partition) for partition in partitions]
     if from_position == "beginning":
-        return [Start(beginning, 0) for _ in partitions]
+        return [Start(BEGINNING, 0) for _ in partitions]
     if isinstance(from_position, str):
         places = token_places(from_position, runtime.genesis.log_id, runtime.partitions)
         return [Start(place, place.sequence) for place in places]
@@ -346,19 +313,18 @@ def _newest(runtime: Runtime, partition: int) -> Start:
     place = _vouched(runtime, partition, reversed(newest))
     if place is None:
         told = int(runtime.request(partition, "status")["sequence"])
-        return Start(Place(0, 0, 0, b""), told)
+        return Start(BEGINNING, told)
     return Start(place, place.sequence)
 
 
 def _start_at(runtime: Runtime, partition: int, sequence: int) -> Start:
-    beginning = Place(0, 0, 0, b"")
     if sequence == 0:
-        return Start(beginning, 0)
+        return Start(BEGINNING, 0)
     head = int(runtime.request(partition, "status")["sequence"])
     if sequence > head:
         raise _wrong(sequence, f"is beyond the end: partition {partition} has {head} outcomes")
     place = _vouched(runtime, partition, _nearby(runtime.log, partition, sequence))
-    return Start(place or beginning, sequence)
+    return Start(place or BEGINNING, sequence)
 
 
 def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:

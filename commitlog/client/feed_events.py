@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from commitlog.core.chain import Place
 from commitlog.errors import InvalidTransaction, WrongLog
 from commitlog.model.operations import LanceCommit, Operation, operation_name, target
 from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
@@ -17,16 +18,6 @@ from commitlog.model.table import DELIMITER, format_table_id, parse_table_id
 
 TYPE_PREFIX = "commitlog.transaction."
 _TOKEN_FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Behind a valid outcome: from here on the chain can be checked without what is before it."""
-
-    sequence: int
-    outcomes_offset: int
-    epoch: int
-    hash: bytes
 
 
 def token_of(log_id: str, places: Sequence[Place]) -> str:

@@ -29,10 +29,11 @@ from commitlog.client.feed import (
     sequences,
     starts,
 )
-from commitlog.client.feed_events import Place, Selection, token_places
+from commitlog.client.feed_events import Selection, token_places
 from commitlog.client.opening import is_there
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
+from commitlog.core.chain import Place
 from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import DropNamespace, RenameTable
 from commitlog.model.records import Outcome, Status, Submitted, Transaction

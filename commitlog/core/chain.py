@@ -11,6 +11,7 @@ each other.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from commitlog.model.records import (
     Genesis,
@@ -25,6 +26,20 @@ from commitlog.model.records import (
 def first_hash(genesis: Genesis) -> bytes:
     """Return the head of an empty chain: it binds all later hashes to this log and partition."""
     return hashlib.sha256(f"{genesis.log_id}/{genesis.partition}".encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Behind a valid outcome: from here on the chain can be checked without what is before it."""
+
+    sequence: int
+    outcomes_offset: int
+    """Of the record after it."""
+    epoch: int
+    hash: bytes
+
+
+BEGINNING = Place(0, 0, 0, b"")
 
 
 class Chain:
@@ -88,3 +103,14 @@ class Chain:
         self.genesis = genesis
         self.hash = first_hash(genesis)
         return ""
+
+
+def chain_at(place: Place, genesis: Genesis) -> Chain:
+    """Return the chain as it stands at a place that is known to be valid."""
+    chain = Chain()
+    if place.outcomes_offset:
+        # Without it, the next leader's start would be taken for another log's.
+        chain.genesis = genesis
+        chain.epoch, chain.sequence, chain.hash = place.epoch, place.sequence, place.hash
+        chain.leader = LeaderStarted(place.epoch, "", "", place.sequence, b"", b"")
+    return chain

@@ -121,18 +121,24 @@ class Replica:
         return self._waiting[0][0].transaction_offset if self._waiting else None
 
     def _check(self, outcome: Outcome, submitted: Submitted | None) -> None:
-        where = f"outcome {outcome.sequence} answers the transaction at offset"
         if submitted is None:
             raise CorruptLog(
-                f"{where} {outcome.transaction_offset}, which is not in the log or was decided"
+                f"outcome {outcome.sequence} answers the transaction at offset"
+                f" {outcome.transaction_offset}, which is not in the log or was decided"
                 " before; stop and run `commitlog verify`"
             )
-        record = submitted.record
-        if (
-            record.transaction_id != outcome.transaction_id
-            or payload_hash(record) != outcome.payload_hash
-        ):
-            raise CorruptLog(
-                f"{where} {submitted.offset} as {outcome.transaction_id}, but there stands "
-                f"{record.transaction_id} with other content; stop and run `commitlog verify`"
-            )
+        check_answers(outcome, submitted)
+
+
+def check_answers(outcome: Outcome, submitted: Submitted) -> None:
+    """Raise CorruptLog unless an outcome is about the transaction at its offset."""
+    record = submitted.record
+    if (
+        record.transaction_id != outcome.transaction_id
+        or payload_hash(record) != outcome.payload_hash
+    ):
+        raise CorruptLog(
+            f"outcome {outcome.sequence} answers the transaction at offset {submitted.offset} as"
+            f" {outcome.transaction_id}, but there stands {record.transaction_id} with other"
+            " content; stop and run `commitlog verify`"
+        )

@@ -152,7 +152,7 @@ def _takeover(made: MadeLog, transactions: int) -> dict[str, Any]:
         gc.collect()
         with spending() as spent:
             checkpoints = Checkpoints(root, log.identity(), genesis)
-            session = Session(log, genesis, checkpoints, on_readable=lambda events: None)
+            session = Session(log, genesis, checkpoints)
             with spending() as following:
                 session.catch_up()
             epoch = session.campaign(NODE, 0)

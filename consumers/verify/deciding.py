@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass, fields
 from operator import attrgetter
 
@@ -49,9 +48,7 @@ class Decider:
     def __init__(self, machine: Machine, open_store: Callable[[str], ObjectStore]) -> None:
         """Decide on `machine`, which holds all outcomes before."""
         self._machine = machine
-        self._observer = StoreObserver(
-            machine.genesis.tables_root, lambda *_: Future(), open_store=open_store
-        )
+        self._observer = StoreObserver(machine.genesis.tables_root, open_store=open_store)
 
     def decide(self, decided: Decided, recordings: Mapping[bytes, bytes]) -> Again:
         """Decide a transaction and compare with its outcome."""

@@ -19,7 +19,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTable, LanceCommit, Operation, RegisterTable
 from commitlog.model.records import Status, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers import guards, health
+from consumers import guards, health, requests
 from consumers.bypass import ADOPT, PROPERTY, Bypass
 from consumers.committer import Committer
 from consumers.health import Health, Level
@@ -186,40 +186,52 @@ class Clock:
 class Deciding:
     """As much of a leader as the pulse needs."""
 
-    def __init__(self) -> None:
-        self.oldest_undecided = -1
-        self.undecided_count = 0
-        self.comes_by = True
+    oldest_undecided = -1
+    undecided_count = 0
 
     def waiting(self) -> dict[str, int]:
         return {}
 
-    def call(self, work: Callable[[], None]) -> None:
-        if self.comes_by:
-            work()
+
+class Leading:
+    """As much of a session as the pulse needs."""
+
+    def __init__(self) -> None:
+        self.leader = Deciding()
 
 
-def test_the_oldest_undecided_transaction_and_a_hanging_leader_are_timed() -> None:
-    clock, leader = Clock(), Deciding()
+def test_the_oldest_undecided_transaction_is_timed() -> None:
+    clock, session = Clock(), Leading()
+    leader = session.leader
     watch = guards.Guards(MemoryLog(), 0, None, clock=clock)  # type: ignore[arg-type]
 
-    def after(seconds: float) -> tuple[float, float]:
+    def after(seconds: float) -> float:
         clock.now += seconds
-        watch.pulse(leader)  # type: ignore[arg-type]
-        status = watch.status()
-        return status["decision_lag_seconds"], status["deciding_silence_seconds"]
+        watch.pulse(session)  # type: ignore[arg-type]
+        return float(watch.status()["decision_lag_seconds"])
 
-    assert after(1) == (0, 0)
+    assert after(1) == 0
     leader.oldest_undecided = 7
-    assert after(1) == (0, 0)
-    assert after(40) == (40, 0)
+    assert after(1) == 0
+    assert after(40) == 40
     leader.oldest_undecided = 8
-    assert after(1) == (0, 0), "another one is the oldest now"
+    assert after(1) == 0, "another one is the oldest now"
     leader.oldest_undecided = -1
-    assert after(5) == (0, 0)
-    leader.comes_by = False
-    assert after(1)[1] == 0
-    assert after(20)[1] == 20
+    assert after(5) == 0
+
+
+def test_a_leader_that_hangs_is_timed(running: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "STATUS_SECONDS", 0.2)
+    runtime = running.client.runtime()
+    assert runtime.request(0, "status")["deciding_silence_seconds"] == 0
+    session = committer(running)._session
+    assert session is not None
+    go_on = threading.Event()
+    hanging = session.mailbox.call(lambda: go_on.wait(SETTLED_SECONDS))
+    eventually(lambda: runtime.request(0, "status")["deciding_silence_seconds"] > 1)
+    go_on.set()
+    hanging.result(SETTLED_SECONDS)
+    assert runtime.request(0, "status")["deciding_silence_seconds"] == 0
 
 
 @pytest.mark.parametrize("harm", ["manifests cannot be written", "the location vanished"])

@@ -46,9 +46,9 @@ def test_rules_that_the_leader_has_yet_to_decide_are_awaited(tmp_path: Path) -> 
             waits.set()
             may_decide.wait(60)
 
-        leader = made.running[0].committer._leader
-        assert leader is not None
-        leader.call(wait)
+        session = made.running[0].committer._session
+        assert session is not None
+        session.mailbox.call(wait)
         assert waits.wait(60)
         record = protocol_version("id-rules", replace(before, history_versions=7))
         writer = made.log.transactions_writer()

@@ -86,7 +86,7 @@ def _tombstone_submitted(
 
 def _checkpoint_or_fail(self: Session) -> bool:
     """Let a full disk end the term."""
-    if self.materializer.written_sequence < self.follower.replica.chain.sequence:
+    if self.written_sequence < self.follower.replica.chain.sequence:
         return False
     self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
     return True

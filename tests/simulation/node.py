@@ -7,7 +7,6 @@ leader when the leader is silent, lead, checkpoint, begin again when the term en
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,8 +18,9 @@ from commitlog.errors import CommitLogError, Fenced, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Observation
 from consumers.checkpoint import Checkpoints
-from consumers.events import Event
-from consumers.leader import Leader
+from consumers.events import Event, Read
+from consumers.leader import RECORDS_PER_POLL, Leader
+from consumers.mailbox import Reply
 from consumers.observer import StoreObserver
 from consumers.session import Session
 from tests.core_world import _simple_delta
@@ -39,7 +39,7 @@ class _Build:
     """A manifest that the simulated pylance was asked for."""
 
     wanted: BuildWanted
-    result: Future[Found]
+    reply: Reply[Found]
     due: float
 
 
@@ -50,37 +50,28 @@ class SimulatedObserver(StoreObserver):
         """Observe for one term."""
         super().__init__(
             node.world.genesis.tables_root,
-            session.materializer.wait_for,
             open_store=node.opener(process),
         )
         self._node, self._session = node, session
         self._open = node.opener(process)
         self.builds: list[_Build] = []
 
-    def build(self, wanted: BuildWanted) -> Future[Found]:
+    def build(self, wanted: BuildWanted, reply: Reply[Found]) -> None:
         """Ask for a build."""
-        result: Future[Found] = Future()
         scheduler = self._node.world.scheduler
-        self.builds.append(_Build(wanted, result, scheduler.now + scheduler.random.random() * 0.2))
-        return result
+        self.builds.append(_Build(wanted, reply, scheduler.now + scheduler.random.random() * 0.2))
 
     def step(self) -> None:
-        """Build what is due, on the newest manifest that can be read by path."""
+        """Build what is due, on the newest manifest, which can be read by path by now."""
         now = self._node.world.scheduler.now
         for build in [b for b in self.builds if b.due <= now]:
-            wanted = build.wanted
-            head = wanted.version - 1
-            materializer = self._session.materializer
-            if materializer.readable_version(wanted.incarnation) < head:
-                if now > build.due + 10:
-                    self.builds.remove(build)
-                    build.result.set_exception(OSError(f"version {head} has no file yet"))
-                continue
             self.builds.remove(build)
             try:
-                build.result.set_result(self._make(wanted, head))
+                found = self._make(build.wanted, build.wanted.version - 1)
             except OSError as error:
-                build.result.set_exception(error)
+                build.reply.refuse(error)
+            else:
+                build.reply.give(found)
 
     def _make(self, wanted: BuildWanted, head: int) -> Found:
         store = self._open(wanted.location)
@@ -112,8 +103,6 @@ class Node:
         self.boot_at = 0.0
         self._observer: SimulatedObserver | None = None
         self._task: Task | None = None
-        self._checkpoint_at = 0.0
-        self._pausing_until = 0.0
 
     @property
     def is_leading(self) -> bool:
@@ -167,10 +156,10 @@ class Node:
             log,
             world.genesis,
             checkpoints,
-            on_readable=self._readable,
             open_store=self.opener(process),
             clock=world.scheduler.clock,
         )
+        session.on_readable = self._readable
         session.on_committed = self._committed
         if world.eager_standbys:
             session.materializer.hurry()
@@ -217,7 +206,8 @@ class Node:
             return True
         observer = SimulatedObserver(self, self.process, session)
         self._observer = observer
-        leading = session.lead(epoch, self.process.name, observer)
+        session.on_saved = lambda: self._saved(session)
+        leading = session.lead(epoch, self.process.name, observer, CHECKPOINT_SECONDS)
         self.leader = leading
         world.count("terms")
         scheduler.trace("leads", self.process.name, epoch)
@@ -227,11 +217,15 @@ class Node:
             lambda: self._acknowledge(leading),
             lambda: not leading.is_idle,
         )
-        self._checkpoint_at = scheduler.now + CHECKPOINT_SECONDS
         return True
 
+    def _saved(self, session: Session) -> None:
+        self.world.count("checkpoints")
+        sequence, machine = session.follower.replica.chain.sequence, session.follower.machine
+        self.world.auditor.digest(sequence, machine.digest(), self.process.name)
+
     def _acknowledge(self, leading: Leader) -> bool:
-        leading.step_acknowledge(0)
+        leading.writer.poll(0)
         return leading is self.leader
 
     def _lead(self, session: Session, leader: Leader) -> bool:
@@ -242,21 +236,14 @@ class Node:
                 raise leader.failure
             return True
         self._observer.step()
-        now = self.world.scheduler.now
-        if now < self._checkpoint_at:
-            position = session.follower.replica.transactions_position
-            leader.step_decide(0)
-            return session.follower.replica.transactions_position > position
-        if leader.is_idle and session.checkpoint():
-            self.world.count("checkpoints")
-            chain = session.follower.replica.chain
-            self.world.auditor.digest(
-                chain.sequence, session.follower.machine.digest(), self.process.name
-            )
-            self._checkpoint_at = now + CHECKPOINT_SECONDS
-        elif now > self._checkpoint_at + 1.0:
-            self._checkpoint_at = now + CHECKPOINT_SECONDS
-        return True
+        events = session.mailbox.take(0)
+        if leader.wants_more:
+            reader = session.follower.transactions
+            records = reader.poll(records_max=RECORDS_PER_POLL, timeout_seconds=0)
+            if records:
+                events.append(Read(records))
+        session.step(events)
+        return bool(events)
 
     def _end(self, session: Session) -> None:
         """End the term; the next step begins a new session."""

@@ -13,7 +13,7 @@ import pytest
 from commitlog.core.decisions import Change
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy
-from consumers.events import Event
+from consumers.events import Event, Filed
 from consumers.materializer import Materializer
 from tests.core_world import World, append
 from tests.simulation.auditor import manifest_path
@@ -76,10 +76,10 @@ def test_a_stranger_and_two_materializers(at: int, has_put_if_absent: bool) -> N
 
     objects.on_gone = gone
     first = Materializer(
-        lambda events: None, open_store=lambda place: CountedStore(objects, process, place)
+        lambda filed: None, open_store=lambda place: CountedStore(objects, process, place)
     )
     second = Materializer(
-        lambda events: None, open_store=lambda place: SimulatedStore(objects, process, place)
+        lambda filed: None, open_store=lambda place: SimulatedStore(objects, process, place)
     )
     second.put(_events(changes))
     CountedStore.calls, CountedStore.at = 0, at
@@ -99,15 +99,16 @@ def test_a_materializer_that_wakes_up_late_stays_in_its_own_location() -> None:
     changes = _changes()
     objects = Objects(Scheduler(0))
     process = Process("late", is_spared=True)
+    reported: list[Filed] = []
     late = Materializer(
-        lambda events: None, open_store=lambda place: SimulatedStore(objects, process, place)
+        reported.append, open_store=lambda place: SimulatedStore(objects, process, place)
     )
     world = World()
     world.create()
     late.adopt(("t",), "i-again", f"{changes[0].location}-again", Policy.EVERY, world.state())
     late.put(_events(changes))
     late.step(0)
-    assert late.readable_version("i-t") == 3
+    assert [filed.versions for filed in reported] == [[("i-t", 3)]]
     assert not [path for path in objects.bytes if path.startswith(f"{changes[0].location}-again")]
 
 
@@ -122,7 +123,7 @@ def test_a_lone_change_is_written_at_once_and_groups_make_the_next_ones_wait() -
 
     written: list[int] = []
     materializer = Materializer(
-        lambda events: written.extend(event.outcome.sequence for event in events),
+        lambda filed: written.extend(event.outcome.sequence for event in filed.events),
         open_store=lambda place: SlowStore(objects, process, place),
         clock=lambda: now[0],
     )
@@ -151,7 +152,7 @@ def test_a_store_that_hesitates_once_makes_nobody_wait() -> None:
 
     written: list[int] = []
     materializer = Materializer(
-        lambda events: written.extend(event.outcome.sequence for event in events),
+        lambda filed: written.extend(event.outcome.sequence for event in filed.events),
         open_store=lambda place: HesitatingStore(objects, process, place),
         clock=lambda: now[0],
     )

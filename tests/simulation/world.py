@@ -236,7 +236,7 @@ class World:
         for node in self.nodes:
             if node.session is None:
                 return f"{node.process.name} is starting"
-            written = node.session.materializer.written_sequence
+            written = node.session.written_sequence
             if written < replica.chain.sequence:
                 return f"{node.process.name} has written {written} of {replica.chain.sequence}"
         return ""

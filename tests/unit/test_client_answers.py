@@ -16,10 +16,9 @@ from lance.fragment import write_fragments
 from commitlog import CommitLog, NoSuchTable, OutcomeUnknown, Status, Unavailable
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
-from commitlog.client.connection import Anchor
-from commitlog.client.fallback import chain_at
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.codecs.avro import encode_leader_started
+from commitlog.core.chain import BEGINNING, Place, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
 from commitlog.wire import Kind
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
@@ -356,10 +355,10 @@ def test_a_forked_child_connects_anew(client: CommitLog) -> None:
 
 def test_a_client_that_reads_the_topic_follows_the_next_leader() -> None:
     genesis = Genesis(log="commitlog", log_id="a-log", cluster_id="a-cluster", partition=0)
-    anchor = Anchor(offset=7, epoch=1, sequence=5, hash=b"a hash")
+    anchor = Place(sequence=5, outcomes_offset=8, epoch=1, hash=b"a hash")
     next_leader = LeaderStarted(2, "127.0.0.1:1", "another", 5, b"a hash", b"")
     assert chain_at(anchor, genesis).admit(next_leader) == ""
     without = chain_at(anchor, genesis)
     without.genesis = None
     assert "no genesis" in without.admit(next_leader)
-    assert chain_at(None, genesis).genesis is None, "it is read from the topic's beginning"
+    assert chain_at(BEGINNING, genesis).genesis is None, "it is read from the topic's beginning"

@@ -12,7 +12,8 @@ import lance
 import pytest
 
 from commitlog.client.feed import PartitionFeed, Start, Subscription
-from commitlog.client.feed_events import FeedEvent, Place, Selection, token_of, token_places
+from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
+from commitlog.core.chain import Place
 from commitlog.errors import CorruptLog, InvalidTransaction, Unavailable, WrongLog
 from commitlog.model.records import Answered, Outcome, Status
 from commitlog.ports import Log

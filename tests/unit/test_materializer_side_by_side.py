@@ -16,7 +16,7 @@ from commitlog.core.decisions import Change
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy
 from consumers import materializer as module
-from consumers.events import Event
+from consumers.events import Event, Filed
 from consumers.materializer import Materializer
 from tests.core_world import World, append
 
@@ -65,9 +65,9 @@ class Running:
         self._sequence = 0
         self.materializer.start()
 
-    def _tell(self, events: list[Event]) -> None:
+    def _tell(self, filed: Filed) -> None:
         with self.news:
-            self.told += [event.outcome.sequence for event in events]
+            self.told += [event.outcome.sequence for event in filed.events]
             self.news.notify_all()
 
     def put(self, *changes: Change) -> int:

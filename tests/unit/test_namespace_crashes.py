@@ -15,6 +15,7 @@ from commitlog.adapters.memory import MemoryOutcomesWriter
 from commitlog.adapters.storage import LocalStore
 from commitlog.errors import Unavailable
 from consumers.committer import Committer
+from consumers.session import Session
 from tests.namespace_world import World, numbers
 
 BATCH = "/v1/table/batch-commit"
@@ -54,7 +55,8 @@ class Doom:
 def doom() -> Iterator[Doom]:
     with pytest.MonkeyPatch.context() as patch:
         # Who is killed saves nothing.
-        patch.setattr(Committer, "_checkpoint", lambda *arguments, **more: False)
+        patch.setattr(Committer, "_checkpoint", lambda *arguments, **more: None)
+        patch.setattr(Session, "checkpoint", lambda *arguments, **more: False)
         yield Doom(patch)
 
 

@@ -20,6 +20,7 @@ from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import CreateTable
 from commitlog.model.records import Outcome, ProtocolVersion, Status, Transaction
 from consumers.checkpoint import Checkpoints
+from consumers.events import Read
 from consumers.leader import Leader
 from consumers.observer import StoreObserver
 from consumers.session import Session
@@ -37,9 +38,9 @@ class Program:
         self.leader: Leader | None = None
         with self.runs():
             genesis = self._log.genesis()
-            self._observer = StoreObserver(genesis.tables_root, lambda *_: pytest.fail("a build"))
+            self._observer = StoreObserver(genesis.tables_root)
             checkpoints = Checkpoints(root, self._log.identity(), genesis)
-            self.session = Session(self._log, genesis, checkpoints, on_readable=lambda _: None)
+            self.session = Session(self._log, genesis, checkpoints)
             self.session.catch_up()
 
     @contextmanager
@@ -66,8 +67,9 @@ class Program:
                 if self.leader is None:
                     self.session.follow(0)
                 else:
-                    self.leader.step_decide(0)
-                    self.leader.step_acknowledge(0)
+                    self.leader.writer.poll(0)
+                    records = self.session.follower.transactions.poll(timeout_seconds=0)
+                    self.session.step([*self.session.mailbox.take(0), Read(records)])
 
     @property
     def digest(self) -> bytes:

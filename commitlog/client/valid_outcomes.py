@@ -1,0 +1,79 @@
+"""The one way to look at outcomes of the past: from a place on, by the chain.
+
+What the chain doesn't admit (a deposed leader's late records, copies, rubbish) is passed over here,
+so that nobody who looks back has to tell it apart: answers by id, older versions, feeds, and the
+fallback of a client whose leader is away.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from commitlog.core.chain import BEGINNING, Place, chain_at
+from commitlog.model.records import Answered, Genesis, Outcome
+from commitlog.ports import Reader
+
+
+class OutcomesSource(Protocol):
+    """The part of a log that is read here."""
+
+    def read_outcomes(
+        self, partition: int, offset: int = 0, *, patient: bool = False
+    ) -> Reader[Answered]:
+        """Read the outcomes topic from an offset on."""
+
+    def genesis(self, partition: int = 0) -> Genesis:
+        """Return a partition's Genesis."""
+
+
+class Valid(NamedTuple):
+    """A valid outcome."""
+
+    outcome: Outcome
+    place: Place
+    """Behind it."""
+    record: bytes
+    """As it is in the topic."""
+
+    @property
+    def offset(self) -> int:
+        """Its offset in the outcomes topic."""
+        return self.place.outcomes_offset - 1
+
+
+class ValidOutcomes:
+    """Reads one partition's valid outcomes, from a place on. For one thread at a time."""
+
+    def __init__(
+        self,
+        log: OutcomesSource,
+        partition: int,
+        place: Place = BEGINNING,
+        *,
+        patient: bool = False,
+    ) -> None:
+        """Begin behind an outcome that is known to be valid, or at the beginning."""
+        self._chain = chain_at(place, log.genesis(partition))
+        self._reader = log.read_outcomes(partition, place.outcomes_offset, patient=patient)
+
+    def poll(self, timeout_seconds: float) -> list[Valid]:
+        """Return what is there, as soon as anything is; perhaps nothing of it is valid."""
+        found = []
+        for answered in self._reader.poll(timeout_seconds=timeout_seconds):
+            record = answered.record
+            if self._chain.admit(record) == "" and isinstance(record, Outcome):
+                place = Place(record.sequence, answered.offset + 1, record.epoch, record.hash)
+                found.append(Valid(record, place, answered.raw))
+        return found
+
+    def is_at(self, end: int) -> bool:
+        """Return True if everything before an offset was read."""
+        return self._reader.position() >= end
+
+    def end_offset(self) -> int:
+        """Return where the outcomes topic ends now."""
+        return self._reader.end_offset()
+
+    def close(self) -> None:
+        """Let go of the reader."""
+        self._reader.close()

@@ -1,0 +1,248 @@
+"""Schedules in which somebody gives up, dies or comes too early: nobody else may notice."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.storage import LocalStore
+from commitlog.core.machine import Machine
+from commitlog.core.once import Once
+from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
+from consumers import requests
+from consumers.materializer import Materializer
+from consumers.observer import StoreObserver
+from tests.service import SCHEMA, Service, ids_of, rows, service
+
+SETTLED_SECONDS = 60.0
+SOON_SECONDS = 0.3
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Service]:
+    """A service with one leading committer."""
+    with service(tmp_path) as made:
+        yield made
+
+
+def eventually(holds: Callable[[], Any], what: str = "") -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + SETTLED_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+class Refusing:
+    """Stores whose locations take no manifest for a while."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.places: set[str] = set()
+        create = LocalStore.create
+
+        def guarded(store: LocalStore, path: str, data: bytes) -> bool:
+            if path.startswith("_versions/") and any(p in store._root for p in self.places):
+                raise OSError("the store refuses")
+            return create(store, path, data)
+
+        patch.setattr(LocalStore, "create", guarded)
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> Refusing:
+    return Refusing(monkeypatch)
+
+
+def set_config(client: CommitLog, table: str) -> Any:
+    """Submit a change that needs no data file."""
+    updates = lance.LanceOperation.UpdateMap({"a": str(uuid.uuid4())}, replace=False)
+    return client.submit(table, lance.LanceOperation.UpdateConfig(table_metadata_updates=updates))
+
+
+def test_a_reader_that_gives_up_on_a_refusing_store_stops_nobody(
+    running: Service, refusing: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests, "REQUEST_SECONDS", SOON_SECONDS)
+    client = running.client
+    for name in ("bad", "good"):
+        client.create_table(name, SCHEMA)
+    refusing.places.add("bad")
+    assert set_config(client, "bad").result(wait="committed").version == 2
+    with pytest.raises(CommitLogError):
+        client.open("bad")
+    refusing.places.clear()
+    eventually(lambda: client.table("bad").readable_version == 2, "the manifest never came")
+    assert client.append("good", rows(1)).version == 2
+    assert client.append("bad", rows(1)).version == 3
+    assert ids_of(client.open("bad")) == [1]
+    assert running.running[0].failure is None
+
+
+@pytest.mark.parametrize("asked", ["version_at", "dry_run"])
+def test_a_request_that_times_out_while_the_leader_decides_ends_no_term(
+    running: Service, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setattr(requests, "POSITION_SECONDS", SOON_SECONDS)
+    monkeypatch.setattr(requests, "REQUEST_SECONDS", SOON_SECONDS)
+    client = running.client
+    client.create_table("t", SCHEMA)
+    go_on, reached = threading.Event(), threading.Event()
+    decide = Machine.decide
+
+    def slowly(machine: Machine, *arguments: Any) -> Any:
+        reached.set()
+        assert go_on.wait(SETTLED_SECONDS)
+        return decide(machine, *arguments)
+
+    monkeypatch.setattr(Machine, "decide", slowly)
+    ticket = set_config(client, "t")
+    assert reached.wait(SETTLED_SECONDS)
+    updates = lance.LanceOperation.UpdateMap({"b": "c"}, replace=False)
+    operation = lance.LanceOperation.UpdateConfig(table_metadata_updates=updates)
+
+    def ask() -> Any:
+        if asked == "version_at":
+            return client.runtime().request(0, "version_at", table="t", sequence=1)
+        return client.submit("t", operation, read_version=1, dry_run=True)
+
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        ask()
+    go_on.set()
+    assert ticket.result().version == 2
+    assert client.append("t", rows(1)).version == 3
+    assert client.runtime().request(0, "status")["epoch"] == 1
+    assert running.running[0].failure is None
+
+
+@pytest.mark.parametrize("again", ["asked for its outcome", "sent again"])
+def test_after_a_restart_nothing_is_readable_before_its_file_is_there(
+    running: Service, refusing: Refusing, again: str
+) -> None:
+    client = running.client
+    client.create_table("t", SCHEMA)
+    refusing.places.add("t")
+    chosen = str(uuid.uuid4())
+    updates = lance.LanceOperation.UpdateMap({"a": "b"}, replace=False)
+    operation = lance.LanceOperation.UpdateConfig(table_metadata_updates=updates)
+
+    def send() -> Any:
+        return client.submit("t", operation, read_version=1, transaction_id=chosen)
+
+    assert send().result(wait="committed").version == 2
+    running.running[0].stop()
+    running.start().await_leading()
+    assert client.outcome(chosen).version == 2, "committed it is"
+    ticket = send() if again == "sent again" else client.runtime().watch(chosen)
+    with pytest.raises(OutcomeUnknown):
+        ticket.result(timeout=2.0)
+    refusing.places.clear()
+    assert ticket.result(SETTLED_SECONDS).version == 2
+    assert lance.dataset(str(running.location("t"))).version == 2
+
+
+def test_who_asks_for_a_table_that_has_no_file_yet_waits_for_it(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.client
+    client.create_table("first", SCHEMA)
+    go_on = threading.Event()
+    accept = Materializer._accept
+
+    def late(materializer: Materializer, events: Any) -> None:
+        assert go_on.wait(SETTLED_SECONDS)
+        accept(materializer, events)
+
+    monkeypatch.setattr(Materializer, "_accept", late)
+    impatient = CommitLog(lambda: MemoryLog(running.cluster))
+    made = threading.Thread(target=client.create_table, args=("second", SCHEMA))
+    made.start()
+    eventually(lambda: "second" in [one.name for one in impatient.tables()])
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            found.append(impatient.describe(("second",), fresh=True, readable=True))
+        except CommitLogError as error:
+            found.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    asking.join(1.0)
+    go_on.set()
+    asking.join(SETTLED_SECONDS)
+    made.join(SETTLED_SECONDS)
+    assert [getattr(one, "readable_version", one) for one in found] == [1]
+    impatient.close()
+
+
+def test_old_ids_are_asked_for_and_sent_again_at_once_after_a_restart(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.client
+    client.create_table("t", SCHEMA)
+    updates = lance.LanceOperation.UpdateMap({"a": "b"}, replace=False)
+    operation = lance.LanceOperation.UpdateConfig(table_metadata_updates=updates)
+    ids = [str(uuid.uuid4()) for _ in range(8)]
+    for number, chosen in enumerate(ids):
+        ticket = client.submit("t", operation, read_version=number + 1, transaction_id=chosen)
+        assert ticket.result().version == number + 2
+    running.running[0].stop()
+    unseal = Once._open
+
+    threads_seen: set[int] = set()
+
+    def slowly(once: Once, number: int) -> None:
+        threads_seen.add(threading.get_ident())
+        time.sleep(SOON_SECONDS)  # long enough for a second thread, if there is one
+        unseal(once, number)
+
+    monkeypatch.setattr(Once, "_open", slowly)
+    running.start().await_leading()
+    asked = [client.runtime().watch(chosen) for chosen in ids]
+    sent = [
+        client.submit("t", operation, read_version=number + 1, transaction_id=chosen)
+        for number, chosen in enumerate(ids)
+    ]
+    threads = [threading.Thread(target=ticket.result) for ticket in asked]
+    for thread in threads:
+        thread.start()
+    found = [ticket.result(SETTLED_SECONDS).version for ticket in sent]
+    assert found == list(range(2, 10))
+    assert [ticket.result(SETTLED_SECONDS).version for ticket in asked] == found
+    assert running.running[1].failure is None
+    assert len(threads_seen) == 1, "what a checkpoint brought back is the loop's"
+
+
+def test_nothing_is_kept_of_tables_that_were_dropped(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observers: list[StoreObserver] = []
+    materializers: list[Materializer] = []
+    for kind, made in ((StoreObserver, observers), (Materializer, materializers)):
+        begin = kind.__init__
+
+        def keep(self: Any, *args: Any, _begin: Any = begin, _made: Any = made, **more: Any) -> Any:
+            _begin(self, *args, **more)
+            _made.append(self)
+
+        monkeypatch.setattr(kind, "__init__", keep)
+    running.running[0].stop()
+    running.start().await_leading()
+    client = running.client
+    client.create_table("stays", SCHEMA)
+    for number in range(25):
+        client.create_table(f"t{number}", SCHEMA)
+        client.append(f"t{number}", rows(1))
+        client.drop_table(f"t{number}")
+    client.append("stays", rows(1))
+    assert len(materializers[-1]._by_incarnation) == 1
+    assert len(observers[-1]._stores) <= 2, "the table's, and the root's"
