@@ -44,6 +44,7 @@ class Asking:
         rows_known: frozenset[int] = frozenset(),
         overlays_by_row: bool = False,
         reused: Iterable[Iterable[int]] = (),
+        keeps_row_order: bool = False,
     ) -> None:
         """Describe it; `rows_known` are the fragments of which we know which rows it changes."""
         self.kind = kind
@@ -55,6 +56,8 @@ class Asking:
         self.rows_known = rows_known
         self.overlays_by_row = overlays_by_row
         """Whether overlays are compared by row (`overlay_rows`), where the rows are known."""
+        self.keeps_row_order = keeps_row_order
+        """Whether it is a Rewrite that can be carried over deletions (`rewrite_rebase`)."""
         self.reused = frozenset(chain.from_iterable(reused))
         """The replaced fragments that a fragment reuse index tells of (`index_reuse`)."""
 

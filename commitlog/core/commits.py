@@ -24,6 +24,7 @@ from commitlog.core.rebase import (
 )
 from commitlog.core.refusals import conflict_refused, delta_refused
 from commitlog.core.requests import check_files, check_request, check_window
+from commitlog.core.rewrite_rebase import keeps_row_order, rebase_rewrite, without_gone
 from commitlog.core.touches import keys_of
 from commitlog.core.versions import (
     READ_AT_HEAD,
@@ -57,7 +58,7 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
     rebased = NOT_NEEDED
     if read_version != table.version or view.own is not None or operation.affected_rows:
         rebased = _check_conflicts(draft, view, operation, parsed, read_version)
-    check_fits(view, parsed)
+    check_fits(view, kind, without_gone(parsed.transaction, rebased.images))
     if kind in _BRINGS_FILES:
         check_files(draft, view, parsed)
     state = view.state
@@ -131,6 +132,7 @@ def _check_conflicts(
         ),
         overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
         reused=reused_since(draft, view, read_version) if kind == "CreateIndex" else (),
+        keeps_row_order=keeps_row_order(parsed.transaction, draft.rules),
     )
     if read_version < table.version:
         finding = first_conflict(asking, history, read_version)
@@ -142,6 +144,8 @@ def _check_conflicts(
         check_overlaid_rows(draft, view, asking, affected, read_version)
     if kind in {"Delete", "Update"}:
         return rebase(draft, view, asking, affected, read_version)
+    if asking.keeps_row_order:
+        return rebase_rewrite(draft, view, asking, read_version)
     return NOT_NEEDED
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Any
 
 from commitlog.core.decisions import Refused, rejected
-from commitlog.core.draft import Parsed, View
+from commitlog.core.draft import View
 from commitlog.core.manifest import DeltaRefused, ManifestState
 from commitlog.core.mem_wal import with_compacted
 from commitlog.core.refusals import delta_refused
@@ -27,11 +27,11 @@ from commitlog.model.table import format_table_id
 _USED_BY = ("Delete.removed", "Update.removed", "Rewrite.old")
 
 
-def check_fits(view: View, parsed: Parsed) -> None:
+def check_fits(view: View, kind: str, transaction: Transaction) -> None:
     """Refuse an operation that names what the head doesn't have."""
-    check = _CHECKS.get(parsed.kind)
+    check = _CHECKS.get(kind)
     if check is not None:
-        check(view, parsed.kind, parsed.transaction)
+        check(view, kind, transaction)
 
 
 def added_fragments(operation: Transaction.Rewrite) -> list[DataFragment]:

@@ -65,8 +65,19 @@ def column_replaced(asking: Asking, history: History, after: int, kind: str) -> 
 
 
 def rewritten_changed(asking: Asking, history: History, after: int, kind: str) -> Finding | None:
-    """A Rewrite over a Delete or Update of a fragment that it replaces."""
+    """A Rewrite over a Delete or Update of a fragment that it replaces.
+
+    A Rewrite that keeps the order of rows is carried over rows that are gone, but not over new
+    values of a column.
+    """
     nearest = Nearest("rewritten_fragment_changed")
+    if asking.keeps_row_order:
+        for fragment_id in asking.fragments:
+            files = history.first("files", fragment_id, after)
+            if files:
+                changed = history.first(f"{kind}.updated", fragment_id, files - 1)
+                nearest.offer(changed, fragment=fragment_id)
+        return nearest.finding
     hows = (f"{kind}.updated", f"{kind}.removed")
     _on_fragments(nearest, history, hows, asking.fragments, after)
     return nearest.finding

@@ -15,7 +15,7 @@ from pyroaring import BitMap
 
 from commitlog.core.asking import Asking, Finding, Verdict
 from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
-from commitlog.core.deletion_vectors import merge_deletions
+from commitlog.core.deletion_vectors import MergedDeletions, merge_deletions
 from commitlog.core.draft import Draft, View
 from commitlog.core.history import History
 from commitlog.core.manifest import ManifestState
@@ -183,10 +183,17 @@ def _merge(
     images = (FragmentImage(image.id, merged.fragment),)
     if merged.fragment is None:
         return Rebased(images)
+    file, content = written(view, merged)
+    return Rebased(images, (file,), (content,))
+
+
+def written(view: View, merged: MergedDeletions) -> tuple[FileWritten, FileToWrite]:
+    """Return what an outcome says of a new deletion file, and the file."""
     digest = hashlib.sha256(merged.data).digest()
-    written = FileWritten(merged.path, len(merged.data), digest)
-    to_write = FileToWrite(view.table.location, merged.path, merged.data)
-    return Rebased(images, (written,), (to_write,))
+    return (
+        FileWritten(merged.path, len(merged.data), digest),
+        FileToWrite(view.table.location, merged.path, merged.data),
+    )
 
 
 def _refused(

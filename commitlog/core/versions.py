@@ -17,6 +17,7 @@ from commitlog.core.fitting import added_fragments
 from commitlog.core.history import Touched
 from commitlog.core.index_rebase import as_built
 from commitlog.core.manifest import ManifestDelta, ManifestState
+from commitlog.core.rewrite_rebase import put_images
 from commitlog.core.staged_keys import keys_in
 from commitlog.core.tables import Table
 from commitlog.core.touches import keys_of, touched
@@ -170,8 +171,11 @@ def finalize(
 
 
 def _put_images(transaction: Transaction, images: tuple[FragmentImage, ...]) -> None:
-    rebased = {image.fragment_id: image.image for image in images}
     field = transaction.WhichOneof("operation")
+    if field == "rewrite":
+        put_images(transaction.rewrite, images)
+        return
+    rebased = {image.fragment_id: image.image for image in images}
     operation = transaction.delete if field == "delete" else transaction.update
     kept: list[DataFragment] = []
     for fragment in operation.updated_fragments:

@@ -54,6 +54,9 @@ BRANCHES_SINCE = 2
 OVERLAYS_BY_ROW_SINCE = 3
 """The protocol under which overlays and moved rows are compared row by row, not by fragment."""
 
+REWRITES_CARRIED_SINCE = 4
+"""The protocol under which a Rewrite that keeps the order of rows is carried over deletions."""
+
 FRAGMENT_REUSE_SINCE = 3
 """The protocol under which a new index goes with a compaction that deferred its indices."""
 

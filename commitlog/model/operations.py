@@ -11,6 +11,10 @@ from commitlog.model.table import Policy, TableId
 
 Properties = tuple[tuple[str, str], ...]
 
+ROW_ORDER = "commitlog.row-order"
+"""A property of a Lance transaction: whether a Rewrite keeps the order of the rows that live."""
+ROW_ORDER_KEPT = "kept"
+
 
 @dataclass(frozen=True, slots=True)
 class AffectedRows:
