@@ -10,6 +10,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -30,6 +31,7 @@ from commitlog.client.snapshot import Reads
 from commitlog.client.submission import AffectedRowsLike, new_transaction_id
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
+from commitlog.client.upkeep import KeepsTables
 from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Transaction
@@ -42,7 +44,7 @@ CONNECT_TIMEOUT_SECONDS = 30.0
 TableName = str | Sequence[str]
 
 
-class CommitLog(Reads):
+class CommitLog(Reads, KeepsTables):
     """A log, and the tables whose commits it orders."""
 
     def __init__(
@@ -293,7 +295,11 @@ class CommitLog(Reads):
 
     def open(self, table_id: TableName, version: int | None = None) -> lance.LanceDataset:
         """Open a table at a version, else at its head; native writes go through the log."""
-        return self.opened.managed(self.table(table_id), version)
+        from commitlog.client.managed import ManagedDataset
+
+        info = self.table(table_id)
+        dataset = self.opened.managed(info, version)
+        return ManagedDataset.of(dataset, partial(self.compact, info.table_id))
 
     def outcome(
         self,

@@ -1,36 +1,33 @@
-"""Keeps tables fast beside writers: compaction that is done again until it lands.
+"""Keeps tables fast beside writers: work that is done again until it lands.
 
-Pylance plans and rewrites; the log decides. A compaction's Rewrite vouches for the order of its
-rows, so the leader carries it over rows that others deleted meanwhile. What it can't be carried
-over (new values of a column, another compaction, a new index) is planned again.
+Pylance plans and writes; the log decides. A compaction's Rewrite vouches for the order of its rows,
+so the leader carries it over rows that others deleted meanwhile. An index or a column is submitted
+with the version that it read, which the log carries over what doesn't touch it. What can't be
+carried is done again as of the new head.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lance.optimize import Compaction
-
-from commitlog.adapters.lance_compaction import (
-    Rewritten,
-    new_fragment_count,
-    reserved_ids,
-    rewrite_of,
-)
 from commitlog.client.opening import materialize
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT
 from commitlog.model.records import Outcome, Status
-from commitlog.model.table import TableId
+from commitlog.model.table import TableId, parse_table_id
 
 if TYPE_CHECKING:
-    from commitlog.client.log import CommitLog
+    import lance
+
+    from commitlog.client.runtime import Runtime
     from commitlog.client.tables import TableInfo
+    from commitlog.client.tickets import Ticket
 
 TRIES_MAX = 5
 TIMEOUT_SECONDS = 600.0
@@ -39,89 +36,228 @@ TRY_PROPERTY = "commitlog.try"
 
 
 @dataclass(frozen=True)
-class Compacted:
-    """What came of a compaction."""
+class Kept:
+    """What came of a piece of upkeep."""
 
     outcome: Outcome | None = None
-    """The commit; None if there was nothing to compact."""
-    fragments_removed: int = 0
-    fragments_added: int = 0
-    files_removed: int = 0
-    files_added: int = 0
+    """The commit; None if there was nothing to do."""
+    metrics: Mapping[str, int] | None = None
+    """Of a compaction: fragments and files, removed and added."""
     refusals: tuple[str, ...] = ()
     """Why earlier tries didn't commit."""
 
 
-def compact(
-    log: CommitLog,
-    table: TableId,
-    options: Mapping[str, Any],
-    *,
-    tries_max: int = TRIES_MAX,
-    timeout: float = TIMEOUT_SECONDS,
-    properties: Mapping[str, str] | None = None,
-) -> Compacted:
-    """Compact a table as of its head, again for as long as others win in between."""
-    if options.get("defer_index_remap"):
-        raise InvalidTransaction(
-            "a compaction through the log can't defer the remapping of indices",
-            field="defer_index_remap",
-            value=True,
-            advice="Leave it out: indices are remapped in the same commit",
-        )
-    deadline = time.monotonic() + timeout
-    refusals: list[str] = []
-    while True:
-        info = log.describe(table, fresh=True, readable=True)
-        results = _run_tasks(log, info, options, deadline, timeout)
-        if not results:
-            return Compacted(refusals=tuple(refusals))
-        rewritten = _rewritten(log, info, results, deadline)
-        told = {**(properties or {}), TRY_PROPERTY: str(len(refusals) + 1)}
-        ticket = log.submit(table, in_row_order(rewritten.message, info.version), properties=told)
-        outcome = ticket.result(_left(deadline))
-        if outcome.status is not Status.RETRYABLE or len(refusals) + 1 >= tries_max:
-            outcome.raise_for_conflict()
-            return Compacted(outcome, *rewritten[1:], refusals=tuple(refusals))
-        refusals.append(outcome.message)
+Try = Callable[["TableInfo", float], tuple[Transaction, Mapping[str, int] | None] | None]
+"""(the table as it is, deadline) -> what to commit; None: there is nothing to do."""
 
 
-def in_row_order(rewrite: Transaction, read_version: int) -> bytes:
-    """Return a Rewrite whose writer vouches for the order of its rows."""
-    rewrite.read_version = read_version
-    rewrite.transaction_properties[ROW_ORDER] = ROW_ORDER_KEPT
-    return rewrite.SerializeToString(deterministic=True)
+class KeepsTables(ABC):
+    """Gives `CommitLog` the verbs that keep tables fast."""
 
+    if TYPE_CHECKING:
+        submit: Callable[..., Ticket]
 
-def _run_tasks(
-    log: CommitLog, info: TableInfo, options: Mapping[str, Any], deadline: float, timeout: float
-) -> list[Any]:
-    dataset = log.open(info.table_id, info.version)
-    results = []
-    for task in Compaction.plan(dataset, dict(options)).tasks:
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                f"the compaction of {info.name} took longer than {timeout:g} s and was given up;"
-                " nothing was submitted. Give it more time, or compact less at once"
-                " (max_source_fragments)"
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Return this process's part."""
+
+    @abstractmethod
+    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
+        """Return a table's description."""
+
+    @abstractmethod
+    def open(self, table_id: str | Sequence[str], version: int | None = None) -> lance.LanceDataset:
+        """Open a version."""
+
+    def compact(
+        self,
+        table_id: str | Sequence[str],
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        tries_max: int = TRIES_MAX,
+        properties: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Kept:
+        """Merge small fragments and drop deleted rows, beside whoever writes.
+
+        Takes the options of pylance's `compact_files` (`target_rows_per_fragment`,
+        `materialize_deletions_threshold`, `max_source_fragments`, …), but for `defer_index_remap`.
+
+        Raises:
+            RetryableConflict: others won `tries_max` times in a row.
+            Unavailable: the rewriting took longer than `timeout` seconds; nothing was submitted.
+        """
+        if options.get("defer_index_remap"):
+            raise InvalidTransaction(
+                "a compaction through the log can't defer the remapping of indices",
+                field="defer_index_remap",
+                value=True,
+                advice="Leave it out: indices are remapped in the same commit",
             )
-        results.append(task.execute(dataset))
-    return results
 
+        def attempt(
+            info: TableInfo, deadline: float
+        ) -> tuple[Transaction, Mapping[str, int] | None] | None:
+            return self._rewrite(info, options, deadline)
 
-def _rewritten(log: CommitLog, info: TableInfo, results: list[Any], deadline: float) -> Rewritten:
-    """Reserve the ids of the new fragments, and let pylance write remapped indices for them."""
-    read = materialize(log.runtime(), info, info.version)
-    count, first_id = new_fragment_count(results), -1
-    if count:
+        return self._until_it_lands(table_id, attempt, timeout, tries_max, properties)
+
+    def optimize(
+        self,
+        table_id: str | Sequence[str],
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        tries_max: int = TRIES_MAX,
+        properties: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Kept:
+        """Add the rows that indices don't cover yet, as pylance's `optimize_indices` does."""
+
+        def work(dataset: lance.LanceDataset) -> None:
+            dataset.optimize.optimize_indices(**options)
+
+        return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
+
+    def create_index(
+        self,
+        table_id: str | Sequence[str],
+        column: str | list[str],
+        index_type: str,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        tries_max: int = TRIES_MAX,
+        properties: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Kept:
+        """Build an index of any of pylance's types, beside whoever writes.
+
+        Takes the options of pylance's `create_scalar_index` or `create_index`, by the type.
+        """
+        is_vector = index_type.upper().startswith("IVF")
+
+        def work(dataset: lance.LanceDataset) -> None:
+            make: Callable[..., Any] = (
+                dataset.create_index if is_vector else dataset.create_scalar_index
+            )
+            make(column, index_type, **options)
+
+        return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
+
+    def add_columns(
+        self,
+        table_id: str | Sequence[str],
+        transforms: Any,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        tries_max: int = TRIES_MAX,
+        properties: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Kept:
+        """Add columns by SQL expressions, a function, or a schema, as pylance's `add_columns`."""
+
+        def work(dataset: lance.LanceDataset) -> None:
+            dataset.add_columns(transforms, **options)
+
+        return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
+
+    def _until_it_lands(
+        self,
+        table_id: str | Sequence[str],
+        attempt: Try,
+        timeout: float,
+        tries_max: int,
+        properties: Mapping[str, str] | None,
+    ) -> Kept:
+        deadline = time.monotonic() + timeout
+        refusals: list[str] = []
+        while True:
+            info = self.describe(parse_table_id(table_id), fresh=True, readable=True)
+            done = attempt(info, deadline)
+            if done is None:
+                return Kept(refusals=tuple(refusals))
+            if time.monotonic() > deadline:
+                raise too_late(info, timeout)
+            message, metrics = done
+            told = {**(properties or {}), TRY_PROPERTY: str(len(refusals) + 1)}
+            encoded = message.SerializeToString(deterministic=True)
+            outcome = self.submit(info.table_id, encoded, properties=told).result(_left(deadline))
+            if outcome.status is not Status.RETRYABLE or len(refusals) + 1 >= tries_max:
+                outcome.raise_for_conflict()
+                return Kept(outcome, metrics, tuple(refusals))
+            refusals.append(outcome.message)
+
+    def _captured(self, work: Callable[[lance.LanceDataset], None]) -> Try:
+        """Return a try whose transaction is what `work` commits."""
+        from commitlog.adapters.lance_private import captured
+
+        def attempt(info: TableInfo, deadline: float) -> tuple[Transaction, None] | None:
+            path = materialize(self.runtime(), info, info.version)
+            message, _ = captured(info.location, info.version, path, work)
+            return None if message is None else (message, None)
+
+        return attempt
+
+    def _rewrite(
+        self, info: TableInfo, options: Any, deadline: float
+    ) -> tuple[Transaction, Mapping[str, int]] | None:
+        from lance.optimize import Compaction
+
+        from commitlog.adapters.lance_private import (
+            as_read_privately,
+            captured,
+            first_reserved_id,
+            new_fragment_count,
+        )
+
+        dataset = self.open(info.table_id, info.version)
+        results = []
+        for task in Compaction.plan(dataset, options).tasks:
+            results.append(task.execute(dataset))
+            if time.monotonic() > deadline:
+                break  # the caller says so
+        if not results:
+            return None
+        read = materialize(self.runtime(), info, info.version)
+        count, first_id = new_fragment_count(results), -1
+        if count:
+            reserved = self._reserve(info, count, deadline)
+            first_id = first_reserved_id(info.location, reserved, count)
+        rewrite, metrics = captured(
+            info.location,
+            info.version,
+            read,
+            lambda private: Compaction.commit(private, as_read_privately(private, results)),
+            first_free_id=first_id,
+        )
+        if rewrite is None:
+            return None
+        return in_row_order(rewrite), {
+            name: getattr(metrics, name)
+            for name in ("fragments_removed", "fragments_added", "files_removed", "files_added")
+        }
+
+    def _reserve(self, info: TableInfo, count: int, deadline: float) -> str:
+        """Reserve fragment ids; return the path of the manifest that did."""
         reserve = Transaction(read_version=info.version, uuid=str(uuid.uuid4()))
         reserve.reserve_fragments.num_fragments = count
-        ticket = log.submit(info.table_id, reserve.SerializeToString())
+        ticket = self.submit(info.table_id, reserve.SerializeToString())
         outcome = ticket.result(_left(deadline)).raise_for_conflict()
-        now = log.describe(info.table_id, fresh=True)
-        reserved = materialize(log.runtime(), now, outcome.version)
-        first_id = reserved_ids(info.location, reserved, count)
-    return rewrite_of(info.location, info.version, read, first_id, results)
+        now = self.describe(info.table_id, fresh=True)
+        return materialize(self.runtime(), now, outcome.version)
+
+
+def in_row_order(rewrite: Transaction) -> Transaction:
+    """Return a Rewrite whose writer vouches for the order of its rows."""
+    rewrite.transaction_properties[ROW_ORDER] = ROW_ORDER_KEPT
+    return rewrite
+
+
+def too_late(info: TableInfo, timeout: float) -> Unavailable:
+    """Return the error of work that took too long."""
+    return Unavailable(
+        f"the work on {info.name} took longer than {timeout:g} s and was given up; nothing was"
+        " submitted. Give it more time, or do less at once (max_source_fragments of a compaction)"
+    )
 
 
 def _left(deadline: float) -> float:

@@ -98,6 +98,8 @@ def rebase_rewrite(draft: Draft, view: View, asking: Asking, read_version: int) 
                 files.append(file)
                 to_write.append(content)
             start = end
+    if all(image.image is None for image in images):
+        raise _refused(view, asking, groups[0], read_version, "no_row_left")
     images += [FragmentImage(old.fragment.id, None) for old in changed if old.latest is None]
     return Rebased(tuple(images), tuple(files), tuple(to_write))
 

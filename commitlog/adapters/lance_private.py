@@ -1,0 +1,135 @@
+"""What pylance would commit, without committing it: for work that the log commits in its place.
+
+Pylance refuses a compaction over newer deletions, and an index or a new column is staged for the
+next version, which busy writers take again and again. So pylance works on a private version: a copy
+of the manifest that it read, numbered far behind the head, where nobody else commits. What it
+stages there is read and removed. The files that the transaction names stay.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import lance
+from lance.optimize import RewriteResult
+
+from commitlog.adapters.lance_namespace import StagingNamespace, object_path
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.codecs.manifest_file import (
+    TRANSACTIONS_DIRECTORY,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    transaction_path,
+)
+from commitlog.errors import UnsupportedFormat
+from commitlog.lancepb.transaction_pb2 import Transaction
+
+DIRECTORY = "_commitlog-private"
+_FAR_AHEAD = 2**40
+"""Pylance looks for conflicts in the versions after the one it read. Here there are none."""
+
+T = TypeVar("T")
+
+
+def captured(
+    location: str,
+    version: int,
+    manifest_path: str,
+    work: Callable[[lance.LanceDataset], T],
+    *,
+    first_free_id: int = -1,
+) -> tuple[Transaction | None, T]:
+    """Return the transaction that `work` commits to a version, and what `work` returns.
+
+    The transaction is None if `work` commits nothing. New fragments get ids from `first_free_id`
+    on; -1: from the version's own next one.
+    """
+    store = store_for(location)
+    state, encoded = decode_manifest(store.read(manifest_path))
+    state = state.copy()
+    state.version = version + _FAR_AHEAD
+    if first_free_id >= 0:
+        state.max_fragment_id = first_free_id - 1
+    path = f"{DIRECTORY}/{uuid.uuid4()}/{manifest_name(state.version)}"
+    namespace = _PrivateNamespace(location, state.version, path)
+    store.write(path, encode_manifest(state, encoded))
+    committed: list[Transaction] = []
+    try:
+        returned = work(
+            lance.dataset(namespace_client=namespace, table_id=["table"], version=state.version)
+        )
+    finally:
+        store.delete(path)
+        for staged in namespace.staged:
+            committed.append(_take(store, staged.path))
+    wanted = [one for one in committed if not one.HasField("reserve_fragments")]
+    if len(wanted) > 1:
+        names = ", ".join(str(one.WhichOneof("operation")) for one in wanted)
+        raise UnsupportedFormat(
+            f"pylance made {len(wanted)} commits ({names}) of one piece of work at {location}: do"
+            " its parts one by one"
+        )
+    return (_as_of(wanted[0], version) if wanted else None), returned
+
+
+def as_read_privately(dataset: lance.LanceDataset, results: Sequence[Any]) -> list[Any]:
+    """Return a compaction's finished tasks as ones of a private version's."""
+    # Missing in pylance's type stubs.
+    from_json = RewriteResult.from_json  # type: ignore[attr-defined]
+    version = dataset.version
+    return [
+        from_json(json.dumps({**json.loads(result.json()), "read_version": version}))
+        for result in results
+    ]
+
+
+def new_fragment_count(results: Sequence[Any]) -> int:
+    """Return how many fragments a compaction's finished tasks made."""
+    return sum(len(json.loads(result.json())["new_fragments"]) for result in results)
+
+
+def first_reserved_id(location: str, manifest_path: str, count: int) -> int:
+    """Return the first of the `count` fragment ids that a version reserved."""
+    state, _ = decode_manifest(store_for(location).read(manifest_path))
+    assert state.max_fragment_id is not None
+    return state.max_fragment_id - count + 1
+
+
+class _PrivateNamespace(StagingNamespace):
+    """Names the private manifest for its head."""
+
+    def __init__(self, location: str, head: int, manifest_path: str) -> None:
+        """Describe the version `head` by the manifest at `manifest_path`."""
+        super().__init__(location, head)
+        self._manifest_path = manifest_path
+
+    def version_entry(self, version: int) -> dict[str, Any]:
+        """Return a version as the protocol spells it."""
+        if version != self.head:
+            return super().version_entry(version)
+        return {
+            "version": version,
+            "manifest_path": object_path(self.location, self._manifest_path),
+        }
+
+
+def _take(store: ObjectStore, staged_path: str) -> Transaction:
+    """Return a staged manifest's transaction, and remove what was staged."""
+    state, encoded = decode_manifest(store.read(staged_path))
+    message = Transaction.FromString(encoded or store.read(transaction_path(state)))
+    store.delete(f"{TRANSACTIONS_DIRECTORY}/{message.read_version}-{message.uuid}.txn")
+    store.delete(staged_path)
+    return message
+
+
+def _as_of(message: Transaction, version: int) -> Transaction:
+    """Put the version that was read into a transaction, instead of its private number."""
+    message.read_version = version
+    for index in message.create_index.new_indices if message.HasField("create_index") else ():
+        if index.dataset_version > _FAR_AHEAD:
+            index.dataset_version = version
+    return message
