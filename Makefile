@@ -24,8 +24,11 @@ $(STAMP): requirements.lock pyproject.toml infra/set-up.sh
 demo: $(STAMP) ## Run the main job on real data: broker, log, Spark, writers, report
 	@$(BIN)/commitlog demo $(ARGS)
 
+# Two workers share the whole suite, file by file; what is chosen runs in one process.
+WORKERS := $(if $(ARGS),0,2)
+
 test: $(STAMP) ## Run all tests; ARGS="tests/unit -k word" chooses
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 unit: $(STAMP) ## Run the quick tests: no broker, no Spark, nothing slow
 	@$(BIN)/python -m pytest -m "not broker and not spark and not slow" $(ARGS)

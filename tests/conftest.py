@@ -8,7 +8,10 @@ new is looked for by the other profiles.
 
 import os
 import random
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -36,7 +39,8 @@ settings.register_profile(
 )
 
 COSTS = {"slow": 1, "broker": 2, "spark": 3}
-"""Tests with these marks run last, in this order: what can fail at once fails first."""
+"""Tests with these marks run last, in this order: what can fail at once fails first. Workers beside
+each other begin with them instead, so that none is left alone with what takes long."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -55,10 +59,24 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(seed)
     elif profile == "ci":
         seed = 1
+    elif _is_worker(config):
+        seed = getattr(config, "workerinput")[_SEED_INPUT]  # noqa: B009
     config.stash[_SEED] = random.SystemRandom().randrange(2**32) if seed is None else seed
 
 
 _SEED = pytest.StashKey[int]()
+_SEED_INPUT = "commitlog_seed"
+_FOUND = "found"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Give a worker the seed of the run."""
+    node.workerinput[_SEED_INPUT] = node.config.stash[_SEED]
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -66,13 +84,33 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"seed: {config.stash[_SEED]} (again: --seed), profile: {profile}"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=_cost)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    items.sort(key=_cost, reverse=_is_worker(config))
 
 
 def _cost(item: pytest.Item) -> tuple[int, int]:
     cost = max((COSTS.get(mark.name, 0) for mark in item.iter_markers()), default=0)
     return cost, 0 if "test_house" in item.nodeid else 1
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print what tests found out, whatever came of them."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    lines = [
+        str(value)
+        for report in reports
+        for name, value in getattr(report, "user_properties", ())
+        if name == _FOUND and report.when == "call"
+    ]
+    if lines:
+        terminalreporter.section("what tests found out")
+        terminalreporter.write_line("\n".join(lines))
+
+
+@pytest.fixture
+def found_out(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+    """Return a function whose text is printed at the end of the run."""
+    return partial(record_property, _FOUND)
 
 
 @pytest.fixture

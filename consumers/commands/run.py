@@ -137,6 +137,8 @@ def init(
     as_json
         Print a JSON object.
     """
+    from consumers.places import check_place
+
     config = where.load(tables_root=tables_root)
     log = connect(config)
     try:
@@ -146,6 +148,7 @@ def init(
             tables_root=config.need_tables_root(),
             replication_factor=replication_factor,
         )
+        check_place(log)
     finally:
         log.close()
     facts = {

@@ -19,6 +19,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.core.chain import Chain
 from commitlog.model.records import Outcome
 from consumers.broker import EmbeddedBroker
+from consumers.places import check_place
 from tests.faults.proxy import Proxy
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -149,6 +150,7 @@ class Cluster:
         servers = self.proxy.bootstrap_servers
         self.log = KafkaLog.connect(servers, LOG, {"client.id": "auditor"}, timeout_seconds=60)
         self.genesis = self.log.create(tables_root=str(folder / "tables"))
+        check_place(self.log)
         self._outcomes = self.log.read_outcomes(0)
         self._chain = Chain()
         self._decided_by = ""

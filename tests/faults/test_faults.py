@@ -10,7 +10,7 @@ import contextlib
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -38,19 +38,16 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
 @pytest.mark.broker
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ROUNDS)
-def test_a_round_holds(campaign: Campaign, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    line = campaign.run(name)
-    with capsys.disabled():
-        print(f"\n{line}", end=" ")
+def test_a_round_holds(campaign: Campaign, name: str, found_out: Callable[[str], None]) -> None:
+    found_out(campaign.run(name))
 
 
 @pytest.mark.broker
 @pytest.mark.timeout(600)
-def test_the_standby_takes_over(campaign: Campaign, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_standby_takes_over(campaign: Campaign, found_out: Callable[[str], None]) -> None:
     campaign.run("kill the leader")
     [seconds] = campaign.takeovers
-    with capsys.disabled():
-        print(f"\nkill -9 of the leader to the next commit: {seconds:.2f} s", end=" ")
+    found_out(f"kill -9 of the leader to the next commit: {seconds:.2f} s")
     assert seconds < TAKEOVER_SECONDS_MAX
 
 

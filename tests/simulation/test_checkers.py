@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -69,7 +69,7 @@ def test_sound_histories_pass(histories: list[History]) -> None:
 
 
 def test_every_broken_history_is_caught(
-    histories: list[History], capsys: pytest.CaptureFixture[str]
+    histories: list[History], found_out: Callable[[str], None]
 ) -> None:
     made: Counter[str] = Counter()
     caught: Counter[str] = Counter()
@@ -77,16 +77,15 @@ def test_every_broken_history_is_caught(
         for mutant, broken in mutated(history, HISTORY_MUTANTS):
             made[mutant.__name__] += 1
             caught[mutant.__name__] += bool(check(broken.entries, broken.told, broken.rows))
-    with capsys.disabled():
-        rate = 100 * caught.total() / made.total()
-        print(f"\nbroken histories: {caught.total()} of {made.total()} caught ({rate:.0f} %)")
+    rate = 100 * caught.total() / made.total()
+    found_out(f"broken histories: {caught.total()} of {made.total()} caught ({rate:.0f} %)")
     assert made.keys() == {mutant.__name__ for mutant in HISTORY_MUTANTS}
     assert caught == made
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_every_broken_program_is_caught(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_broken_program_is_caught(found_out: Callable[[str], None]) -> None:
     caught: dict[str, int] = {}
     for name, broken in PROGRAM_MUTANTS.items():
         for seed in (*LIKELY, *range(SEEDS_PER_PROGRAM)):
@@ -95,30 +94,27 @@ def test_every_broken_program_is_caught(capsys: pytest.CaptureFixture[str]) -> N
             if report.problem:
                 caught[name] = seed
                 break
-    with capsys.disabled():
-        rate = 100 * len(caught) / len(PROGRAM_MUTANTS)
-        print(f"\nbroken programs: {len(caught)} of {len(PROGRAM_MUTANTS)} caught ({rate:.0f} %)")
-        for name, seed in caught.items():
-            print(f"  by seed {seed:3}: {name}")
+    rate = 100 * len(caught) / len(PROGRAM_MUTANTS)
+    found_out(f"broken programs: {len(caught)} of {len(PROGRAM_MUTANTS)} caught ({rate:.0f} %)")
+    for name, seed in caught.items():
+        found_out(f"  by seed {seed:3}: {name}")
     assert caught.keys() == PROGRAM_MUTANTS.keys()
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.slow
 def test_porcupine_agrees(
-    histories: list[History], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    histories: list[History], tmp_path: Path, found_out: Callable[[str], None]
 ) -> None:
     go = porcupine.find_go()
     if go is None:
-        with capsys.disabled():
-            print("\nporcupine: 1 skipped, there is no Go on this machine")
         pytest.skip("there is no Go on this machine")
     program = porcupine.build(go, tmp_path)
     sound = porcupine.verdicts(program, map(porcupine.operations, histories))
     broken = [made for history in histories for made in mutated(history, VISIBLE_TO_CLIENTS)]
     verdicts = porcupine.verdicts(program, (porcupine.operations(made) for _, made in broken))
-    with capsys.disabled():
-        count = verdicts.count("illegal")
-        print(f"\nporcupine: {len(sound)} sound, {count} of {len(broken)} broken histories caught")
+    count = verdicts.count("illegal")
+    found_out(f"porcupine: {len(sound)} sound, {count} of {len(broken)} broken histories caught")
     assert set(sound) == {"ok"}
     judged = [(mutant, verdict) for (mutant, _), verdict in zip(broken, verdicts, strict=True)]
     assert {mutant for mutant, verdict in judged if verdict == "illegal"} == set(VISIBLE_TO_CLIENTS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,10 @@ def test_a_row_of_seeds_is_written_with_a_dash() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_seeds_hold_and_every_fault_happens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seeds_hold_and_every_fault_happens(found_out: Callable[[str], None]) -> None:
     runs = runs_of(SEEDS_FILE.read_text(encoding="utf-8"))
     total = run_many(runs, jobs=2)
-    with capsys.disabled():
-        print("\nsimulation: " + "\n  ".join(total.lines()))
+    found_out("simulation: " + "\n  ".join(total.lines()))
     assert not total.problems
     assert total.seeds == len(runs)
     assert not [name for name in FAULTS if not total.counters[name]]
