@@ -73,7 +73,7 @@ def delete_branch(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(DeleteTableBranchRequest, {"name"})
     info = service.info(call.table)
     _need(info, _branches(service, info), request.name)
-    _refuse_kept_by_log(service, info, request.name)
+    refuse_kept_by_log(service, info, request.name)
     service.open(info).branches.delete(request.name)
     return {}
 
@@ -117,7 +117,7 @@ def branch_entry(info: TableInfo, version: int, path: str) -> dict[str, Any]:
 
 def create_branch_version(service: Service, info: TableInfo, request: Any) -> dict[str, Any]:
     """Put a staged manifest under its version's name, if nobody's is there."""
-    _refuse_kept_by_log(service, info, request.branch)
+    refuse_kept_by_log(service, info, request.branch)
     folder, staged = _folder(request.branch), relative_path(info.location, request.manifest_path)
     name = parse_manifest_name(staged.rsplit("/", 1)[1])
     assert name is not None
@@ -158,7 +158,7 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
     return {"version": branch_entry(info, request.version, path)}
 
 
-def _refuse_kept_by_log(service: Service, info: TableInfo, branch: str) -> None:
+def refuse_kept_by_log(service: Service, info: TableInfo, branch: str) -> None:
     """Refuse to go around the log, if a Clone made the branch a table of it."""
     place = branch_location(info.location, branch)
     kept = next((table.name for table in service.log.tables() if table.location == place), None)

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from commitlog.client.caller import Caller
 from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.model.table import DELIMITER, TableId, parse_table_id
+from consumers.namespace.remote import REQUEST_ID, fields_in, is_remote, key_of
 from consumers.namespace.status import HttpError
 from consumers.security.budgets import json_problem, text_problem
 from consumers.security.grants import Access, Principal
@@ -126,6 +127,11 @@ class Call:
         return digest.hexdigest()
 
     @property
+    def is_remote(self) -> bool:
+        """Whether LanceDB's remote client asks."""
+        return is_remote(self.path)
+
+    @property
     def delimiter(self) -> str:
         """What joins the parts of an id in the path."""
         return self.parameter("delimiter") or DELIMITER
@@ -170,6 +176,8 @@ class Call:
     def key(self) -> str | None:
         """The transaction id that an Idempotency-Key stands for."""
         given = self.headers.get(IDEMPOTENCY_KEY)
+        if not given and self.is_remote:
+            return key_of(self.headers.get(REQUEST_ID, ""), self.digest)
         if not given:
             return None
         try:
@@ -189,6 +197,8 @@ class Call:
         `adapt` may rewrite fields that clients send in another form than the model's.
         """
         fields = self._from_query(model) | (self.fields if self.body else {})
+        if self.is_remote:
+            fields_in(self.operation, fields)
         adapt(fields)
         request = model.model_validate(fields)
         named = getattr(request, "id", None)
@@ -252,7 +262,9 @@ class Call:
         """Open the body as an Arrow IPC stream; rows are read as they are asked for."""
         assert self.stream is not None
         try:
-            found = pa.ipc.open_stream(self.stream)
+            # As it came, a decimal may lie where native code can't read one.
+            options = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
+            found = pa.ipc.open_stream(self.stream, options=options)
         except (pa.ArrowException, OSError) as error:
             raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
         check_schema_names(found.schema)

@@ -29,9 +29,10 @@ from consumers.security.grants import Access
 
 
 def create_namespace(service: Service, call: Call) -> dict[str, Any]:
-    """Make a namespace, and those above it that are missing."""
+    """Make a namespace in one that exists."""
     request = call.read(CreateNamespaceRequest, {"mode", "properties"})
     namespace = _named(call)
+    service.need_namespace(namespace[:-1])
     mode = one_of("mode", request.mode, "create", "exist_ok", "overwrite")
     properties = tuple(sorted((request.properties or {}).items()))
     operations: list[Operation] = []
@@ -101,7 +102,9 @@ def list_tables(service: Service, call: Call) -> dict[str, Any]:
 
 
 def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
-    """List all tables by their full names."""
+    """List all tables by their full names; for LanceDB's client, those of the root namespace."""
+    if call.is_remote:
+        return list_tables(service, call)
     request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
     names = sorted(
         call.delimiter.join(info.table_id)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -19,21 +20,31 @@ from commitlog.client.caller import acting_for
 from commitlog.client.tables import TableInfo
 from commitlog.errors import OutcomeUnknown
 from commitlog.model.records import Outcome, Transaction
+from consumers.namespace.branch_rows import answered, change_branch
+from consumers.namespace.branches import is_branch
 from consumers.namespace.call import Call
 from consumers.namespace.service import BODY_HASH, Service
 
 UNKNOWN = "commit result"
 """In what pylance says when it could not find out whether it committed."""
+_BUILD_PATH = re.compile(r",? ?(?:/[\w.+-]+)+\.rs:\d+(?::\d+)?")
+"""Where in its own sources, on the machine that built it, pylance says that it failed."""
 _PYLANCE = frozenset({"lance", "pyarrow"})
 
 
 def commit_natively(
-    service: Service, call: Call, work: Callable[[lance.LanceDataset], Any]
+    service: Service,
+    call: Call,
+    work: Callable[[lance.LanceDataset], Any],
+    branch: str | None = None,
 ) -> dict[str, Any]:
     """Let pylance change a table; return the transaction and version it committed.
 
-    Under an Idempotency-Key that is done once, in one commit that the key names.
+    Under an Idempotency-Key that is done once, in one commit that the key names; on a branch,
+    which the log doesn't keep, it is done each time.
     """
+    if is_branch(branch):
+        return answered(change_branch(service, call, branch, work)[0])
     first = service.first_answer(call)
     if first is not None:
         return _answered(call, *first)
@@ -82,7 +93,7 @@ def of_pylance(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not _is_raised_by_pylance(error):
         return error
-    text = str(error)
+    text = _BUILD_PATH.sub("", str(error))
     if UNKNOWN in text.lower():
         return OutcomeUnknown(text, "")
     if "conflict" in text.lower():
@@ -101,8 +112,8 @@ def _is_raised_by_pylance(error: BaseException) -> bool:
 
 
 def refuse_branch(call: Call, info: TableInfo, branch: str | None) -> None:
-    """Refuse a branch: the log keeps the main one."""
-    if branch and branch != "main":
+    """Refuse a branch, where an operation is for the main line alone."""
+    if is_branch(branch):
         raise UnsupportedOperationError(
-            f"{call.operation}: branch {branch!r} of {info.name}: branches are not supported yet"
+            f"{call.operation}: branch {branch!r} of {info.name}: this is for the main one only"
         )

@@ -28,6 +28,7 @@ from consumers.namespace import rows
 from consumers.namespace.call import Call
 from consumers.namespace.native import of_pylance
 from consumers.namespace.operations import OPERATIONS, Entry
+from consumers.namespace.remote import DATABASE, SERVER_VERSION, answer_out, error_out
 from consumers.namespace.service import POSITION, Service, Settings
 from consumers.namespace.status import HttpError, error_response
 from consumers.observing import tell
@@ -57,7 +58,8 @@ def routes(
     for entry in OPERATIONS:
         pool = row_threads if entry.is_heavy else threads
         endpoint = partial(_answer, entry, service, pool)
-        found.append(Route(entry.path, endpoint, methods=[entry.method], name=entry.name))
+        for path in (entry.path, f"{entry.path}/"):
+            found.append(Route(path, endpoint, methods=[entry.method], name=entry.name))
     unknown = partial(_unknown, tuple(found))
     for path in _OURS:
         for rest in ("", "/{rest:path}"):
@@ -109,6 +111,8 @@ async def _answer(
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:
+        if call.is_remote:
+            error = error_out(entry.name, error, call.object_id or "")
         return error_response(error, instance)
     finally:
         if stream is not None:
@@ -121,7 +125,11 @@ async def _answer(
             transaction=call.committed,
             position=call.position,
         )
+    if call.is_remote:
+        result = answer_out(entry.name, result)
     response = result if isinstance(result, Response) else JSONResponse(result)
+    if call.is_remote or DATABASE in call.headers:
+        response.headers.update(SERVER_VERSION)
     if call.position is not None:
         response.headers[POSITION] = str(call.position)
     return response

@@ -27,12 +27,15 @@ from commitlog.client.execution import Execution, noted_counts
 from commitlog.client.merging import MergeOptions
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, TableAlreadyExists
-from commitlog.model.operations import DeclareTable
-from commitlog.model.records import Outcome, Status
+from commitlog.model.operations import DeclareTable, Operation
+from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId
+from consumers.namespace.branch_rows import answered, change_branch, merged, opened_for
+from consumers.namespace.branches import is_branch
 from consumers.namespace.call import Call, one_of
 from consumers.namespace.first_version import stage_first_version
-from consumers.namespace.native import commit_natively, refuse_branch
+from consumers.namespace.native import commit_natively
+from consumers.namespace.remote import TIMEOUT
 from consumers.namespace.service import BODY_HASH, Service
 from consumers.namespace.staged import Target, read_staged
 from consumers.namespace.tables import declaration
@@ -66,10 +69,14 @@ def create_table(service: Service, call: Call) -> dict[str, Any]:
                     "CreateTable: properties of a table that exists; leave them out to overwrite"
                 )
             return _overwritten(service, call, standing)
+        if standing is not None and not request.properties:
+            outcome = _first_rows(service, call, standing)[0]
+            return _created(service, standing, 1, outcome.transaction_id)
         first = _create(service, call, table, request.properties)
     outcome, transaction = first
     made = transaction.operations[0]
-    assert isinstance(made, DeclareTable)
+    if not isinstance(made, DeclareTable):
+        return _created(service, service.info(table), 1, outcome.transaction_id)
     return {
         "transaction_id": outcome.transaction_id,
         "location": made.location,
@@ -83,22 +90,34 @@ def _create(
     service: Service, call: Call, table: TableId, properties: Mapping[str, str] | None
 ) -> Any:
     made = declaration(service, call, table, DeclareTableRequest(properties=dict(properties or {})))
+    target = Target(table, made.location, made.incarnation)
+    return _commit_first(service, call, target, [made])
+
+
+def _first_rows(service: Service, call: Call, info: TableInfo) -> tuple[Outcome, Transaction]:
+    """Give a declared table its first version."""
+    return _commit_first(service, call, Target(info.table_id, info.location, info.incarnation), [])
+
+
+def _commit_first(
+    service: Service, call: Call, target: Target, before: list[Operation]
+) -> tuple[Outcome, Transaction]:
     rows = call.arrow()
     try:
-        manifest = stage_first_version(table, made.location, rows)
+        manifest = stage_first_version(target.table, target.location, rows)
     except (pa.ArrowException, ValueError, OSError) as error:
         raise InvalidInputError(f"the rows cannot be written: {error}") from error
     request = SimpleNamespace(
         version=1,
-        manifest_path=f"{made.location}/{manifest.path}",
+        manifest_path=f"{target.location}/{manifest.path}",
         manifest_size=None,
         e_tag=None,
         metadata=None,
         naming_scheme=manifest.naming_scheme,
         branch=None,
     )
-    staged = read_staged(Target(table, made.location, made.incarnation), request)
-    found = commit_staged(service, call, [made, staged.operation], staged.transaction_id)
+    staged = read_staged(target, request)
+    found = commit_staged(service, call, [*before, staged.operation], staged.transaction_id)
     raise_refusal(service, *found)
     return found
 
@@ -128,8 +147,21 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
     """Add the rows of an Arrow stream, or put them in the place of all others."""
     request = call.read(InsertIntoTableRequest, {"mode", "branch"})
     info = service.info(call.table)
-    refuse_branch(call, info, request.branch)
-    if one_of("mode", request.mode, "append", "overwrite") == "overwrite":
+    mode = one_of("mode", request.mode, "append", "overwrite")
+    if is_branch(request.branch):
+        rows = call.arrow().read_all()
+        dataset, _ = change_branch(
+            service, call, request.branch, lambda dataset: dataset.insert(rows, mode=mode)
+        )
+        return {**answered(dataset), "num_inserted_rows": rows.num_rows}
+    if not info.version and service.first_decision(call) is None:
+        outcome, _ = _first_rows(service, call, info)
+        return {
+            "transaction_id": outcome.transaction_id,
+            "version": 1,
+            "num_inserted_rows": service.open(service.info(call.table), 1).count_rows(),
+        }
+    if mode == "overwrite":
         rows = call.arrow().read_all()
         body = commit_natively(
             service, call, lambda dataset: lance.write_dataset(rows, dataset, mode="overwrite")
@@ -153,33 +185,38 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
             *("when_not_matched_by_source_delete_filt", "timeout", "use_index"),
         },
     )
-    info = service.info(call.table)
-    refuse_branch(call, info, request.branch)
     if not request.on:
         raise InvalidInputError("on is missing: name the columns by which rows match")
-    if not (
-        request.when_matched_update_all
-        or request.when_not_matched_insert_all
-        or request.when_not_matched_by_source_delete
-    ):
+    # A filter by itself asks for what it filters.
+    updates = bool(request.when_matched_update_all or request.when_matched_update_all_filt)
+    deletes = bool(
+        request.when_not_matched_by_source_delete or request.when_not_matched_by_source_delete_filt
+    )
+    if not (updates or deletes or request.when_not_matched_insert_all):
         raise InvalidInputError(
             "nothing is asked for: set when_matched_update_all, when_not_matched_insert_all or"
             " when_not_matched_by_source_delete"
         )
     options = MergeOptions(
-        bool(request.when_matched_update_all),
+        updates,
         request.when_matched_update_all_filt,
         bool(request.when_not_matched_insert_all),
-        bool(request.when_not_matched_by_source_delete),
+        deletes,
         request.when_not_matched_by_source_delete_filt,
         use_index=bool(request.use_index),
     )
     on = tuple(request.on)
+    if is_branch(request.branch):
+        rows = call.arrow().read_all()
+        dataset, found = change_branch(
+            service, call, request.branch, lambda dataset: merged(dataset, rows, on, options)
+        )
+        return {**answered(dataset), **found}
     outcome, counts = _carried_out(
         service,
         call,
         lambda made: made.merge_insert(call.arrow(), on, options),
-        seconds(request.timeout),
+        _timeout(call, request.timeout),
     )
     return {
         "transaction_id": outcome.transaction_id,
@@ -193,8 +230,6 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
 def update(service: Service, call: Call) -> dict[str, Any]:
     """Set columns to SQL expressions, where a predicate holds."""
     request = call.read(UpdateTableRequest, {"branch", "predicate", "updates"})
-    info = service.info(call.table)
-    refuse_branch(call, info, request.branch)
     values: dict[str, Any] = {}
     for pair in request.updates:
         if len(pair) != 2 or pair[0] in values:
@@ -203,6 +238,11 @@ def update(service: Service, call: Call) -> dict[str, Any]:
             )
         values[pair[0]] = pair[1]
     where = request.predicate or None
+    if is_branch(request.branch):
+        dataset, found = change_branch(
+            service, call, request.branch, lambda dataset: dataset.update(values, where)
+        )
+        return {**answered(dataset), "updated_rows": int(found["num_rows_updated"])}
     outcome, counts = _carried_out(service, call, lambda made: made.update(values, where))
     return {
         "transaction_id": outcome.transaction_id,
@@ -214,20 +254,25 @@ def update(service: Service, call: Call) -> dict[str, Any]:
 def delete(service: Service, call: Call) -> dict[str, Any]:
     """Delete the rows for which a predicate holds."""
     request = call.read(DeleteFromTableRequest, {"branch", "predicate"})
-    info = service.info(call.table)
-    refuse_branch(call, info, request.branch)
     if not request.predicate.strip():
         raise InvalidInputError("predicate is empty; to delete all rows, say `true`")
-    outcome, _ = _carried_out(service, call, lambda made: made.delete(request.predicate))
-    return {"transaction_id": outcome.transaction_id, "version": outcome.version}
+    if is_branch(request.branch):
+        dataset, found = change_branch(
+            service, call, request.branch, lambda dataset: dataset.delete(request.predicate)
+        )
+        return {**answered(dataset), "num_deleted_rows": int(found["num_deleted_rows"])}
+    outcome, counts = _carried_out(service, call, lambda made: made.delete(request.predicate))
+    return {
+        "transaction_id": outcome.transaction_id,
+        "version": outcome.version,
+        "num_deleted_rows": counts.get("deleted", 0),
+    }
 
 
 def count_rows(service: Service, call: Call) -> int:
     """Count the rows of a version for which a predicate holds."""
     request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
-    info = service.at(call, call.table)
-    refuse_branch(call, info, request.branch)
-    dataset = service.open(info, request.version)
+    dataset = opened_for(service, call, request.branch, request.version)
     return dataset.count_rows(request.predicate or None)
 
 
@@ -263,6 +308,12 @@ def _carried_out(
     if outcome.status is Status.COMMITTED:
         call.committed = outcome.transaction_id
     return outcome.raise_for_conflict(), counts
+
+
+def _timeout(call: Call, given: str | None) -> float:
+    """Return how long a merge may take, said in a field or as LanceDB's client says it."""
+    header = call.headers.get(TIMEOUT, "")
+    return seconds(f"{header}ms" if header.isdecimal() and not given else given)
 
 
 def seconds(text: str | None) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import lance
+import pyarrow as pa
 from lance_namespace import (
     AlterTableAddColumnsRequest,
     AlterTableAlterColumnsRequest,
@@ -20,15 +21,17 @@ from lance_namespace_urllib3_client.models.update_table_schema_metadata_request 
     UpdateTableSchemaMetadataRequest,
 )
 
+from consumers.namespace.arrow_json import type_of
+from consumers.namespace.branch_rows import open_branch
+from consumers.namespace.branches import is_branch
 from consumers.namespace.call import Call
-from consumers.namespace.native import commit_natively, refuse_branch
+from consumers.namespace.native import commit_natively
 from consumers.namespace.service import Service
 
 
 def add_columns(service: Service, call: Call) -> dict[str, Any]:
     """Add columns, each computed once by a SQL expression."""
     request = call.read(AlterTableAddColumnsRequest, {"branch", "new_columns"})
-    refuse_branch(call, service.info(call.table), request.branch)
     expressions: dict[str, str] = {}
     for column in request.new_columns:
         if column.expression is None:
@@ -37,54 +40,53 @@ def add_columns(service: Service, call: Call) -> dict[str, Any]:
                 " maintained columns are not supported"
             )
         expressions[column.name] = column.expression
-    return commit_natively(service, call, lambda dataset: dataset.add_columns(expressions))
+    return commit_natively(
+        service, call, lambda dataset: dataset.add_columns(expressions), request.branch
+    )
 
 
 def alter_columns(service: Service, call: Call) -> dict[str, Any]:
-    """Rename columns, or let them be null."""
+    """Rename columns, let them be null, or give them another type."""
     request = call.read(AlterTableAlterColumnsRequest, {"branch", "alterations"})
-    info = service.info(call.table)
-    refuse_branch(call, info, request.branch)
     alterations: list[Any] = []
     for entry in request.alterations:
-        if entry.data_type is not None or entry.virtual_column is not None:
+        if entry.virtual_column is not None:
             raise UnsupportedOperationError(
-                f"AlterTableAlterColumns: {entry.path!r}: data_type and virtual_column are not"
-                " supported yet"
+                f"AlterTableAlterColumns: {entry.path!r}: virtual_column is not supported"
             )
         change: dict[str, Any] = {"path": entry.path}
         if entry.rename is not None:
             change["name"] = entry.rename
         if entry.nullable is not None:
             change["nullable"] = entry.nullable
+        if entry.data_type is not None:
+            change["data_type"] = type_of(entry.data_type, f"alterations of {entry.path!r}")
         alterations.append(change)
 
     def change_all(dataset: lance.LanceDataset) -> None:
-        _need_columns(service, call, [entry["path"] for entry in alterations])
+        _need_columns(dataset, [entry["path"] for entry in alterations])
         dataset.alter_columns(*alterations)
 
-    return commit_natively(service, call, change_all)
+    return commit_natively(service, call, change_all, request.branch)
 
 
 def drop_columns(service: Service, call: Call) -> dict[str, Any]:
     """Take columns away; their data stays in the files."""
     request = call.read(AlterTableDropColumnsRequest, {"branch", "columns"})
-    refuse_branch(call, service.info(call.table), request.branch)
 
     def drop(dataset: lance.LanceDataset) -> None:
-        _need_columns(service, call, request.columns)
+        _need_columns(dataset, request.columns)
         dataset.drop_columns(request.columns)
 
-    return commit_natively(service, call, drop)
+    return commit_natively(service, call, drop, request.branch)
 
 
-def _need_columns(service: Service, call: Call, paths: list[str]) -> None:
-    info = service.info(call.table)
+def _need_columns(dataset: lance.LanceDataset, paths: list[str]) -> None:
+    names = dataset.schema.names
     for path in paths:
-        name = path.split(".")[0].strip("`")
-        if name not in info.schema.names:
+        if path.split(".")[0].strip("`") not in names:
             raise TableColumnNotFoundError(
-                f"{info.name} has no column {path!r}; it has {', '.join(info.schema.names)}"
+                f"the table has no column {path!r}; it has {', '.join(names)}"
             )
 
 
@@ -92,39 +94,45 @@ def update_schema_metadata(service: Service, call: Call) -> dict[str, str]:
     """Set the schema's metadata to what is given, and return it."""
     takes = {"branch", "metadata"}
     request = call.read(UpdateTableSchemaMetadataRequest, takes, adapt=_as_the_model_has_it)
-    refuse_branch(call, service.info(call.table), request.branch)
     metadata: Mapping[str, str] = request.metadata or {}
     if not metadata:
         raise InvalidInputError("metadata is empty")
     body = commit_natively(
-        service, call, lambda dataset: dataset.update_schema_metadata(dict(metadata))
+        service,
+        call,
+        lambda dataset: dataset.update_schema_metadata(dict(metadata)),
+        request.branch,
     )
-    info = service.info(call.table)
-    schema = service.open(info, body["version"]).schema
+    schema = _schema(service, call, request.branch, body["version"])
     return {k.decode(): v.decode() for k, v in (schema.metadata or {}).items()}
 
 
 def update_field_metadata(service: Service, call: Call) -> dict[str, Any]:
     """Set and remove entries of columns' metadata."""
     request = call.read(UpdateFieldMetadataRequest, {"branch", "updates"})
-    refuse_branch(call, service.info(call.table), request.branch)
     replaces = {bool(entry.replace) for entry in request.updates}
     if len(replaces) != 1:
         raise InvalidInputError("updates is empty, or some entries replace and others don't")
     updates = {entry.path: dict(entry.metadata) for entry in request.updates}
 
     def change(dataset: lance.LanceDataset) -> None:
-        _need_columns(service, call, list(updates))
+        _need_columns(dataset, list(updates))
         dataset.update_field_metadata(updates, replace=replaces.pop())
 
-    body = commit_natively(service, call, change)
-    schema = service.info(call.table).schema
+    body = commit_natively(service, call, change, request.branch)
+    schema = _schema(service, call, request.branch, body["version"])
     fields = {
         path: {k.decode(): v.decode() for k, v in (schema.field(path).metadata or {}).items()}
         for path in updates
         if schema.get_field_index(path) >= 0
     }
     return {"version": body["version"], "fields": fields}
+
+
+def _schema(service: Service, call: Call, branch: str | None, version: int) -> pa.Schema:
+    if is_branch(branch):
+        return open_branch(service, service.info(call.table), branch, version).schema
+    return service.open(service.info(call.table), version).schema
 
 
 def _as_the_model_has_it(fields: dict[str, Any]) -> None:
@@ -137,16 +145,22 @@ def _as_the_model_has_it(fields: dict[str, Any]) -> None:
 
 
 def restore(service: Service, call: Call) -> dict[str, Any]:
-    """Make a version's content the newest version."""
-    request = call.read(RestoreTableRequest, {"version", "branch"})
+    """Make a version's content the newest version; without a version, the newest one's."""
+    request = call.read(RestoreTableRequest, {"version", "branch"}, adapt=_with_version)
     info = service.info(call.table)
-    refuse_branch(call, info, request.branch)
-    service.readable(info, request.version)
+    branch = request.branch if is_branch(request.branch) else None
+    if branch is None and request.version:
+        service.readable(info, request.version)
 
     def change(dataset: lance.LanceDataset) -> lance.LanceDataset:
-        old = dataset.checkout_version(request.version)
+        version = request.version or dataset.version
+        old = dataset.checkout_version(version if branch is None else (branch, version))
         old.restore()  # type: ignore[no-untyped-call]
         return old
 
-    body = commit_natively(service, call, change)
-    return {name: body[name] for name in ("transaction_id",) if name in body}
+    body = commit_natively(service, call, change, branch)
+    return {name: body[name] for name in ("transaction_id", "version") if name in body}
+
+
+def _with_version(fields: dict[str, Any]) -> None:
+    fields["version"] = fields.get("version") or 0

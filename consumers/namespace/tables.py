@@ -34,6 +34,8 @@ from commitlog.model.operations import (
 from commitlog.model.records import OperationResult
 from commitlog.model.table import TableId, parse_table_id
 from consumers.namespace.arrow_json import schema_json
+from consumers.namespace.branch_rows import open_branch
+from consumers.namespace.branches import is_branch
 from consumers.namespace.call import Call, one_of
 from consumers.namespace.service import Service
 from consumers.namespace.transactions import visible
@@ -86,7 +88,7 @@ def describe_table(service: Service, call: Call) -> dict[str, Any]:
         DescribeTableRequest,
         {
             *("version", "tag", "with_table_uri", "load_detailed_metadata", "check_declared"),
-            "vend_credentials",
+            *("vend_credentials", "branch"),
         },
     )
     info = service.at(call, call.table)
@@ -102,14 +104,19 @@ def describe_table(service: Service, call: Call) -> dict[str, Any]:
         body["table_uri"] = info.location
     if request.check_declared or request.load_detailed_metadata:
         body["is_only_declared"] = info.version == 0
-    version = _wanted_version(service, info, request)
-    if version is not None:
+    if is_branch(request.branch):
+        dataset = open_branch(service, info, request.branch, request.version)
+        version, schema = dataset.version, dataset.schema
+    else:
+        version = _wanted_version(service, info, request) or info.version
+        is_head = version == info.version
+        schema = info.schema if is_head else service.open(info, version).schema
+    if version or call.is_remote:
         body["version"] = version
-    elif info.version and request.load_detailed_metadata:
-        version = body["version"] = info.version
+        body["schema"] = schema_json(schema, by_lance=call.is_remote)
     if request.load_detailed_metadata and version:
-        dataset = service.open(info, version)
-        body["schema"] = schema_json(dataset.schema)
+        if not is_branch(request.branch):
+            dataset = service.open(info, version)
         body["stats"] = {
             "num_deleted_rows": sum(f.num_deletions for f in dataset.get_fragments()),
             "num_fragments": len(dataset.get_fragments()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import lance
 from lance_namespace import (
     CreateTableTagRequest,
     DeleteTableTagRequest,
@@ -16,8 +17,9 @@ from lance_namespace import (
 )
 
 from commitlog.client.tables import TableInfo
+from consumers.namespace.branch_rows import open_branch
+from consumers.namespace.branches import is_branch
 from consumers.namespace.call import Call, page
-from consumers.namespace.native import refuse_branch
 from consumers.namespace.service import Service
 
 
@@ -44,12 +46,11 @@ def create_tag(service: Service, call: Call) -> dict[str, Any]:
     """Name a version."""
     request = call.read(CreateTableTagRequest, {"tag", "version", "branch"})
     info = service.info(call.table)
-    refuse_branch(call, info, request.branch)
-    dataset = service.open(info, request.version)
+    dataset, reference = _tagged(service, info, request)
     if request.tag in dataset.tags.list():
         raise TableTagAlreadyExistsError(f"{info.name} has a tag {request.tag!r}")
     try:
-        dataset.tags.create(request.tag, request.version)
+        dataset.tags.create(request.tag, reference)
     except (ValueError, OSError) as error:
         if "already exists" in str(error):
             raise TableTagAlreadyExistsError(str(error)) from error
@@ -61,11 +62,10 @@ def update_tag(service: Service, call: Call) -> dict[str, Any]:
     """Have a tag name another version."""
     request = call.read(UpdateTableTagRequest, {"tag", "version", "branch"})
     info = service.info(call.table)
-    refuse_branch(call, info, request.branch)
-    dataset = service.open(info, request.version)
+    dataset, reference = _tagged(service, info, request)
     _need(info, dataset.tags.list(), request.tag)
     try:
-        dataset.tags.update(request.tag, request.version)
+        dataset.tags.update(request.tag, reference)
     except (ValueError, OSError) as error:
         raise InvalidInputError(f"tag {request.tag!r}: {error}") from error
     return {}
@@ -82,6 +82,14 @@ def delete_tag(service: Service, call: Call) -> dict[str, Any]:
     except (ValueError, OSError) as error:
         raise TableTagNotFoundError(f"tag {request.tag!r}: {error}") from error
     return {}
+
+
+def _tagged(service: Service, info: TableInfo, request: Any) -> tuple[lance.LanceDataset, Any]:
+    """Return the table, and what Lance calls the version that a tag is for."""
+    if not is_branch(request.branch):
+        return service.open(info, request.version), request.version
+    open_branch(service, info, request.branch, request.version)
+    return service.open(info), (request.branch, request.version)
 
 
 def _tags(service: Service, info: TableInfo) -> dict[str, Any]:

@@ -1,0 +1,141 @@
+"""LanceDB's own remote client, which speaks the protocol with an accent.
+
+Its paths end in `/`; that is how it is told from others. Some of its fields have other names, and
+some of its answers another shape. All of that is put right here, on the way in and on the way out:
+the operations themselves know one protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import NAMESPACE_OID, UUID, uuid5
+
+from lance_namespace.errors import (
+    ErrorCode,
+    LanceNamespaceError,
+    TableIndexAlreadyExistsError,
+    TableTagAlreadyExistsError,
+)
+
+from commitlog.errors import TableAlreadyExists
+
+SERVER_VERSION = {"phalanx-version": "0.3.0"}
+"""What the client learns its server's abilities by: several vectors at once since 0.2, structured
+full-text queries since 0.3; uploads in parts, since 0.4, aren't served."""
+DATABASE = "x-lancedb-database"
+"""What the client sends with each request, those of lists too, whose paths don't end in `/`."""
+REQUEST_ID = "x-request-id"
+TIMEOUT = "x-request-timeout-ms"
+_INDEX_TYPES = {
+    "BTree": "BTREE",
+    "Bitmap": "BITMAP",
+    "LabelList": "LABEL_LIST",
+    "Inverted": "FTS",
+    "FmIndex": "FM",
+    "FMIndex": "FM",
+    "Fm": "FM",
+}
+_KNOWN_INDICES = frozenset(
+    {
+        *("BTREE", "BITMAP", "LABEL_LIST", "FM", "FTS", "IVF_FLAT", "IVF_SQ", "IVF_PQ", "IVF_RQ"),
+        *("IVF_HNSW_PQ", "IVF_HNSW_SQ", "IVF_HNSW_FLAT"),
+    }
+)
+
+Fields = dict[str, Any]
+
+
+class ExistsAlready(LanceNamespaceError):
+    """Something exists already: the client would send a 409 again, and looks for these words."""
+
+    status = 400
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def is_remote(path: str) -> bool:
+    """Return True for a path as LanceDB's remote client writes it."""
+    return path.endswith("/")
+
+
+def key_of(request_id: str, digest: str) -> str | None:
+    """Return the transaction id of a request that the client sends again under the same id."""
+    try:
+        return str(uuid5(UUID(request_id), digest))
+    except ValueError:
+        return str(uuid5(NAMESPACE_OID, request_id + digest)) if request_id else None
+
+
+def fields_in(operation: str, fields: Fields) -> None:
+    """Put a request's fields as the protocol has them."""
+    change = _IN.get(operation)
+    if change is not None:
+        change(fields)
+
+
+def answer_out(operation: str, body: Any) -> Any:
+    """Return an answer as the client reads it."""
+    change = _OUT.get(operation)
+    return change(body) if change is not None and isinstance(body, dict) else body
+
+
+def error_out(operation: str, error: Exception, table: str) -> Exception:
+    """Return a failure as the client knows it."""
+    if operation == "CreateTable" and isinstance(error, TableAlreadyExists):
+        return ExistsAlready(ErrorCode.TABLE_ALREADY_EXISTS, f"{table} already exists: {error}")
+    if isinstance(error, TableIndexAlreadyExistsError | TableTagAlreadyExistsError):
+        return ExistsAlready(ErrorCode(error.code), f"it already exists: {error}")
+    return error
+
+
+def _query_in(fields: Fields) -> None:
+    if isinstance(fields.get("columns"), dict):
+        fields["columns"] = {"column_aliases": fields["columns"]}
+    for name in ("nprobes", "minimum_nprobes", "maximum_nprobes"):
+        if not fields.get(name):
+            fields.pop(name, None)
+
+
+def _explained_in(fields: Fields) -> None:
+    if isinstance(fields.get("query"), dict):
+        _query_in(fields["query"])
+
+
+def _index_in(fields: Fields) -> None:
+    if "metric_type" in fields:
+        fields["distance_type"] = fields.pop("metric_type")
+
+
+def _rename_in(fields: Fields) -> None:
+    if "new_namespace" in fields:
+        fields["new_namespace_id"] = fields.pop("new_namespace")
+
+
+def _merge_in(fields: Fields) -> None:
+    fields.setdefault("use_index", True)
+
+
+_IN: dict[str, Callable[[Fields], None]] = {
+    "QueryTable": _query_in,
+    "AnalyzeTableQueryPlan": _query_in,
+    "ExplainTableQueryPlan": _explained_in,
+    "CreateTableIndex": _index_in,
+    "RenameTable": _rename_in,
+    "MergeInsertIntoTable": _merge_in,
+}
+
+
+def _index_type(entry: Fields) -> Fields:
+    kind = _INDEX_TYPES.get(entry.get("index_type", ""), entry.get("index_type"))
+    return {**entry, "index_type": kind if kind in _KNOWN_INDICES else "Unknown"}
+
+
+_OUT: dict[str, Callable[[Fields], Any]] = {
+    "ListTableTags": lambda body: body["tags"],
+    "UpdateTable": lambda body: {**body, "rows_updated": body["updated_rows"]},
+    "ListTableIndices": lambda body: {**body, "indexes": [_index_type(i) for i in body["indexes"]]},
+    "DescribeTableIndexStats": _index_type,
+}
