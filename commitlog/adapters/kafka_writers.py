@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from commitlog.adapters.kafka_io import new_producer
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger
-from commitlog.adapters.log_records import check_size, encode_to_append
+from commitlog.adapters.log_records import check_outcome_size, encode_to_append
 from commitlog.errors import CommitLogError, Overloaded, RecordTooLarge, Unavailable
 from commitlog.model.records import ProtocolVersion, Transaction
 from commitlog.ports import DeliveryFailed, OnDelivery
@@ -162,7 +162,7 @@ class KafkaOutcomesWriter(_Writer):
 
     def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
         """Send an outcome on its way."""
-        check_size(f"outcome {key}", value)
+        check_outcome_size(key, value)
         with self._lock:
             if self._on_their_way:
                 self._waiting.append((key.encode(), value, on_delivery))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from commitlog.codecs import avro
 from commitlog.errors import CorruptLog, RecordTooLarge, UnsupportedFormat
-from commitlog.model.limits import RECORD_BYTES_MAX
+from commitlog.model.limits import OUTCOME_HEAD_BYTES_MAX, RECORD_BYTES_MAX
 from commitlog.model.records import (
     Answered,
     ProtocolVersion,
@@ -58,11 +58,16 @@ def encode_to_append(transaction: Transaction | ProtocolVersion) -> bytes:
     return value
 
 
-def check_size(what: str, value: bytes) -> None:
+def check_outcome_size(key: str, value: bytes) -> None:
+    """Raise RecordTooLarge for an outcome over the limit: its decision's, and what surrounds it."""
+    check_size(f"outcome {key}", value, RECORD_BYTES_MAX + OUTCOME_HEAD_BYTES_MAX)
+
+
+def check_size(what: str, value: bytes, bytes_max: int = RECORD_BYTES_MAX) -> None:
     """Raise RecordTooLarge for a value over the limit, before anything is sent."""
-    if len(value) > RECORD_BYTES_MAX:
+    if len(value) > bytes_max:
         raise RecordTooLarge(
-            f"{what} has {len(value):,} bytes, the limit is {RECORD_BYTES_MAX:,}",
+            f"{what} has {len(value):,} bytes, the limit is {bytes_max:,}",
             field="record",
             value=len(value),
             advice="Split it: fewer operations or fragments per transaction, or commit large "

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from commitlog.adapters.log_records import (
-    check_size,
+    check_outcome_size,
     encode_to_append,
     to_answered,
     to_raw,
@@ -231,7 +231,7 @@ class MemoryOutcomesWriter(_Writer):
 
     def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
         """Send an outcome on its way."""
-        check_size(f"outcome {key}", value)
+        check_outcome_size(key, value)
         self._send(self._partition, key.encode(), value, on_delivery)
 
 

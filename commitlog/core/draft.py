@@ -98,6 +98,7 @@ class Draft:
         "changes",
         "dropped",
         "files",
+        "inline_bytes",
         "iceberg_places",
         "iceberg_results",
         "iceberg_views",
@@ -150,6 +151,8 @@ class Draft:
         self.changes: list[Change] = []
         self.files: list[FileToWrite] = []
         self.recordings: list[bytes] = []
+        self.inline_bytes = 0
+        """Of deltas that the outcome holds itself."""
         self.observations: dict[Wanted, Observation] = {}
 
     def refused(self, refusal: Refused, index: int) -> Refused:

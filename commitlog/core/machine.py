@@ -41,7 +41,7 @@ from commitlog.core.holding import held_by
 from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.log_time import forget, remember, time_of
 from commitlog.core.once import Decided, Once
-from commitlog.core.outcomes import outcome_of
+from commitlog.core.outcomes import check_size, outcome_of
 from commitlog.core.parts import Part, Saved
 from commitlog.core.refusals import refusal_told, told
 from commitlog.core.repeats import find_repeat
@@ -151,8 +151,7 @@ class Machine:
                 problem=Phrase(record.problem),
             )
         except Refused as refusal:
-            why = refusal_told(self.rules, refusal)
-            return self._decision(submitted, refusal.status, time_ms, **why)
+            return self._refused(submitted, refusal, time_ms)
         except Wants as wants:
             return Need(wants.wanted)
 
@@ -275,7 +274,16 @@ class Machine:
     def _decision(
         self, submitted: Submitted, status: Status, time_ms: int, **held: Any
     ) -> Decision:
-        return Decision(outcome_of(submitted, self.sequence + 1, status, time_ms, **held))
+        outcome = outcome_of(submitted, self.sequence + 1, status, time_ms, **held)
+        check_size(outcome)
+        return Decision(outcome)
+
+    def _refused(self, submitted: Submitted, refusal: Refused, time_ms: int) -> Decision:
+        why = refusal_told(self.rules, refusal)
+        try:
+            return self._decision(submitted, refusal.status, time_ms, **why)
+        except Refused as too_large:
+            return self._refused(submitted, too_large, time_ms)
 
     def _decide_operation(self, draft: Draft, index: int, operation: Operation) -> None:
         parsed = draft.parsed[index]

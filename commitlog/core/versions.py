@@ -24,7 +24,11 @@ from commitlog.core.touches import keys_of, touched
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import OUTCOME_INLINE_BYTES_MAX
+from commitlog.model.limits import (
+    INLINE_SUM_SINCE,
+    OUTCOME_INLINE_BYTES_MAX,
+    OUTCOME_INLINE_SUM_MAX,
+)
 from commitlog.model.operations import CreateTableVersion, LanceCommit
 from commitlog.model.records import FragmentImage, OperationResult, Recording
 from commitlog.model.table import format_table_id
@@ -151,7 +155,10 @@ def record_delta(draft: Draft, delta: ManifestDelta) -> Recording:
     """Record a delta that nobody could compute again."""
     data = delta.to_bytes()
     digest = hashlib.sha256(data).digest()
-    if len(data) <= OUTCOME_INLINE_BYTES_MAX:
+    inline = draft.inline_bytes + len(data)
+    is_bounded = draft.rules.protocol < INLINE_SUM_SINCE or inline <= OUTCOME_INLINE_SUM_MAX
+    if len(data) <= OUTCOME_INLINE_BYTES_MAX and is_bounded:
+        draft.inline_bytes = inline
         return Recording(digest, len(data), data)
     draft.recordings.append(data)
     return Recording(digest, len(data), None)

@@ -13,6 +13,12 @@ RECORD_OVERHEAD_BYTES = 64 * 1024
 OUTCOME_INLINE_BYTES_MAX = 256 * 1024
 """A recorded manifest delta above this goes to a content-addressed object, not into the outcome."""
 
+OUTCOME_INLINE_SUM_MAX = 4 * 1024 * 1024
+"""The recorded deltas in one outcome together; the rest are objects, however small they are."""
+
+OUTCOME_HEAD_BYTES_MAX = 32 * 1024
+"""What surrounds a decision in its record: the leader's address and the chain."""
+
 OPERATIONS_PER_TRANSACTION_MAX = 1_000
 """A record's operations; multi-table commits of a hundred tables fit ten times."""
 
@@ -86,6 +92,9 @@ LOCATION_BYTES_MAX = 2_000
 BASES_CHECKED_SINCE = 4
 """The protocol under which a new base path is refused unless it is the location of a table of the
 log, or the leader's policy allows it."""
+
+INLINE_SUM_SINCE = 4
+"""The protocol under which `OUTCOME_INLINE_SUM_MAX` bounds the deltas in an outcome."""
 
 REASONS_SINCE = 4
 """The protocol under which an outcome holds a reason with typed arguments, and no words."""

@@ -143,6 +143,10 @@ TEMPLATES = {
     "field_name_twice": "two fields are called {field!r}, or one has no name",
     "primary_key_unknown": "the primary key {primary_key} names {unknown}",
     "primary_key_twice": "the primary key {primary_key} names a column twice",
+    "outcome_too_large": (
+        "its outcome would have {size} bytes, and a record has at most {size_max}; split the "
+        "transaction, or use shorter names"
+    ),
 }
 
 ADVICE = {

@@ -26,10 +26,6 @@ WORDS: dict[str, str] = {
         "versions {ranges!j} of {table} cannot be deleted: {deleted!j} are deleted already; name "
         "versions that exist"
     ),
-    "outcome_too_large": (
-        "its outcome would have {size} bytes, and a record has at most {size_max}; split the "
-        "transaction, or use shorter names"
-    ),
     "base_path_invalid": "base path of {table}: {problem}",
     "base_path_not_allowed": (
         "base path {path} of {table} is neither a table of this log nor a place that its leader "

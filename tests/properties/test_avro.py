@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from commitlog.codecs import avro
 from commitlog.codecs.avro import load_schema, schema_fingerprint
 from commitlog.codecs.avro_compiled import read_long
+from commitlog.core.outcomes import _at_most, decision_bytes
 from commitlog.errors import CorruptLog, InvalidTransaction, UnsupportedFormat
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import (
@@ -155,6 +156,14 @@ def test_an_outcome_has_the_bytes_that_fastavro_gives_it(
 ) -> None:
     sealed, value = avro.seal_outcome(outcome, previous_hash=previous_hash, epoch=epoch, node=node)
     assert value == by_fastavro(schema_of(sealed), sealed)
+
+
+@given(dataclass_of(Outcome))
+def test_the_core_knows_the_size_of_an_outcome(outcome: Outcome) -> None:
+    _, value = avro.seal_outcome(outcome, previous_hash=b"", epoch=0, node="")
+    head = len(avro.MARKER) + 8 + 1 + 1 + 1 + 33
+    assert decision_bytes(outcome) == len(value) - head
+    assert _at_most(outcome) >= decision_bytes(outcome)
 
 
 @given(TRANSACTIONS, dataclass_of(Outcome))
