@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from unittest.mock import patch
+from uuid import uuid4
 
 import pytest
 from hypothesis import given, settings
@@ -87,7 +88,7 @@ def test_a_leader_goes_on_behind_it(protocol: int, tmp_path: Path) -> None:
     with patch.object(log_start, "PROTOCOL_SUPPORTED", protocol), service(tmp_path) as running:
         running.client.create_table("t", SCHEMA)
         operation = DropTable(("t",), "\x01" * 6_000_000)
-        record = Transaction(ID.format(1), (operation,))
+        record = Transaction(str(uuid4()), (operation,))
         running.log.transactions_writer().append(record, partition=0)
         running.client.append("t", rows(1))
         outcome = running.client.outcome(record.transaction_id)
