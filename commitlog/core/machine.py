@@ -8,7 +8,6 @@ its outcome. No clock, no randomness, no I/O: the same log makes the same state 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from commitlog.core import snapshot
@@ -260,16 +259,9 @@ class Machine:
                 self._decide_operation(draft, index, operation)
         except Refused as refusal:
             raise draft.refused(refusal, index) from None
-        results, observed_there = tuple(draft.results), tuple(draft.observations.values())
-        committed = self._decision(
-            submitted, Status.COMMITTED, time_ms, results=results, observed=observed_there
-        )
-        return replace(
-            committed,
-            files=tuple(draft.files),
-            recordings=tuple(draft.recordings),
-            changes=tuple(draft.changes),
-        )
+        held = {"results": tuple(draft.results), "observed": tuple(draft.observations.values())}
+        outcome = self._decision(submitted, Status.COMMITTED, time_ms, **held).outcome
+        return Decision(outcome, tuple(draft.files), tuple(draft.recordings), tuple(draft.changes))
 
     def _decision(
         self, submitted: Submitted, status: Status, time_ms: int, **held: Any
