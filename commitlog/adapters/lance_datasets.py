@@ -12,6 +12,8 @@ from contextvars import ContextVar
 from typing import Any
 
 import lance
+import pyarrow as pa
+from lance.schema import LanceSchema
 
 from commitlog.adapters.storage_options import storage_options
 
@@ -52,3 +54,17 @@ def open_dataset(location: str, version: int | None = None, **more: Any) -> lanc
         location, version=version, storage_options=storage_options(location) or None, **more
     )
     return let_through(dataset, location)
+
+
+def stored_schema(schema: pa.Schema, data_storage_version: Any) -> LanceSchema:
+    """Return the schema that Lance makes of an Arrow schema in files of a version.
+
+    It stores some columns as others: JSON as bytes, and blobs in files of 2.2 as descriptors.
+
+    Raises ValueError or OSError for a type that Lance has no place for.
+    """
+    nothing = pa.Table.from_batches([], schema=schema)
+    made = lance.write_dataset(
+        nothing, "memory://schema", data_storage_version=data_storage_version
+    )
+    return made.lance_schema

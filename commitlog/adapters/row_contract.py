@@ -16,7 +16,7 @@ What fits:
 - timestamps of another time zone: the instant is kept. With and without a zone never mix;
 - text in all its layouts, bytes in all theirs, dates in both, lists in all, dictionaries and their
   values; structs and maps by their parts, structs by name;
-- an extension type and its storage.
+- an extension type and its storage; bytes as blobs. JSON is text that isn't empty.
 
 Text never becomes a number or bytes, a boolean never a number, a decimal never a float. A null
 never enters a column, list or struct that requires values.
@@ -29,7 +29,14 @@ import difflib
 import pyarrow as pa
 from pyarrow import types
 
-from commitlog.adapters.row_values import Misfit, convert, is_list, is_stored_list, require
+from commitlog.adapters.row_values import (
+    Misfit,
+    convert,
+    is_blob,
+    is_list,
+    is_stored_list,
+    require,
+)
 from commitlog.errors import InvalidTransaction
 
 
@@ -155,9 +162,13 @@ def _misfit(
     if types.is_null(given) or given.equals(wanted):
         return None
     if isinstance(wanted, pa.BaseExtensionType):
+        if is_blob(wanted) and _is_bytes(given):
+            return None
         if isinstance(given, pa.BaseExtensionType):
             if given.extension_name != wanted.extension_name:
                 return path, given, "it is another extension type"
+            if is_blob(wanted):
+                return None
             given = given.storage_type
         return _misfit(given, wanted.storage_type, path)
     if isinstance(given, pa.BaseExtensionType):

@@ -18,6 +18,8 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 VALUE_CHARACTERS_MAX = 80
+_BLOB, _JSON = "lance.blob.v2", "arrow.json"
+_LEGACY_BLOB = b"lance-encoding:blob"
 _WIDEST_INTEGER = pa.decimal128(20, 0)
 
 
@@ -51,8 +53,7 @@ def convert(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
     if isinstance(given, pa.BaseExtensionType):
         return convert(values.storage, wanted, rounds)
     if isinstance(wanted, pa.BaseExtensionType):
-        storage = convert(values, wanted.storage_type, rounds)
-        return pa.ExtensionArray.from_storage(wanted, storage)
+        return _extended(values, wanted, rounds)
     if types.is_dictionary(given):
         return convert(values.dictionary_decode(), wanted, rounds)
     if types.is_dictionary(wanted):
@@ -113,6 +114,47 @@ def _narrowed(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
     if not rounds and pc.any(rounded).as_py():
         raise pa.ArrowInvalid("it would be rounded")
     return narrow
+
+
+def _extended(values: pa.Array, wanted: pa.BaseExtensionType, rounds: bool) -> pa.Array:
+    if is_blob(wanted):
+        storage = _blobs(values, wanted.storage_type)
+    else:
+        storage = convert(values, wanted.storage_type, rounds)
+    if wanted.extension_name == _JSON:
+        # Lance would store it as null.
+        empty = pc.index(pc.match_substring_regex(storage, r"^\s*$"), True).as_py()
+        if empty >= 0:
+            raise Misfit(empty, _shown(storage[empty]), str(wanted), "it is not JSON")
+    return pa.ExtensionArray.from_storage(wanted, storage)
+
+
+def _blobs(values: pa.Array, wanted: pa.StructType) -> pa.StructArray:
+    """Return bytes, or blobs in any of Lance's layouts, as blobs."""
+    if not types.is_struct(values.type):
+        data = convert(values, pa.large_binary(), False)
+        values = pa.StructArray.from_arrays([data], names=["data"], mask=_mask(data))
+    for field in values.type:
+        if wanted.get_field_index(field.name) < 0:
+            lost = pc.index(pc.is_valid(pc.struct_field(values, field.name)), True).as_py()
+            if lost >= 0:
+                shown, reason = _shown(values[lost]), f"the column has no place for {field.name!r}"
+                raise Misfit(lost, shown, str(wanted), reason)
+    return _struct(values, wanted, False)
+
+
+def is_blob(kind: pa.DataType) -> bool:
+    """Return True for Lance's blobs of version 2."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == _BLOB
+
+
+def holds_blobs(field: pa.Field, *, legacy: bool = True) -> bool:
+    """Return True if a column, or a part of it, is read as descriptors of blobs."""
+    if is_blob(field.type) or (legacy and _LEGACY_BLOB in (field.metadata or {})):
+        return True
+    return bool(types.is_nested(field.type)) and any(
+        holds_blobs(field.type.field(at), legacy=legacy) for at in range(field.type.num_fields)
+    )
 
 
 def _encoded(plain: pa.Array, wanted: pa.DictionaryType) -> pa.Array:
@@ -242,17 +284,20 @@ def _filler(count: int, kind: pa.DataType) -> pa.Array:
     return pa.nulls(count, kind)
 
 
-@lru_cache(maxsize=1024)
 def _requires(kind: pa.DataType) -> bool:
-    """Return True if something inside a type may not be null."""
+    """Return True if something inside a type may not be null, or takes a closer look."""
     if isinstance(kind, pa.BaseExtensionType):
-        return _requires(kind.storage_type)
+        return kind.extension_name == _JSON or _requires(kind.storage_type)
+    return bool(types.is_nested(kind)) and _parts_require(kind)
+
+
+@lru_cache(maxsize=1024)
+def _parts_require(kind: pa.DataType) -> bool:
     if types.is_map(kind):
         return _requires(kind.key_type) or not kind.item_field.nullable or _requires(kind.item_type)
     return any(
         not kind.field(at).nullable or _requires(kind.field(at).type)
         for at in range(kind.num_fields)
-        if types.is_nested(kind)
     )
 
 

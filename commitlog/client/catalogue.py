@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.lance_datasets import open_dataset, stored_schema
 from commitlog.adapters.storage import local_path
 from commitlog.client.opening import is_there
 from commitlog.client.reach import check_leader_reaches, reach
@@ -20,7 +20,7 @@ from commitlog.client.runtime import Runtime
 from commitlog.client.tables import Tables
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import decode_outcome_record, encode_transaction
-from commitlog.codecs.lance_schema import schema_fields
+from commitlog.codecs.lance_schema import SchemaMetadata, schema_fields
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import (
     CorruptLog,
@@ -29,6 +29,7 @@ from commitlog.errors import (
     NoSuchVersion,
     TableAlreadyExists,
 )
+from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.operations import CreateTable, DropTable, Properties, RegisterTable
 from commitlog.model.records import Code, Genesis, Outcome, Transaction
 from commitlog.model.table import Policy, TableId
@@ -66,7 +67,7 @@ def create_table(
             advice="Pass pa.schema([...])",
         )
     key = _key(primary_key, schema)
-    fields, metadata = schema_fields(schema)
+    fields, metadata = _stored_fields(schema)
     incarnation = str(uuid4())
     place = _location(location) or default_location(genesis, table, incarnation)
     reach(place, storage_options)
@@ -83,6 +84,17 @@ def create_table(
         properties=_properties(properties),
         exist_ok=exist_ok,
     )
+
+
+def _stored_fields(schema: pa.Schema) -> tuple[list[Field], SchemaMetadata]:
+    schema_fields(schema)  # refuses names that Lance can't carry
+    try:
+        stored = stored_schema(schema, DATA_STORAGE_VERSION)
+    except (ValueError, OSError) as error:
+        raise InvalidTransaction(
+            f"Lance has no place for this schema: {error}", field="schema", value=schema
+        ) from error
+    return schema_fields(stored)
 
 
 def default_location(genesis: Genesis, table: TableId, incarnation: str) -> str:

@@ -25,12 +25,12 @@ from commitlog.client.rows import (
     Prepared,
     prepare_append,
     prepare_delete,
-    prepare_update,
     remove_files,
 )
 from commitlog.client.submission import LanceRequest, lance_commit, new_transaction_id
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Wait, check_wait
+from commitlog.client.updating import prepare_update
 from commitlog.errors import NoSuchVersion, OutcomeUnknown
 from commitlog.model.records import Application, Code, Expect, Outcome, Status
 from commitlog.model.table import TableId

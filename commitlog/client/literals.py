@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
 from typing import Any
 
+import lance
 import pyarrow as pa
 from pyarrow import types
 
 from commitlog.adapters.row_contract import conform_column, fits
-from commitlog.adapters.row_values import VALUE_CHARACTERS_MAX, is_list
+from commitlog.adapters.row_values import VALUE_CHARACTERS_MAX, is_blob, is_list
 from commitlog.errors import InvalidTransaction
 
 _GROUPS: tuple[Any, ...] = (
@@ -46,6 +47,8 @@ def literal_column(values: Sequence[Any], field: pa.Field, table: str) -> pa.Arr
 
 def _array(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> pa.Array:
     """Return values in any type that fits `kind` without loss."""
+    if is_blob(kind):
+        return _blobs(values, kind, name, table)
     if isinstance(values, str | bytes) or not types.is_nested(kind) or _is_vector(kind):
         return _leaf(values, kind, name, table)
     if types.is_struct(kind):
@@ -83,6 +86,23 @@ def _leaf(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> pa
         except _FAILURES as error:
             reason = str(error)
     raise _wrong(values, kind, name, table, reason)
+
+
+def _blobs(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> pa.Array:
+    """Return blobs of bytes, of `lance.Blob`, or of text, which is the URI of an external one."""
+    try:
+        return lance.blob_array(list(values))
+    except (TypeError, ValueError) as error:
+        row = next((at for at, v in enumerate(values) if not _is_blob_value(v)), 0)
+        raise _refused(values[row], row, kind, name, table, str(error)) from error
+
+
+def _is_blob_value(value: Any) -> bool:
+    try:
+        lance.blob_array([value])
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _struct(values: Sequence[Any], kind: pa.StructType, name: str, table: str) -> pa.Array:

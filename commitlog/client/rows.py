@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, RowIdSequence, write_fragments
 from pyroaring import BitMap
 
+from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
-from commitlog.client.data import rows_table
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.deletion_vectors import deletion_file_path
@@ -32,6 +32,8 @@ from commitlog.model.operations import KeyHashes
 
 APPENDED_KEYS_MAX = 200_000
 """An append of more rows than this names no keys: 16 bytes each would fill the record."""
+_WRONG_ROWS = ("Invalid user input", "Invalid argument error", "LanceError(Schema)")
+"""How pylance begins what is wrong with rows, and not with storage."""
 ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
 OFFSET_BITS = 32
 
@@ -57,10 +59,16 @@ def prepare_append(
     keys = _KeyCollector(info)
     try:
         fragments = write_fragments(keys.passing(rows), dataset)
-    except Exception:
+    except Exception as error:
         # pylance wraps what went wrong in the caller's stream beyond recognition.
         if keys.error is not None:
             raise keys.error from None
+        if any(words in str(error) for words in _WRONG_ROWS):
+            raise InvalidTransaction(
+                f"Lance refuses rows for {info.name}: {error}",
+                field="data",
+                advice="Correct the rows",
+            ) from error
         raise
     count = sum(fragment.physical_rows for fragment in fragments)
     return Prepared(
@@ -73,50 +81,10 @@ def prepare_append(
 
 def prepare_delete(info: TableInfo, dataset: lance.LanceDataset, predicate: str) -> Prepared:
     """Find the rows of a predicate and delete them from their fragments."""
-    found = _scan(dataset, [], predicate, info)
+    found = scan(dataset, [], predicate, info)
     updated, removed, rows = delete_rows(dataset, found[ROW_ADDRESS])
     operation = lance.LanceOperation.Delete(updated, removed, predicate)
     return Prepared(operation, dataset.version, rows, counts={"deleted": found.num_rows})
-
-
-def prepare_update(
-    info: TableInfo, dataset: lance.LanceDataset, values: Mapping[str, Any], where: str | None
-) -> Prepared:
-    """Compute rows anew: a value is a SQL expression if it is a string, else the value itself."""
-    schema = info.schema
-    unknown = [name for name in values if name not in schema.names]
-    if unknown or not values:
-        raise InvalidTransaction(
-            f"{info.name} has no column {unknown}" if unknown else "no column is given",
-            field="values",
-            value=unknown,
-            advice=f"Its columns are {', '.join(schema.names)}",
-        )
-    literals = {n: v for n, v in values.items() if not isinstance(v, str)}
-    projection = {
-        name: values[name] if isinstance(values.get(name), str) else _quoted(name)
-        for name in schema.names
-    }
-    found = _scan(dataset, projection, where, info)
-    for name, value in literals.items():
-        column = _repeat(value, schema.field(name), found.num_rows)
-        found = found.set_column(found.schema.get_field_index(name), name, column)
-    new_rows = _conform(found, schema, info.name)
-    updated, removed, rows = delete_rows(dataset, found[ROW_ADDRESS])
-    operation = lance.LanceOperation.Update(
-        removed_fragment_ids=removed,
-        updated_fragments=updated,
-        new_fragments=_write_moved(info, dataset, new_rows, found[ROW_ID]),
-        fields_modified=[],
-        fields_for_preserving_frag_bitmap=_with_children(info, values),
-        update_mode="rewrite_rows",
-    )
-    keys = None
-    if info.primary_key:
-        changed = set(values) & set(info.primary_key)
-        hashes = hashes_of(info, info.primary_key, new_rows) if changed else []
-        keys = KeyHashes(key_ids(info, info.primary_key), packed(hashes))
-    return Prepared(operation, dataset.version, rows, keys, {"updated": found.num_rows})
 
 
 def fragment_of(dataset: lance.LanceDataset, fragment_id: int) -> lance.LanceFragment:
@@ -162,26 +130,35 @@ def remove_files(info: TableInfo, prepared: Prepared, *, keep_data: bool = False
     operation = prepared.operation
     if not keep_data:
         added: Any = getattr(operation, "new_fragments", getattr(operation, "fragments", ()))
-        for fragment in added:
-            for file in fragment.files:
-                store.delete(f"data/{file.path}")
-        for path in prepared.patches:
+        paths = [file.path for fragment in added for file in fragment.files]
+        for path in (*paths, *prepared.patches):
             store.delete(f"data/{path}")
+            if any(holds_blobs(column) for column in info.schema):
+                folder = f"data/{path.removesuffix('.lance')}"
+                for name in list(store.names(folder)):
+                    store.delete(f"{folder}/{name}")
     for image in getattr(operation, "updated_fragments", ()):
         deletions = image.deletion_file
         if deletions is not None and deletions.read_version == prepared.read_version:
             store.delete(deletion_file_path(image.id, deletion_file(deletions)))
 
 
-def _scan(
+def scan(
     dataset: lance.LanceDataset,
     columns: list[str] | dict[str, str],
     predicate: str | None,
     info: TableInfo,
+    *,
+    reads_blobs: bool = False,
 ) -> pa.Table:
+    """Read rows with their addresses and ids; blobs are descriptors, unless they are read too."""
     try:
         return dataset.scanner(
-            columns=columns, filter=predicate, with_row_address=True, with_row_id=True
+            columns=columns,
+            filter=predicate,
+            with_row_address=True,
+            with_row_id=True,
+            blob_handling="all_binary" if reads_blobs else None,
         ).to_table()
     except (ValueError, OSError, RuntimeError) as error:
         raise InvalidTransaction(
@@ -192,7 +169,7 @@ def _scan(
         ) from error
 
 
-def _write_moved(
+def write_moved(
     info: TableInfo, dataset: lance.LanceDataset, rows: pa.Table, row_ids: pa.ChunkedArray
 ) -> list[FragmentMetadata]:
     """Write rows, the first of which are moved ones with their row ids, as new fragments."""
@@ -210,27 +187,7 @@ def _write_moved(
     return fragments
 
 
-def _conform(found: pa.Table, schema: pa.Schema, table: str) -> pa.Table:
-    return rows_table(found.select(schema.names), schema, table)
-
-
-def _repeat(value: Any, target: pa.Field, count: int) -> pa.Array:
-    try:
-        scalar = value.cast(target.type) if isinstance(value, pa.Scalar) else value
-        return pa.repeat(pa.scalar(scalar, target.type), count)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidTransaction(
-            f"column {target.name!r} is {target.type} and cannot hold {value!r}: {error}",
-            field=target.name,
-            value=value,
-        ) from error
-
-
-def _quoted(name: str) -> str:
-    return f"`{name}`"
-
-
-def _with_children(info: TableInfo, names: Iterable[str]) -> list[int]:
+def with_children(info: TableInfo, names: Iterable[str]) -> list[int]:
     """Return the ids of columns and of everything in them."""
     wanted = set(info.top_level_ids([name for name in names if name in info.schema.names]))
     for field_id, described in sorted(info.field_ids.items()):

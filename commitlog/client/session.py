@@ -17,7 +17,6 @@ from commitlog.client.rows import (
     Prepared,
     prepare_append,
     prepare_delete,
-    prepare_update,
     remove_files,
 )
 from commitlog.client.submission import (
@@ -29,6 +28,7 @@ from commitlog.client.submission import (
 )
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket, Wait
+from commitlog.client.updating import prepare_update
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Status
 from commitlog.model.table import parse_table_id

@@ -16,7 +16,7 @@ import pyarrow as pa
 from lance.schema import LanceSchema
 
 from commitlog.client.runtime import Runtime
-from commitlog.codecs.lance_schema import SchemaMetadata
+from commitlog.codecs.lance_schema import SchemaMetadata, arrow_schema
 from commitlog.core.tables import VersionRanges
 from commitlog.errors import NoSuchTable
 from commitlog.lancepb.file_pb2 import Field
@@ -56,7 +56,7 @@ class TableInfo:
     @cached_property
     def schema(self) -> pa.Schema:
         """The table's Arrow schema."""
-        return self.lance_schema.to_pyarrow()
+        return arrow_schema(self.lance_schema)
 
     @cached_property
     def lance_schema(self) -> LanceSchema:

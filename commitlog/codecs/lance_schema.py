@@ -13,6 +13,7 @@ from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.names import column_problem, first_problem, key_problem
 
+_EXTENSION, _EXTENSION_NAME, _JSON = b"ARROW:extension:", b"ARROW:extension:name", b"lance.json"
 SchemaMetadata = tuple[tuple[str, bytes], ...]
 
 
@@ -47,6 +48,35 @@ def check_schema_names(schema: pa.Schema) -> None:
     )
     if problem is not None:
         raise problem.error()
+
+
+def arrow_schema(schema: LanceSchema) -> pa.Schema:
+    """Return the Arrow schema of what Lance reads and writes.
+
+    JSON is text to its users, whatever Lance stores it as.
+    """
+    stored = schema.to_pyarrow()
+    return pa.schema([_as_read(field) for field in stored], stored.metadata)
+
+
+def _as_read(field: pa.Field[Any]) -> pa.Field[Any]:
+    kind: Any = field.type
+    metadata = field.metadata or {}
+    if metadata.get(_EXTENSION_NAME) == _JSON:
+        others = {k: v for k, v in metadata.items() if not k.startswith(_EXTENSION)}
+        return pa.field(field.name, pa.json_(), field.nullable, others or None)
+    if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
+        return field
+    inner = [_as_read(kind.field(at)) for at in range(kind.num_fields)]
+    if pa.types.is_struct(kind):
+        return field.with_type(pa.struct(inner))
+    if pa.types.is_list(kind):
+        return field.with_type(pa.list_(inner[0]))
+    if pa.types.is_large_list(kind):
+        return field.with_type(pa.large_list(inner[0]))
+    if pa.types.is_fixed_size_list(kind):
+        return field.with_type(pa.list_(inner[0], kind.list_size))
+    return field
 
 
 def _nested_names(fields: Iterable[pa.Field[Any]]) -> Iterator[str]:

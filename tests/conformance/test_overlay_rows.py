@@ -15,7 +15,8 @@ from lance import LanceOperation
 
 from commitlog.adapters import log_start
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
-from commitlog.client.rows import Prepared, prepare_delete, prepare_update
+from commitlog.client.rows import Prepared, prepare_delete
+from commitlog.client.updating import prepare_update
 from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE
 from commitlog.model.records import Outcome, Status
 from tests.operations_world import (

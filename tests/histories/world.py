@@ -25,7 +25,7 @@ from lance.fragment import RowIdSequence, write_fragments
 
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.rows import Prepared, prepare_delete
-from commitlog.client.rows import prepare_update as prepare
+from commitlog.client.updating import prepare_update as prepare
 from commitlog.model.records import Outcome, Status
 from tests.operations_world import column_file
 from tests.service import SCHEMA, Service, rows
