@@ -22,7 +22,7 @@ from infra.maven_jars import fetch
 
 PINS = Path(__file__).with_name("iceberg-kit-jars.txt")
 SUITE = "org.apache.iceberg.rest.RESTCompatibilityKitCatalogTests"
-RUN_SECONDS = 480
+RUN_SECONDS = 1100
 TABLES_ROOT = Path("/tmp")
 """The kit asks for some of its tables to lie there, at `file:/tmp/NAMESPACE/TABLE`. They are left
 there, as with any catalogue: that folder is everybody's, so nothing in it is removed by name."""

@@ -9,7 +9,6 @@ new is looked for by the other profiles.
 import os
 import random
 from collections.abc import Callable
-from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ pytest_plugins = ["tests.broker_fixture"]
 
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(
-    "dev", max_examples=50, deadline=timedelta(seconds=2), suppress_health_check=_SLOW_MACHINE
+    "dev", max_examples=50, deadline=None, suppress_health_check=_SLOW_MACHINE
 )
 settings.register_profile(
     "ci",

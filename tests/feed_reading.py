@@ -8,7 +8,7 @@ from typing import Any
 from commitlog import CommitLog
 from commitlog.client.feed_events import FeedEvent, token_places
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 
 
 def told(log: CommitLog, tables: Any, start: Any, *, refused: bool = False) -> list[FeedEvent]:

@@ -19,7 +19,7 @@ from consumers.iceberg.catalog import IcebergSettings
 from consumers.iceberg.rest import iceberg_routes
 from consumers.iceberg.service import IcebergService
 
-_START_SECONDS = 20
+_START_SECONDS = 180
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class IcebergServer:
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
             connection.request(
                 method, path, data, {"Content-Type": "application/json", **(headers or {})}
@@ -86,5 +86,5 @@ def serving(
         yield IcebergServer(listener.getsockname()[1])
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(120)
         listener.close()

@@ -44,7 +44,7 @@ from consumers.namespace.service import Settings
 from consumers.server import ServerSettings, make_app
 from consumers.server_heads import LimitedHeads
 
-START_SECONDS = 20.0
+START_SECONDS = 180.0
 LATE_SECONDS = 0.5
 ARROW_STREAM = "application/vnd.apache.arrow.stream"
 
@@ -138,7 +138,7 @@ class World:
 
     def close(self) -> None:
         self._server.should_exit = True
-        self._http.join(10)
+        self._http.join(120)
         self._listener.close()
         self.log.close()
         self.stop_leader()
@@ -164,7 +164,7 @@ class World:
     def stop_leader(self) -> None:
         """Leave the log without anybody who decides."""
         self._stop.set()
-        self._leader.join(20)
+        self._leader.join(120)
 
     def post(
         self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
@@ -181,7 +181,7 @@ class World:
             self.uri + path, data=data, method=method, headers=dict(headers or {})
         )
         try:
-            with urllib.request.urlopen(request, timeout=60) as response:
+            with urllib.request.urlopen(request, timeout=120) as response:
                 return response.status, _decoded(response)
         except urllib.error.HTTPError as error:
             with error:

@@ -51,7 +51,7 @@ def s3_server(
     server = make_server("127.0.0.1", 0, _treating(moto, conditions), threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     # What an earlier server of this process held is still there.
     for method, path in (("POST", "/moto-api/reset"), ("PUT", f"/{BUCKET}")):
         connection.request(method, path)
@@ -72,7 +72,7 @@ def s3_server(
             patch.setenv(name, value)
         yield endpoint
     server.shutdown()
-    thread.join(30)
+    thread.join(120)
     server.server_close()
 
 

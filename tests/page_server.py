@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute
 from commitlog.errors import Unavailable
 from consumers.server import ServerSettings, make_app
 
-START_SECONDS = 20
+START_SECONDS = 180
 
 
 class NoHealth:
@@ -46,5 +46,5 @@ def serving_routes(
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(120)
         listener.close()

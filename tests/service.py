@@ -19,7 +19,7 @@ from commitlog.adapters.memory_cluster import MemoryCluster
 from consumers.committer import Committer, CommitterOptions
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
-READY_SECONDS = 30.0
+READY_SECONDS = 180.0
 
 
 def rows(*ids: int, name: str = "a") -> pa.Table:

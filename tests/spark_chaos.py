@@ -153,7 +153,7 @@ def kill(job: Job) -> None:
         os.killpg(job.process.pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-    job.process.wait(30)
+    job.process.wait(120)
 
 
 def disturb(

@@ -26,8 +26,8 @@ from commitlog.spark.log_source import LogReader
 from commitlog.spark.options import parse_log
 from consumers.committer import Committer, CommitterOptions
 
-READY_SECONDS = 90.0
-QUERY_SECONDS = 110.0
+READY_SECONDS = 180.0
+QUERY_SECONDS = 180.0
 
 
 @dataclass

@@ -15,7 +15,7 @@ from consumers.version_index import run_index
 from tests.service import SCHEMA, Service, rows, service
 from tests.unit.iceberg_examples import create_updates
 
-INDEXED_SECONDS = 60.0
+INDEXED_SECONDS = 180.0
 ORDERS = "shop$orders"
 ICE = ("shop", "ice")
 STEP = '[{"action":"set-properties","updates":{"step":"1"}}]'

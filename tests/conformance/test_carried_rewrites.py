@@ -26,7 +26,6 @@ from commitlog.model.records import Outcome, Status
 from tests.operations_world import T, decided_again_alike, opened, three_fragments
 from tests.service import SCHEMA, Service, rows, service
 
-pytestmark = pytest.mark.timeout(300)
 STABLE = pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable ids"])
 
 

@@ -12,7 +12,7 @@ import pytest
 from infra import iceberg_kit, maven_jars
 from tests.integration.test_up import service
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(540)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
 PASSES = 97
 """As many as pass against Iceberg's own server; the others need what is optional."""

@@ -136,7 +136,7 @@ def ask(uri: str, step: Step) -> tuple[int, Any]:
         headers, data = {"Content-Type": ARROW_STREAM}, arrow_stream(body)
     request = urllib.request.Request(f"{uri}/v1/{path}", data, headers, method=method)
     try:
-        with urllib.request.urlopen(request, timeout=60) as response:
+        with urllib.request.urlopen(request, timeout=120) as response:
             status, answer = response.status, response.read()
     except urllib.error.HTTPError as error:
         with error:

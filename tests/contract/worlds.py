@@ -92,7 +92,7 @@ class KafkaWorld:
             partition=partition,
             on_delivery=lambda error, message: found.append((error, message.offset())),
         )
-        producer.flush(10)
+        producer.flush(120)
         error, offset = found[0]
         assert error is None, error
         assert offset is not None
@@ -103,7 +103,7 @@ class KafkaWorld:
         for future in self._admin.delete_records(
             [TopicPartition(topic, partition, offset)]
         ).values():
-            future.result(10)
+            future.result(120)
 
     def has_topic(self, topic: str) -> bool:
         """Return whether a topic exists."""
@@ -146,7 +146,7 @@ def append_all(log: Log, transactions: list[Transaction], partition: int = 0) ->
 
     for each in transactions:
         writer.append(each, partition=partition, on_delivery=delivered)
-    assert writer.flush(20) == 0
+    assert writer.flush(120) == 0
     writer.close()
     assert errors == []
     return offsets

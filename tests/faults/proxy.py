@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 CHUNK_BYTES = 1 << 16
-START_SECONDS = 30.0
+START_SECONDS = 180.0
 _HEADER_BYTES = 14
 """Size, API key, version and correlation id of a request, and the length of the client id."""
 

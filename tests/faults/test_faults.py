@@ -24,7 +24,7 @@ ROUNDS = (
 )
 TAKEOVER_SECONDS_MAX = 60.0
 """What a loaded machine may take; what it takes is printed."""
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 
 
 @pytest.fixture(scope="module")
@@ -36,14 +36,12 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Campaign]:
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ROUNDS)
 def test_a_round_holds(campaign: Campaign, name: str, found_out: Callable[[str], None]) -> None:
     found_out(campaign.run(name))
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(600)
 def test_the_standby_takes_over(campaign: Campaign, found_out: Callable[[str], None]) -> None:
     campaign.run("kill the leader")
     [seconds] = campaign.takeovers
@@ -52,7 +50,6 @@ def test_the_standby_takes_over(campaign: Campaign, found_out: Callable[[str], N
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(600)
 def test_what_a_deposed_leader_sent_lands_late_and_is_void(campaign: Campaign) -> None:
     """Its outcomes are on their way when it freezes, and arrive in the next one's term."""
     cluster, audit = campaign.cluster, campaign.audit
@@ -78,7 +75,6 @@ def test_what_a_deposed_leader_sent_lands_late_and_is_void(campaign: Campaign) -
 
 
 @pytest.mark.broker
-@pytest.mark.timeout(600)
 def test_a_replay_from_nothing_comes_to_the_same(campaign: Campaign) -> None:
     campaign.audit.check_from_nothing()
     assert campaign.audit.checked["terms' states"] > 1

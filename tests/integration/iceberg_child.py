@@ -19,7 +19,7 @@ from consumers.committer import Committer, CommitterOptions
 from consumers.observer import StoreObserver
 from consumers.session import Session
 
-_FLUSH_SECONDS = 20
+_FLUSH_SECONDS = 180
 
 BEFORE_FILE, AFTER_FILE = "before the file", "after the file"
 AFTER_OUTCOME, BEFORE_ANSWER = "after the outcome", "before the answer"

@@ -23,7 +23,7 @@ from consumers.committer import CommitterOptions
 from consumers.quotas import Quotas
 from tests.service import SCHEMA, Service, rows, service
 
-SETTLED_SECONDS = 60.0
+SETTLED_SECONDS = 180.0
 
 
 @pytest.fixture

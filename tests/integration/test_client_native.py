@@ -47,7 +47,7 @@ class World:
         """End the committer."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(30)
+            self._thread.join(120)
 
 
 def _kafka(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
@@ -189,7 +189,7 @@ def test_a_forked_child_submits_by_itself(world: World, client: CommitLog) -> No
     if child == 0:
         code = 1
         try:
-            code = 0 if client.submit("a$t", append).result(30).version == 3 else 2
+            code = 0 if client.submit("a$t", append).result(120).version == 3 else 2
         finally:
             os._exit(code)
     deadline = time.monotonic() + 60

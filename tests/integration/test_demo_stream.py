@@ -45,7 +45,7 @@ def test_the_stream_makes_the_rows_that_plain_arrow_makes(tmp_path: Path) -> Non
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -27,7 +27,7 @@ from consumers.verify import Options, verify
 from tests.core_world import column
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
-SETTLED_SECONDS = 60.0
+SETTLED_SECONDS = 180.0
 
 
 @pytest.fixture

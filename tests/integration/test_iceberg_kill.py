@@ -25,10 +25,10 @@ from consumers.iceberg.orphans import find_orphans
 from tests.integration.iceberg_child import AFTER_FILE, BEFORE_FILE, HOW
 from tests.unit.iceberg_examples import create_updates
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker]
 
 _NAME = ("crash", "t")
-_WAIT_SECONDS = 90
+_WAIT_SECONDS = 180
 
 
 class Crashing:
@@ -45,7 +45,7 @@ class Crashing:
     def append(self, operation: Operation) -> str:
         id_ = str(uuid.uuid4())
         self._writer.append(Transaction(id_, (operation,)), partition=0)
-        assert self._writer.flush(30) == 0
+        assert self._writer.flush(120) == 0
         return id_
 
     def set_property(self, value: str) -> str:

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
-_WAIT_SECONDS = 60
+_WAIT_SECONDS = 180
 
 
 @dataclass(frozen=True)

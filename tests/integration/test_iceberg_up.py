@@ -21,7 +21,6 @@ from tests.integration.test_up import service
 
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning"),
 ]
 

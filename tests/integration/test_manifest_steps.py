@@ -24,7 +24,7 @@ from commitlog.model.records import Status
 from tests.operations_world import T, committed, opened, three_fragments
 from tests.service import SCHEMA, Service, ids_of, rows
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 180.0
 
 
 @pytest.fixture

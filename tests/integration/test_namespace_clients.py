@@ -26,7 +26,7 @@ from commitlog.adapters.kafka import KafkaLog
 from consumers.broker import EmbeddedBroker
 from tests.namespace_world import World, numbers
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker]
 
 ROWS_PER_WRITER = 8
 WRITER = """

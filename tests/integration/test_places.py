@@ -9,7 +9,7 @@ import pytest
 from consumers.exit_codes import ExitCode
 from tests.integration.test_up import run, service, write
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker]
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def refused(root: Path) -> str:
-    done = run("up", "--root", str(root), "--port", "0", timeout=200)
+    done = run("up", "--root", str(root), "--port", "0")
     assert done.returncode == ExitCode.MACHINE, done.stderr[-2000:]
     assert done.stdout == ""
     return done.stderr

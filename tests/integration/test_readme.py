@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.test_up import service
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.broker]
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 FEED = 'log.subscribe("shop$*", "beginning")'
@@ -37,7 +37,7 @@ def test_the_snippets_run_as_typed(tmp_path: Path) -> None:
             [sys.executable, "-W", "ignore", "-c", text],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=False,
         )
         running.stop()

@@ -26,7 +26,7 @@ from tests.service import SCHEMA, ids_of, rows
 
 pytestmark = pytest.mark.broker
 
-READY_SECONDS = 60.0
+READY_SECONDS = 180.0
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from consumers.materializer import Materializer
 from consumers.observer import StoreObserver
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
-SETTLED_SECONDS = 60.0
+SETTLED_SECONDS = 180.0
 SOON_SECONDS = 0.3
 
 

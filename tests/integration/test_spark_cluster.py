@@ -14,7 +14,6 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
 ]
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -23,7 +23,6 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
 ]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -44,7 +43,7 @@ spark.dataSource.register(CommitLogDataSource)
 raw = spark_raw_log.run(spark, servers, log)
 topic = NewTopic(spark_kafka_stream.TOPIC, num_partitions=1, replication_factor=1)
 admin = AdminClient({"bootstrap.servers": servers})
-admin.create_topics([topic])[topic.topic].result(30)
+admin.create_topics([topic])[topic.topic].result(120)
 producer = Producer({"bootstrap.servers": servers})
 for number in range(7):
     producer.produce(spark_kafka_stream.TOPIC, json.dumps({"sensor": "s", "value": number}))

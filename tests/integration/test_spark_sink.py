@@ -73,7 +73,7 @@ def run(log: FakeLog, program: str, *, killed: bool = False, **environment: str)
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=600,
         check=False,
     )
     assert (done.returncode != 0) == killed, done.stderr[-3000:]

@@ -27,7 +27,6 @@ pytest.importorskip("moto", reason="moto is not installed")
 pytest.importorskip("obstore", reason="obstore is not installed")
 pytestmark = [
     pytest.mark.broker,
-    pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
 ]
 

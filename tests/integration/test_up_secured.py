@@ -16,7 +16,7 @@ import pytest
 from tests.certificates import make_certificate
 from tests.integration.test_up import Service, service, wait_until
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker]
 
 BASE = "/lance"
 KEYS = {name: f"a-long-secret-key-of-{name}" for name in ("admin", "writer", "reader", "nobody")}
@@ -111,7 +111,7 @@ def test_both_apis_let_in_whom_they_should_and_say_who_it_was(up: Up) -> None:
     assert up.ask("reader", "GET", f"{tables}/ice")[0] == 200
 
     assert up.ask("admin", "POST", "/v1/table/shop$t/count_rows")[0] == 404, "past the base path"
-    assert wait_until(lambda: principals(up) == {"admin", "writer"}, 60), principals(up)
+    assert wait_until(lambda: principals(up) == {"admin", "writer"}, 120), principals(up)
 
 
 def test_the_page_is_for_anybody_and_its_data_for_who_may_read_all(up: Up) -> None:

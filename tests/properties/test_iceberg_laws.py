@@ -184,7 +184,7 @@ def test_two_processes_with_other_hash_seeds_agree() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
+            timeout=600,
         ).stdout
         for seed in ("1", "2")
     }

@@ -264,7 +264,7 @@ def test_processes_agree_whatever_their_hash_seed() -> None:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
             check=True,
         )
         answers.add(done.stdout)

@@ -134,7 +134,6 @@ def check_records(ask: Ask, decided: list[Decided]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(seed=st.integers(0, 2**20), count=st.integers(20, 300), batch=st.integers(1, 90))
 def test_attempts_are_what_the_log_says(seed: int, count: int, batch: int) -> None:

@@ -371,7 +371,6 @@ def check_transactions(ask: Ask, log: PartitionLog) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 # Each example builds an index: one that fails is shown as it is.
 @settings(max_examples=6, deadline=None, phases=[Phase.explicit, Phase.generate])
 @given(

@@ -101,7 +101,6 @@ def test_every_broken_program_is_caught(found_out: Callable[[str], None]) -> Non
     assert caught.keys() == PROGRAM_MUTANTS.keys()
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_porcupine_agrees(
     histories: list[History], tmp_path: Path, found_out: Callable[[str], None]

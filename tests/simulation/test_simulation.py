@@ -38,7 +38,6 @@ def test_seeds_hold_and_every_fault_happens(found_out: Callable[[str], None]) ->
     assert min(total.faults_in_long_runs) >= 3
 
 
-@pytest.mark.timeout(300)
 def test_a_seed_reproduces_its_run_to_the_byte() -> None:
     """In processes whose sets and dictionaries hash differently, and after other seeds."""
     code = (

@@ -53,7 +53,7 @@ def _append(client: CommitLog, *ids: int) -> lance.LanceOperation.Append:
 
 def test_a_ticket_is_answered(client: CommitLog) -> None:
     ticket = client.submit("a$t", _append(client, 1))
-    outcome = ticket.result(5)
+    outcome = ticket.result(120)
     assert (outcome.status, outcome.version) == (Status.COMMITTED, 2)
     assert outcome.raise_for_conflict() is outcome
     assert ticket.done()
@@ -74,8 +74,8 @@ def test_running_out_of_time_is_unknown_and_can_be_asked_again(
     with pytest.raises(OutcomeUnknown):
         client.outcome(ticket.transaction_id, timeout=0.1)
     leader.paused.clear()
-    assert client.outcome(ticket.transaction_id, timeout=5).version == 2
-    assert ticket.result(5).version == 2
+    assert client.outcome(ticket.transaction_id, timeout=120).version == 2
+    assert ticket.result(120).version == 2
 
 
 def test_an_id_that_nobody_submitted_is_unknown(client: CommitLog) -> None:
@@ -93,7 +93,7 @@ def test_a_broken_socket_is_connected_again_and_open_watches_are_repeated(
     leader.stop_socket()
     leader.start_socket()
     leader.paused.clear()
-    assert ticket.result(5).version == 2
+    assert ticket.result(120).version == 2
     assert client.table("a$t").version == 2
 
 
@@ -105,7 +105,7 @@ def test_the_outcomes_topic_answers_while_the_socket_is_down(
     ticket = client.submit("a$t", operation)
     assert ticket.result(10, wait="committed").version == 2
     assert ticket.result(10, wait="readable").version == 2, "the manifest is there"
-    assert client.outcome(ticket.transaction_id, timeout=10).version == 2
+    assert client.outcome(ticket.transaction_id, timeout=120).version == 2
     with pytest.raises(Unavailable):
         client.runtime().connection(0).request("table", {"table": ["a", "t"]}, 0.2)
     leader.start_socket()
@@ -155,7 +155,7 @@ def test_void_records_at_the_end_hide_no_leader(
 def test_a_hundred_are_in_flight_at_once(client: CommitLog) -> None:
     operations = [_append(client, i) for i in range(100)]
     tickets = [client.submit("a$t", operation) for operation in operations]
-    versions = [ticket.result(30).version for ticket in tickets]
+    versions = [ticket.result(120).version for ticket in tickets]
     assert sorted(versions) == list(range(2, 102))
     assert not client.runtime().connection(0).outstanding()
 
@@ -239,7 +239,7 @@ def test_the_same_transaction_twice_is_one(client: CommitLog) -> None:
     first = client.submit("a$t", transaction)
     second = client.submit("a$t", transaction)
     assert first.transaction_id == second.transaction_id == transaction.uuid
-    assert first.result(5).version == second.result(5).version == 2
+    assert first.result(120).version == second.result(120).version == 2
     assert client.open("a$t").count_rows() == 1
 
 
@@ -248,7 +248,7 @@ def test_the_same_id_with_other_content_is_refused(client: CommitLog) -> None:
     other = _append(client, 2)
     used = "11111111-1111-4111-8111-111111111111"
     first = client.submit("a$t", lance.Transaction(1, operation, uuid=used))
-    assert first.result(5).version == 2
+    assert first.result(120).version == 2
 
     # The fake remembers commits only, so a refused repetition has to be asked for at once.
     second = client.submit("a$t", lance.Transaction(1, other, uuid=used))
@@ -274,7 +274,7 @@ def test_a_delivery_that_fails_is_repeated_under_the_same_id(
         next(fates, Fate.DELIVER) if "transactions" in append.topic else Fate.DELIVER
     )
     ticket = client.submit("a$t", operation)
-    assert ticket.result(10).version == 2
+    assert ticket.result(120).version == 2
     assert client.table("a$t").version == 2
     assert next(fates, None) is None
 
@@ -310,7 +310,7 @@ def test_a_muted_leader_does_not_hold_a_caller_beyond_its_deadline(
         pytest.raises(Unavailable, match="did not answer"),
     ):
         client.table("a$t")
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20  # the default is 30
 
 
 def test_a_refusal_is_a_value_until_it_is_raised(log: MemoryLog, tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_a_refusal_is_a_value_until_it_is_raised(log: MemoryLog, tmp_path: Path)
     from commitlog.model.operations import DeregisterTable
 
     with CommitLog(lambda: log) as client:
-        outcome = client.submit(None, DeregisterTable(("a", "t"))).result(5)
+        outcome = client.submit(None, DeregisterTable(("a", "t"))).result(120)
         assert outcome.status is Status.REJECTED
         with pytest.raises(TransactionRejected, match="UNSUPPORTED_OPERATION"):
             outcome.raise_for_conflict()

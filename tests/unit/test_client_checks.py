@@ -246,7 +246,7 @@ def test_lance_s_own_bytes_are_kept_verbatim(client: CommitLog, leader: FakeLead
     )
     ticket = client.submit("a$t", encoded.message, expects=[TableVersionIs(("a", "t"), 2)])
     assert ticket.transaction_id == given
-    assert ticket.result(5).version == 3
+    assert ticket.result(120).version == 3
     transaction = leader.committed[-1][1]
     operation = transaction.operations[0]
     assert isinstance(operation, LanceCommit)
@@ -256,12 +256,12 @@ def test_lance_s_own_bytes_are_kept_verbatim(client: CommitLog, leader: FakeLead
 
 
 def test_the_head_is_the_default_read_version(client: CommitLog, leader: FakeLeader) -> None:
-    client.submit("a$t", L.Restore(1)).result(5)
+    client.submit("a$t", L.Restore(1)).result(120)
     operation = leader.committed[-1][1].operations[0]
     assert isinstance(operation, LanceCommit)
     assert operation.read_version == 2
     leader.requests.clear()
-    client.submit("a$t", L.Append([_fragment(client)])).result(5)
+    client.submit("a$t", L.Append([_fragment(client)])).result(120)
     assert leader.requests == ["table"], "only for its location, which this test asked for"
 
 
@@ -269,7 +269,7 @@ def test_a_transaction_of_another_incarnation_is_not_sent_blindly(
     client: CommitLog, leader: FakeLeader
 ) -> None:
     operation = L.Append([_fragment(client)])
-    client.submit("a$t", operation).result(5)
+    client.submit("a$t", operation).result(120)
     commit = leader.committed[-1][1].operations[0]
     assert isinstance(commit, LanceCommit)
     assert commit.incarnation == client.table("a$t").incarnation

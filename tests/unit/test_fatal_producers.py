@@ -20,7 +20,7 @@ from commitlog.model.records import ProtocolVersion, Transaction
 from commitlog.ports import DeliveryFailed, OnDelivery, TransactionsWriter
 from tests.contract.worlds import transaction
 
-DEADLINE_SECONDS = 30.0
+DEADLINE_SECONDS = 180.0
 SETTINGS = ClientSettings("127.0.0.1:1", {})
 
 

@@ -196,7 +196,7 @@ def test_a_feed_is_closed_from_another_thread_while_it_waits(shop: Service) -> N
     ended = threading.Thread(target=list, args=(feed,))
     ended.start()
     feed.close()
-    ended.join(30)
+    ended.join(120)
     assert not ended.is_alive()
 
 

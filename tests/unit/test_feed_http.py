@@ -16,7 +16,7 @@ from tests.feed_reading import told
 from tests.page_server import serving_routes
 from tests.service import SCHEMA, Service, rows, service
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 180.0
 COMMITS = 12
 
 

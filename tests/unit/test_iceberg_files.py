@@ -24,7 +24,7 @@ pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
 
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
-_WAIT_SECONDS = 30
+_WAIT_SECONDS = 180
 
 
 class FilesWorld(World):

@@ -15,7 +15,7 @@ from consumers.answers import Answers
 
 LOG_ID = "an id"
 OWN = "127.0.0.1:1"
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 
 
 class Standby:

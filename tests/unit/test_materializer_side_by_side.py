@@ -20,7 +20,7 @@ from consumers.events import Event, Filed
 from consumers.materializer import Materializer
 from tests.core_world import World, append
 
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 180.0
 TABLES = ("a", "b", "c")
 
 

@@ -148,5 +148,5 @@ def test_a_question_ahead_of_the_log_waits_for_it(world: World) -> None:
     )
     asking.start()
     world.open(table).insert(numbers(5, 6))
-    asking.join(30)
+    asking.join(120)
     assert answers == [(200, 6)]

@@ -123,7 +123,7 @@ def test_a_batch_is_whole_wherever_the_leader_dies(world: World, doom: Doom) -> 
         answers: list[tuple[int, Any]] = []
         asking = threading.Thread(target=ask, args=(world, request, answers))
         asking.start()
-        assert doom.struck.wait(30), f"effect {last} of {effects} never came"
+        assert doom.struck.wait(120), f"effect {last} of {effects} never came"
         world.stop_leader()
         doom.arm(None)
         world.start_leader()

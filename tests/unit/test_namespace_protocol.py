@@ -121,7 +121,7 @@ def test_without_a_leader_nothing_is_said_that_may_be_wrong(headless: World) -> 
         assert (status, body["code"]) == (503, 17), path
     request = urllib.request.Request(headless.uri + "/v1/table/a$t/exists", method="POST")
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(request, timeout=30)
+        urllib.request.urlopen(request, timeout=120)
     assert caught.value.headers["Retry-After"] == "1"
     caught.value.close()
     status, body = headless.post("/v1/table/b$t/declare")

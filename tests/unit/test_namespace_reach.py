@@ -175,7 +175,7 @@ def test_a_record_through_kafka_is_held_to_the_leaders_policy(world: World, tmp_
     foreign = str(tmp_path / "elsewhere" / "foreign.lance")
     lance.write_dataset(numbers(7, 9), foreign)
     create(world, "bobs$t", 0, BOB)
-    outcome = world.log.submit("bobs$t", with_base(foreign)).result(30)
+    outcome = world.log.submit("bobs$t", with_base(foreign)).result(120)
     assert outcome.code == "LOCATION_NOT_ALLOWED"
     with pytest.raises(CommitConflict, match="allowed_locations"):
         outcome.raise_for_conflict()
@@ -185,9 +185,9 @@ def test_a_record_through_kafka_is_held_to_the_leaders_policy(world: World, tmp_
 def test_what_came_through_kafka_is_read_by_grants(world: World) -> None:
     secret = create(world, "hr$salaries", 100)
     create(world, "bobs$t", 0, BOB)
-    world.log.submit("bobs$t", with_base(secret)).result(30).raise_for_conflict()
+    world.log.submit("bobs$t", with_base(secret)).result(120).raise_for_conflict()
     brought = LanceOperation.Append([fragment_of(secret)])
-    world.log.submit("bobs$t", brought).result(30).raise_for_conflict()
+    world.log.submit("bobs$t", brought).result(120).raise_for_conflict()
     assert query(world, "bobs$t", ADMIN) == (200, [0, 1, 100, 101])
     for path, body in (
         ("query", {"vector": {}, "k": 10}),
@@ -221,7 +221,7 @@ def test_a_symbolic_link_is_no_way_around(world: World, tmp_path: Path) -> None:
     assert query(world, "bobs$t", ADMIN)[0] == 403
     # A record through Kafka finds no such file.
     brought = LanceOperation.Append([fragment_of(foreign, None)])
-    assert world.log.submit("bobs$t", brought).result(30).code == "MISSING_FILE"
+    assert world.log.submit("bobs$t", brought).result(120).code == "MISSING_FILE"
 
 
 def test_a_staged_manifest_that_is_a_link_is_refused(world: World, tmp_path: Path) -> None:

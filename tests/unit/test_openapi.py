@@ -153,7 +153,7 @@ def test_a_question_s_answer_has_the_documented_shape(asked: str) -> None:
 
 
 def test_the_document_names_questions_where_they_are_served(asked: str) -> None:
-    with urllib.request.urlopen(f"{asked}/openapi.json", timeout=60) as answer:
+    with urllib.request.urlopen(f"{asked}/openapi.json", timeout=120) as answer:
         paths = json.load(answer)["paths"]
     assert {("get" in paths["/v1/feed"]), ("post" in paths["/v1/sql"])} == {True}
     assert "/v1/sql" not in document()["paths"]

@@ -76,7 +76,7 @@ def test_files_of_an_undecided_transaction_may_still_be_committed(world: Service
     operation = lance.LanceOperation.Append([written(world, 1)])
     world.running[0].stop()
     ticket = world.client.submit(TABLE, operation)
-    world.client.runtime().flush(30)
+    world.client.runtime().flush(120)
     assert not ticket.done()
     assert found(world) == {}
 

@@ -39,7 +39,7 @@ class Page:
     def ask(self, path: str, headers: dict[str, str] | None = None, **given: Any) -> Any:
         """Return (status, headers, body) of a request."""
         query = f"?{urllib.parse.urlencode(given)}" if given else ""
-        connection = http.client.HTTPConnection(self.uri.removeprefix("http://"), timeout=30)
+        connection = http.client.HTTPConnection(self.uri.removeprefix("http://"), timeout=120)
         try:
             connection.request("GET", path + query, headers=headers or {})
             response = connection.getresponse()
@@ -202,16 +202,16 @@ def test_questions_that_began_on_a_replaced_snapshot_end_on_it(tmp_path: Path) -
     def slow(ask: Any) -> None:
         found.append(ask(count, ())[0]["n"])
         began.set()
-        assert replaced.wait(30)
+        assert replaced.wait(120)
         found.append(ask(count, ())[0]["n"])
 
     reader = threading.Thread(target=snapshots.read, args=(slow,))
     reader.start()
-    assert began.wait(30)
+    assert began.wait(120)
     extend_index(tmp_path, decided[200:])
     assert snapshots.read(lambda ask: ask(count, ()))[0]["n"] == 300
     replaced.set()
-    reader.join(30)
+    reader.join(120)
     assert found == [200, 200]
     snapshots.close()
 

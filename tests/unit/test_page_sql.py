@@ -196,7 +196,7 @@ def test_the_kernel_alone_keeps_the_process_in(uri: str, tmp_path: Path) -> None
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=600,
     )
     if done.returncode == 77:
         pytest.skip("this kernel has no Landlock")
@@ -285,7 +285,7 @@ def test_a_busy_service_says_so(root: Path) -> None:
     holder = threading.Thread(target=hold)
     holder.start()
     try:
-        assert began.wait(30)
+        assert began.wait(120)
         with serving_routes(service.routes()) as uri:
             while (found := ask(uri, {"sql": "SELECT 1"}))[0] == 200:
                 assert holder.is_alive()  # its question has not begun yet

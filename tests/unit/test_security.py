@@ -230,7 +230,7 @@ def issuer_server() -> Iterator[tuple[str, dict[str, str]]]:
     yield f"http://127.0.0.1:{server.server_port}", documents
     server.shutdown()
     server.server_close()
-    thread.join(10)
+    thread.join(120)
 
 
 def test_keys_are_discovered_and_fetched_again_when_they_change(

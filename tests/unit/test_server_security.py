@@ -372,15 +372,15 @@ def test_a_server_with_tls_speaks_tls(tmp_path: Path) -> None:
     )
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(120)
         url = f"https://127.0.0.1:{port}/healthz"
-        with urllib.request.urlopen(url, context=context, timeout=20) as response:
+        with urllib.request.urlopen(url, context=context, timeout=120) as response:
             assert response.status == 200
         with pytest.raises((http.client.HTTPException, OSError)):
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=20)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=120)
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(120)
 
 
 class _NoHealth:

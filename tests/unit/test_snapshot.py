@@ -24,7 +24,7 @@ from tests.service import SCHEMA, Service, rows, service
 from tests.unit.iceberg_examples import create_updates
 
 STEPS = 5
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 180.0
 ICE = ("shop", "ice")
 
 

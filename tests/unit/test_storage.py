@@ -27,7 +27,7 @@ def test_of_many_that_create_one_name_one_wins_and_its_bytes_stay(tmp_path: Path
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(120)
     assert len(won) == 1
     assert store.read("_versions/1.manifest") == b"%d" % won[0] * 1000
     assert list(store.names("_versions")) == ["1.manifest"]

@@ -339,9 +339,9 @@ def test_a_running_index_is_read_from_another_process(tmp_path: Path) -> None:
         for _ in range(100):
             stream.grow(20)
             time.sleep(0.02)
-        output, _ = reader.communicate(timeout=30)
+        output, _ = reader.communicate(timeout=120)
     stop.set()
-    keeper.join(timeout=10)
+    keeper.join(timeout=120)
     assert output.strip() == "3"
 
 
