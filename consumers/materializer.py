@@ -17,7 +17,6 @@ and again, alone: others don't wait for it.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import queue
 import sys
@@ -44,10 +43,16 @@ from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event, Filed
 from consumers.lance_branches import follow_branch
-from consumers.table_files import TableFiles, delete_versions, hint_at, naming_scheme
+from consumers.table_files import (
+    Deletions,
+    TableFiles,
+    delete_versions,
+    hint_at,
+    naming_scheme,
+    resolve_existing,
+)
 from consumers.unusable import open_or_fail_later
 
-QUARANTINE = "_quarantine"
 RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
 GATHERING = 5.0
 """Under `latest`, how many times as long as a manifest takes is waited for more versions before the
@@ -89,6 +94,7 @@ class Materializer:
         """What was taken from the queue and isn't due yet."""
         self._lock = threading.Lock()
         self._by_incarnation: dict[str, TableFiles] = {}
+        self._deletions = Deletions()
         self._dirty: dict[str, None] = {}
         self._failing: set[str] = set()
         self._news: dict[str, int] = {}
@@ -125,6 +131,7 @@ class Materializer:
 
     def put(self, events: list[Event]) -> None:
         """Hand over acknowledged events, in sequence order."""
+        self._deletions.announce(change for event in events for change in event.changes)
         self._queue.put((self._clock() + self._delay_seconds, events))
 
     def hurry(self) -> None:
@@ -321,9 +328,12 @@ class Materializer:
                 self._apply(files, change)
                 files.applied = position + 1
         if last is not None and not files.dropped:
-            self._write_manifest(files, last)
+            if not self._deletions.include(last):
+                self._write_manifest(files, last)
+            files.written_version = last.version
         for change, _ in islice(files.pending, count):
             delete_versions(files, change)
+            self._deletions.forget(change)
             follow_branch(self._open_store, files, change)
         for _ in range(count):
             change, event = files.pending.popleft()
@@ -355,31 +365,12 @@ class Materializer:
             name = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, files.naming_scheme)}"
             data = encode_manifest(files.state, change.message or None)
             if files.policy is Policy.LATEST:
-                hint_at(files, change.version)
+                hint_at(files, change.version, is_alone=not self._delay_seconds)
             # First, so that a copied folder has what its newest manifest names.
             if change.message and (path := transaction_path(files.state)):
                 files.store.write_ahead(path, change.message)
             if not files.store.create(name, data):
-                self._resolve_existing(files, name, data, change)
+                resolve_existing(files, name, data, change.version)
             with self._lock:
                 self.manifests_written += 1
                 self.bytes_written += len(data)
-        files.written_version = change.version
-
-    def _resolve_existing(self, files: TableFiles, name: str, data: bytes, change: Change) -> None:
-        """Somebody wrote under the canonical name: ourselves before a crash, or a stranger."""
-        existing = files.store.read(name)
-        if existing == data:
-            return
-        digest = hashlib.sha256(existing).hexdigest()[:16]
-        target = f"{QUARANTINE}/{name.rsplit('/', 1)[1]}-{digest}"
-        # Copied, then replaced: moving it away could take what another process has put there since.
-        files.store.create(target, existing)
-        files.store.write(name, data)
-        logger.error(
-            "table %s: version %d was written around the log; moved to %s/%s",
-            format_table_id(files.table),
-            change.version,
-            files.location,
-            target,
-        )

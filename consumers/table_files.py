@@ -5,8 +5,12 @@ The names are Lance's.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import threading
 from collections import deque
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -14,13 +18,16 @@ from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.core.decisions import Change
 from commitlog.core.manifest import ManifestState
-from commitlog.core.tables import is_in
-from commitlog.model.table import Policy, TableId
+from commitlog.core.tables import VersionRanges, is_in
+from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
 
+QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
 UNHINTED_MAX = 8
 """A reader looks for later versions than the hint's one by one, so it doesn't stay far behind."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -53,12 +60,59 @@ class TableFiles:
     dropped: bool = False
 
 
-def hint_at(files: TableFiles, version: int) -> None:
-    """Have a reader find a version, whose file comes next."""
+def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:
+    """Have a reader find a version, whose file comes next.
+
+    What others hinted at meanwhile, or this process before a restart, may be newer: then a reader
+    must not fall behind it again. Who `is_alone` knows all hints once it has read one.
+    """
+    if not is_alone or not files.hinted_version:
+        files.hinted_version = _hinted(files.store)
     is_gap = version != files.written_version + 1
-    if is_gap or version >= files.hinted_version + UNHINTED_MAX:
+    is_newer = version > files.hinted_version
+    if is_newer and (is_gap or version >= files.hinted_version + UNHINTED_MAX):
         files.store.write(HINT, json.dumps({"version": version}).encode())
         files.hinted_version = version
+
+
+def _hinted(store: ObjectStore) -> int:
+    """Return the version that readers are pointed to, 0 if there is no usable hint."""
+    try:
+        return int(json.loads(store.read(HINT))["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
+
+
+class Deletions:
+    """Which versions were deleted, ahead of what is written here.
+
+    Who is late must not make those versions again that others have removed. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ranges: dict[str, VersionRanges] = {}
+
+    def announce(self, changes: Iterable[Change]) -> None:
+        """Note what changes that come later delete."""
+        for change in changes:
+            if change.deleted:
+                with self._lock:
+                    known = self._ranges.get(change.incarnation, ())
+                    self._ranges[change.incarnation] = (*known, *change.deleted)
+
+    def include(self, change: Change) -> bool:
+        """Return True if a later change deletes the version that this one makes."""
+        return is_in(change.version, self._ranges.get(change.incarnation, ()))
+
+    def forget(self, change: Change) -> None:
+        """Forget what a change deletes, which was carried out."""
+        if change.deleted:
+            with self._lock:
+                known = self._ranges.pop(change.incarnation, ())
+                left = tuple(one for one in known if one not in change.deleted)
+                if left:
+                    self._ranges[change.incarnation] = left
 
 
 def delete_versions(files: TableFiles, change: Change) -> None:
@@ -71,6 +125,25 @@ def delete_versions(files: TableFiles, change: Change) -> None:
             continue
         if is_in(parsed.version, change.deleted):
             files.store.delete(f"{VERSIONS_DIRECTORY}/{name}")
+
+
+def resolve_existing(files: TableFiles, name: str, data: bytes, version: int) -> None:
+    """Put a manifest whose canonical name is taken: by ourselves before a crash, or a stranger."""
+    existing = files.store.read(name)
+    if existing == data:
+        return
+    digest = hashlib.sha256(existing).hexdigest()[:16]
+    target = f"{QUARANTINE}/{name.rsplit('/', 1)[1]}-{digest}"
+    # Copied, then replaced: moving it away could take what another process has put there since.
+    files.store.create(target, existing)
+    files.store.write(name, data)
+    logger.error(
+        "table %s: version %d was written around the log; moved to %s/%s",
+        format_table_id(files.table),
+        version,
+        files.location,
+        target,
+    )
 
 
 def naming_scheme(store: ObjectStore) -> str:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 import pytest
 
 from commitlog.core.decisions import Change
+from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy
 from consumers.events import Event, Filed
 from consumers.materializer import Materializer
+from consumers.table_files import HINT
 from tests.core_world import World, append
 from tests.simulation.auditor import manifest_path
 from tests.simulation.disk import Objects, SimulatedStore
@@ -162,3 +164,68 @@ def test_a_store_that_hesitates_once_makes_nobody_wait() -> None:
         materializer.put(events[start : start + 2])
         materializer.step(0)
     assert written == [1, 2, 3, 4, 5, 6]
+
+
+class Bench:
+    """Several materializers over one store, and the names that were put into it."""
+
+    def __init__(self, changes: list[Change]) -> None:
+        self.objects = Objects(Scheduler(0))
+        self.changes = changes
+        self.put: list[str] = []
+        self.objects.on_put = lambda process, path, data: self.put.append(path)
+
+    def materializer(self, *, delay_seconds: float = 0.0) -> Materializer:
+        process = Process("bench", is_spared=True)
+        return Materializer(
+            lambda events: None,
+            open_store=lambda place: SimulatedStore(self.objects, process, place),
+            delay_seconds=delay_seconds,
+            clock=lambda: self.objects.scheduler.now,
+        )
+
+    def path(self, version: int) -> str:
+        return manifest_path(self.changes[0].location, version)
+
+
+def test_a_late_standby_does_not_make_deleted_versions_again() -> None:
+    world = World()
+    world.create()
+    for number in range(1, 5):
+        world.ask(f"id-{number}", append(number, f"{number}.lance"))
+    world.ask("deletion", DeleteTableVersions(("t",), ((2, 3),)))
+    bench = Bench(list(world.changes))
+    events = _events(bench.changes)
+    leader, standby = bench.materializer(), bench.materializer(delay_seconds=2.0)
+    leader.put(events)
+    leader.step(0)
+    assert bench.path(2) not in bench.objects.bytes
+    bench.put.clear()
+    for event in events:
+        standby.put([event])
+        bench.objects.scheduler.now += 0.3
+        standby.step(0)
+    bench.objects.scheduler.now += 100
+    standby.step(0)
+    assert standby.written_sequence == len(events)
+    assert not {bench.path(2), bench.path(3)} & {*bench.put, *bench.objects.bytes}
+    assert bench.path(5) in bench.objects.bytes
+
+
+@pytest.mark.parametrize("delay_seconds", [2.0, 0.0], ids=["standby", "after a restart"])
+def test_who_is_late_leaves_a_newer_hint_alone(delay_seconds: float) -> None:
+    bench = Bench(_changes(Policy.LATEST, appends=30))
+    events = _events(bench.changes)
+    leader = bench.materializer()
+    for start in (0, 10, 20):
+        leader.put(events[start : start + 10 if start < 20 else None])
+        bench.objects.scheduler.now += 10
+        leader.step(0)
+    hint = f"{bench.changes[0].location}/{HINT}"
+    newest = bench.objects.bytes[hint]
+    late = bench.materializer(delay_seconds=delay_seconds)
+    for start in (0, 10, 20):
+        late.put(events[start : start + 10 if start < 20 else None])
+        bench.objects.scheduler.now += 10
+        late.step(0)
+        assert bench.objects.bytes[hint] == newest
