@@ -11,6 +11,7 @@ doesn't fit the log it is opened with is refused by name, never repaired by gues
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from commitlog.adapters import disk
 from commitlog.core.chain import Chain
 from commitlog.core.machine import Machine
 from commitlog.core.parts import Part, Saved
@@ -102,13 +104,13 @@ class DiskFolder:
 
     def replace(self, name: str, data: bytes) -> None:
         """Put a file, which then outlasts a crash."""
-        self._path.mkdir(parents=True, exist_ok=True)
-        temporary = self._path / f"{name}.tmp"
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self._path / name)
+        full = os.path.abspath(self._path / name)
+        os.makedirs(self._path, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{full}.tmp")
+        disk.put_new(f"{full}.tmp", data, durable=True)
+        os.replace(f"{full}.tmp", full)
+        disk.keep_name(full)
 
     def names(self) -> list[str]:
         """Return the files' names."""

@@ -159,9 +159,13 @@ class Committer:
         sequence = session.follower.replica.chain.sequence
         self._answers.begin_term(epoch, self.node, sequence, package_version("lance-commitlog"))
         logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
-        self._on_ready(self.node)
         try:
             with self._guards.during(session), Feeding(session) as feeding:
+                self._step_until(
+                    lambda: stop.is_set() or self._guards.has_repaired, session, leader, feeding
+                )
+                if self._guards.has_repaired:
+                    self._on_ready(self.node)
                 self._step_until(stop.is_set, session, leader, feeding)
                 if leader.failure is None:
                     leader.finish()

@@ -72,7 +72,7 @@ SETTINGS = (
     Setting("host", "127.0.0.1", "address of the HTTP server"),
     Setting("port", 2333, "port of the HTTP server; 0 picks one"),
     Setting("kafka_port", 0, "port of the embedded broker; 0 picks one and keeps it"),
-    Setting("fsync", False, "embedded broker: on disk before it is acknowledged"),
+    Setting("fsync", False, "records and files are on disk before a commit is acknowledged"),
     Setting("socket_host", "127.0.0.1", "address of the leader's socket"),
     Setting("socket_port", 0, "port of the leader's socket; 0 picks one"),
     Setting("token", "", "what writers must show at the leader's socket", is_secret=True),

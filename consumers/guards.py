@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from commitlog.errors import CommitLogError, TopicSettings, Unavailable
@@ -25,6 +26,7 @@ from consumers.catalogue import Head
 from consumers.events import Ended, Event
 from consumers.old_versions import OldVersions
 from consumers.quotas import Pause, Quotas
+from consumers.repair import LOOKED_AT, repair
 from consumers.session import Listener, Session
 
 PULSE_SECONDS = 1.0
@@ -57,7 +59,7 @@ class Incident:
 
     time_ms: int
     kind: str
-    """`topic-settings` or `bypass`."""
+    """`topic-settings`, `bypass` or `repair`."""
     message: str
 
 
@@ -120,6 +122,8 @@ class Guards:
         """What is wrong with the topics' settings; empty: nothing."""
         self.bypasses_found = 0
         self._scan_from = 0
+        self.has_repaired = False
+        """Whether each head of this term has its file, as far as it can be made."""
 
     def await_settings(self, stop: threading.Event) -> None:
         """Return when the topics are set as they have to be."""
@@ -151,6 +155,7 @@ class Guards:
         """Watch while the body leads."""
         stop = threading.Event()
         self._pulse = Pulse()
+        self.has_repaired = False
         if self._quotas is not None:
             self._quotas.begin()
             session.on_committed = _counted(self._quotas, session.on_committed)
@@ -189,6 +194,19 @@ class Guards:
             lambda: self._head_while_leading(session, head),
             self._old_versions.materialize,
         )
+
+    def repair(self, session: Session, *, versions: int = 1) -> None:
+        """Make again what this machine lost of its tables' newest files."""
+
+        def heads() -> list[tuple[Head, int]]:
+            newest = session.readable.newest
+            return [(head, newest(head.incarnation)) for head in session.catalogue.heads()]
+
+        for head, readable in _look(session, heads):
+            found = repair(head, readable, self._old_versions.materialize, versions=versions)
+            if found:
+                text = f"versions {found} of {format_table_id(head.table)} were lost or torn"
+                self._note("repair", f"{text}, and were made again")
 
     def pulse(self, session: Session) -> None:
         """Come by on the loop: note what it hasn't decided, and pace its writers."""
@@ -236,6 +254,10 @@ class Guards:
             session.mailbox.call(lambda: self.pulse(session))
 
     def _look_around(self, session: Session, stop: threading.Event) -> None:
+        self._tried("repairing tables", partial(self.repair, session))
+        self.has_repaired = True
+        session.mailbox.call(lambda: None)
+        self._tried("repairing tables", partial(self.repair, session, versions=LOOKED_AT))
         scan_at = self._clock() + SCAN_SECONDS
         while not stop.wait(PULSE_SECONDS):
             now = self._clock()
@@ -243,11 +265,15 @@ class Guards:
                 session.mailbox.post(Ended(TopicSettings(self.settings_problem)))
                 return
             if now >= scan_at:
-                try:
-                    self.scan(session, stop)
-                except Exception:
-                    logger.exception("looking for foreign versions failed; it is tried again")
+                self._tried("looking for foreign versions", partial(self.scan, session, stop))
+                self._tried("repairing tables", partial(self.repair, session))
                 scan_at = self._clock() + SCAN_SECONDS
+
+    def _tried(self, what: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:
+            logger.exception("%s failed; it is tried again", what)
 
     def _head_while_leading(self, session: Session, head: Head) -> Head:
         """Return a table's head now; raise Unavailable unless nobody else leads by now."""

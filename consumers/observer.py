@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from commitlog.adapters.builds import Build, BuildRefused
-from commitlog.adapters.storage import LocalStore, ObjectStore, store_for
+from commitlog.adapters.storage import LocalStore, ObjectStore, keep, store_for
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.decisions import (
@@ -119,6 +119,7 @@ class StoreObserver:
         if isinstance(wanted, VectorWanted):
             return self._vector(store, wanted)
         if isinstance(wanted, FileWanted):
+            keep(store, wanted.path)
             return Found(Observation(wanted.path, store.size(wanted.path)))
         try:
             data = store.read(wanted.path)
@@ -172,6 +173,7 @@ class StoreObserver:
         if found is not None:
             self._vectors.move_to_end(key)
             return found
+        keep(store, wanted.path)
         try:
             data = store.read(wanted.path)
         except FileNotFoundError:

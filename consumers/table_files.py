@@ -21,6 +21,7 @@ from commitlog.core.manifest import ManifestState
 from commitlog.core.tables import VersionRanges, is_in
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
+from consumers.repair import is_torn
 
 QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
@@ -131,6 +132,10 @@ def resolve_existing(files: TableFiles, name: str, data: bytes, version: int) ->
     """Put a manifest whose canonical name is taken: by ourselves before a crash, or a stranger."""
     existing = files.store.read(name)
     if existing == data:
+        return
+    if is_torn(existing):
+        # Ours before a power cut: nobody else's manifest ends like this.
+        files.store.write(name, data)
         return
     digest = hashlib.sha256(existing).hexdigest()[:16]
     target = f"{QUARANTINE}/{name.rsplit('/', 1)[1]}-{digest}"

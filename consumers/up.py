@@ -182,6 +182,7 @@ class Supervisor:
             PREFIX + "ROOT": str(self._root),
             PREFIX + "BOOTSTRAP_SERVERS": servers,
             PREFIX + "LOG": config.log,
+            PREFIX + "FSYNC": str(config.fsync).lower(),
             PREFIX + "HOST": config.host,
             PREFIX + "SOCKET_HOST": config.socket_host,
             PREFIX + "ICEBERG_TABLES_MAX": str(config.iceberg_tables_max),

@@ -57,6 +57,10 @@ class Running:
         assert self.leads.wait(READY_SECONDS), self.failure
         return self
 
+    def abandon(self) -> None:
+        """Don't wait for it: its machine is off."""
+        self._stop.set()
+
     def stop(self) -> None:
         """End it cleanly."""
         self._stop.set()

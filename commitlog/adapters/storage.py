@@ -8,6 +8,7 @@ somebody else has put under a name; the order of manifests rests on the log alon
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
+from commitlog.adapters import disk
 from commitlog.errors import InvalidTransaction, UnsupportedFormat
 
 if TYPE_CHECKING:
@@ -24,6 +26,20 @@ if TYPE_CHECKING:
 
 CHUNK_BYTES = 8 * 1024 * 1024
 _counter = itertools.count()
+_NOT_KEPT = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.EINVAL}
+)
+"""What a system says of a file that isn't there, or that this process cannot sync."""
+_is_durable = False
+
+
+def keep_on_disk(durable: bool = True) -> None:
+    """Have this process's local stores put each file on the disk before they say that it is there.
+
+    Object stores do so anyway.
+    """
+    global _is_durable
+    _is_durable = durable
 
 
 class ObjectStore(Protocol):
@@ -55,6 +71,15 @@ class ObjectStore(Protocol):
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of the files directly in a folder."""
+
+
+def keep(store: ObjectStore, path: str) -> None:
+    """Put a file on the disk that another process wrote; an object store's is as safe as it gets.
+
+    Nothing is done unless this process keeps its own files so.
+    """
+    if isinstance(store, LocalStore):
+        store.keep(path)
 
 
 def local_path(location: str) -> Path | None:
@@ -96,6 +121,7 @@ class LocalStore:
     def __init__(self, root: Path) -> None:
         """Take a folder, which is made when the first file is put."""
         self._root = os.path.abspath(root)
+        self._is_durable = _is_durable
 
     def _resolve(self, path: str) -> str:
         full = os.path.normpath(os.path.join(self._root, path))
@@ -137,43 +163,63 @@ class LocalStore:
         """Put a file, replacing what was there."""
         full = self._resolve(path)
         os.replace(self._temporary(full, data), full)
+        self._keep_name(full)
 
     def create(self, path: str, data: bytes) -> bool:
         """Put a file if there is none; return whether this call did."""
         full = self._resolve(path)
         if os.path.lexists(full):
+            self.keep(path)
             return False
         temporary = self._temporary(full, data)
         try:
             os.link(temporary, full)
         except FileExistsError:
+            self.keep(path)
             return False
         finally:
             os.unlink(temporary)
+        self._keep_name(full)
         return True
+
+    def keep(self, path: str) -> None:
+        """Put a file on the disk that somebody else may have written; nothing if there is none."""
+        if self._is_durable:
+            try:
+                disk.keep(self._resolve(path))
+            except OSError as error:
+                if error.errno not in _NOT_KEPT:
+                    raise
 
     def write_ahead(self, path: str, data: bytes) -> None:
         """Put a file that nobody looks for until another one, written afterwards, names it."""
         full = self._resolve(path)
         try:
-            self._put(full, data)
+            disk.put_new(full, data, durable=self._is_durable)
+            self._keep_name(full)
         except FileNotFoundError:
             self.write(path, data)
         except FileExistsError:
             # Written before a crash, perhaps not to its end.
             if self.read(path) != data:
                 self.write(path, data)
+            self.keep(path)
 
     def move(self, path: str, to: str) -> None:
         """Give a file another path; raise FileNotFoundError."""
         target = self._resolve(to)
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.replace(self._resolve(path), target)
+        source = self._resolve(path)
+        os.replace(source, target)
+        self._keep_name(target)
+        self._keep_name(source)
 
     def delete(self, path: str) -> None:
         """Remove a file if it is there."""
+        full = self._resolve(path)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._resolve(path))
+            os.unlink(full)
+            self._keep_name(full)
 
     def names(self, folder: str) -> Iterator[str]:
         """Yield the names of the files directly in a folder."""
@@ -209,7 +255,10 @@ class LocalStore:
             else:
                 with open(temporary, "xb") as file:
                     file.writelines(source.chunks(path))
+            if self._is_durable:
+                disk.keep(temporary)
             os.replace(temporary, full)
+            self._keep_name(full)
         except OSError:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
@@ -218,23 +267,12 @@ class LocalStore:
     def _temporary(self, full: str, data: bytes) -> str:
         temporary = _beside(full)
         try:
-            self._put(temporary, data)
+            disk.put_new(temporary, data, durable=self._is_durable)
         except FileNotFoundError:
             os.makedirs(os.path.dirname(full), exist_ok=True)
-            self._put(temporary, data)
+            disk.put_new(temporary, data, durable=self._is_durable)
         return temporary
 
-    @staticmethod
-    def _put(path: str, data: bytes) -> None:
-        """Put a new file in as few calls to the system as there can be."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
-            raise
-        finally:
-            os.close(descriptor)
+    def _keep_name(self, full: str) -> None:
+        if self._is_durable:
+            disk.keep_name(full)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from commitlog.adapters.storage import keep_on_disk
 from commitlog.errors import InvalidTransaction
 from consumers import output
 from consumers.commands.http_options import (
@@ -49,7 +50,7 @@ def up(
     kafka_port
         Port of the embedded broker; 0 picks one and keeps it. [COMMITLOG_KAFKA_PORT]
     fsync
-        Embedded broker: write to disk before a commit is acknowledged. [COMMITLOG_FSYNC]
+        Have records and files on disk before a commit is acknowledged. [COMMITLOG_FSYNC]
     tables_root
         Where new tables lie (ROOT/tables). [COMMITLOG_TABLES_ROOT]
     quotas
@@ -172,6 +173,7 @@ def committer(
     socket_port: int | None = None,
     quotas: str | None = None,
     allowed_locations: str | None = None,
+    fsync: bool | None = None,
 ) -> None:
     """Decide for a partition, or stand by while another committer does.
 
@@ -189,6 +191,8 @@ def committer(
         Prefixes, separated by commas: base paths of tables lie below one of them, or below the
         tables root. Without any, they lie anywhere.
         [COMMITLOG_ALLOWED_LOCATIONS]
+    fsync
+        Have a commit's files on disk before it is acknowledged. [COMMITLOG_FSYNC]
     """
     from consumers.committer import Committer, CommitterOptions
     from consumers.places import check_place
@@ -199,7 +203,9 @@ def committer(
         socket_port=socket_port,
         quotas=quotas,
         allowed_locations=allowed_locations,
+        fsync=fsync,
     )
+    keep_on_disk(config.fsync)
     allowed = Quotas.parse(config.quotas)
     root = config.need_root()
     root.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,61 @@
+"""Files of this machine that outlast a power cut, where that is asked for.
+
+What was written is on the disk once the file was synced, and its name once its folder was; a folder
+that was made just now has a name in the one above, too. Until then a power cut may leave the file
+empty, torn, under its old name or without any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+
+_lock = threading.Lock()
+_kept_folders: set[str] = set()
+"""Folders whose own names are on the disk."""
+
+
+def put_new(path: str, data: bytes, *, durable: bool) -> None:
+    """Put a new file in as few calls to the system as there can be; sync it, not its folder."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        if durable:
+            os.fsync(descriptor)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def keep(path: str) -> None:
+    """Sync a file that somebody else may have written, and its name."""
+    _sync(path)
+    keep_name(path)
+
+
+def keep_name(path: str) -> None:
+    """Sync the names that lead to a file."""
+    folder = os.path.dirname(path)
+    _sync(folder)
+    made = []
+    while folder not in _kept_folders and (above := os.path.dirname(folder)) != folder:
+        _sync(above)
+        made.append(folder)
+        folder = above
+    if made:
+        with _lock:
+            _kept_folders.update(made)
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
