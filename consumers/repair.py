@@ -60,11 +60,6 @@ def repair(
     return repaired
 
 
-def is_torn(data: bytes) -> bool:
-    """Return True if bytes are what a power cut may leave of a manifest."""
-    return not data.endswith(_MAGIC)
-
-
 def _broken(head: Head, folder: Path, readable: int, versions: int) -> list[int]:
     """Return the versions to make again, the newest first."""
     if head.policy is not Policy.EVERY:
@@ -86,7 +81,7 @@ def _is_whole(folder: Path, version: int) -> bool | None:
             with (folder / _path(version, scheme)).open("rb") as file:
                 size = file.seek(0, 2)
                 file.seek(max(0, size - len(_MAGIC)))
-                return not is_torn(file.read())
+                return file.read() == _MAGIC
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -21,7 +21,6 @@ from commitlog.core.manifest import ManifestState
 from commitlog.core.tables import VersionRanges, is_in
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
-from consumers.repair import is_torn
 
 QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
@@ -133,8 +132,8 @@ def resolve_existing(files: TableFiles, name: str, data: bytes, version: int) ->
     existing = files.store.read(name)
     if existing == data:
         return
-    if is_torn(existing):
-        # Ours before a power cut: nobody else's manifest ends like this.
+    if data.startswith(existing) or not any(existing):
+        # Ours, as a power cut left it: cut off, or zeros.
         files.store.write(name, data)
         return
     digest = hashlib.sha256(existing).hexdigest()[:16]
