@@ -1,22 +1,27 @@
-"""Fitting Spark's batches to a table's schema, column by column and by name.
+"""Spark's columns and a table's, each in the other's types.
 
-What cannot fit is refused when the query is planned (`check`), before an executor starts; what
-only the values can tell (a null, an overflow) is refused at the value (`conform`). A cast never
-changes what a value means: numbers may widen or narrow if they fit, a timestamp with a time zone
-keeps its instant whatever zone the session names, and text never becomes a number.
+What may be written where, and how, is the row contract's to say (`adapters.row_contract`). Here are
+the Arrow types of a query's columns, and the nearest types that Spark has for a table's.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
 from pyspark.errors import PySparkTypeError
-from pyspark.sql.types import StructType
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField, StructType
 
+from commitlog.adapters.row_contract import conform
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.pyspark_api import arrow_schema_of
+
+SPARKS_DIGITS = 38
+"""A decimal of Spark has no more."""
+BLOB_KEY = b"lance-encoding:blob"
 
 
 def arrow_schema(schema: StructType, table: str) -> pa.Schema:
@@ -29,151 +34,137 @@ def arrow_schema(schema: StructType, table: str) -> pa.Schema:
         try:
             arrow_schema_of(StructType([field]))
         except PySparkTypeError:
-            raise _bad(
-                table, field.name, f"is {field.dataType.simpleString()}, which tables cannot hold",
-                "Cast it in the query, to a string perhaps",
-            ) from None  # fmt: skip
+            raise InvalidTransaction(
+                f"{table}: column {field.name!r} is {field.dataType.simpleString()}, which tables"
+                " cannot hold",
+                field=field.name,
+                value=table,
+                advice="Cast it in the query, to a string perhaps",
+            ) from None
     return arrow_schema_of(schema)
 
 
-def check(given: pa.Schema, wanted: pa.Schema, table: str) -> None:
-    """Raise if a query's columns can never fit the table's.
-
-    Raises:
-        InvalidTransaction: names the column, both types, and what to select instead.
-    """
-    names = set(wanted.names)
-    doubled = sorted({name for name in given.names if given.names.count(name) > 1})
-    if doubled:
-        raise _bad(table, doubled[0], "is there twice", "Select each column once")
-    for field in given:
-        if field.name not in names:
-            near = difflib.get_close_matches(field.name, names, n=1)
-            raise _bad(
-                table, field.name, "is not a column of the table",
-                f"Rename it to {near[0]!r}" if near else f"Its columns are {_list(wanted)}",
-            )  # fmt: skip
-    for field in wanted:
-        position = given.get_field_index(field.name)
-        if position < 0:
-            if not field.nullable:
-                raise _bad(table, field.name, "is required and missing", "Select it")
-            continue
-        found = given.field(position).type
-        if pa.types.is_null(found) and not field.nullable:
-            raise _bad(table, field.name, "is required and always null", "Select its values")
-        if not fits(found, field.type):
-            raise _bad(
-                table, field.name, f"is {found} where the table has {field.type}",
-                "Cast it in the query",
-            )  # fmt: skip
-
-
-def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Tell whether values of one type may be stored as another without changing what they mean."""
-    if given.equals(wanted) or pa.types.is_null(given):
-        return True
-    if pa.types.is_dictionary(wanted):
-        return fits(given, wanted.value_type)
-    if pa.types.is_timestamp(given) and pa.types.is_timestamp(wanted):
-        return (given.tz is None) == (wanted.tz is None)
-    if pa.types.is_struct(given) and pa.types.is_struct(wanted):
-        return _fits_struct(given, wanted)
-    if pa.types.is_map(given) and pa.types.is_map(wanted):
-        return fits(given.key_type, wanted.key_type) and fits(given.item_type, wanted.item_type)
-    if _is_list(given) and _is_list(wanted):
-        return fits(given.value_type, wanted.value_type)
-    return any(test(given) and test(wanted) for test in _FAMILIES) or (
-        pa.types.is_integer(given) and (pa.types.is_floating(wanted) or pa.types.is_decimal(wanted))
-    )
-
-
-def conform(batches: Iterable[pa.RecordBatch], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield each batch with exactly the columns, order, types and nullability of `wanted`.
-
-    Raises:
-        InvalidTransaction: a null in a required column, or a value that its type cannot hold.
-    """
+def conformed(
+    batches: Iterable[pa.RecordBatch], wanted: pa.Schema, table: str
+) -> Iterator[pa.RecordBatch]:
+    """Yield each batch that has rows by the row contract; `conform` says what it raises."""
+    rows = 0
     for batch in batches:
         if batch.num_rows:
-            columns = [_column(batch, field) for field in wanted]
-            yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+            yield conform(batch, wanted, table, first_row=rows)
+            rows += batch.num_rows
 
 
-def _column(batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
-    position = batch.schema.get_field_index(field.name)
-    if position < 0:
-        return pa.nulls(batch.num_rows, field.type)
-    values = batch.column(position)
-    if values.null_count and not field.nullable:
+def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> StructType:
+    """Return an Arrow schema's wanted columns as Spark's types: vectors become arrays."""
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
         raise InvalidTransaction(
-            f"column {field.name!r} holds {values.null_count} nulls and the table allows none",
-            field=field.name,
-            advice="Filter or fill them in the query",
+            f"{table}: no column {missing[0]!r}",
+            field="columns",
+            value=missing[0],
+            advice=f"Its columns are {', '.join(schema.names)}",
         )
-    if values.type.equals(field.type):
-        return values
-    try:
-        return _cast(values, field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidTransaction(
-            f"column {field.name!r} does not fit {field.type}: {error}",
-            field=field.name,
-            advice="Cast or filter it in the query",
-        ) from error
+    found: list[StructField] = []
+    for field in [schema.field(name) for name in columns] or list(schema):
+        kind = pa.large_binary() if is_blob_field(field) else readable_type(field.type)
+        try:
+            if _is_too_wide(kind):
+                raise PySparkTypeError(f"{kind} has more than {SPARKS_DIGITS} digits")
+            found += from_arrow_schema(pa.schema([pa.field(field.name, kind, field.nullable)]))
+        except PySparkTypeError as error:
+            raise InvalidTransaction(
+                f"{table}: Spark has no type for column {field.name!r}, which is {field.type}:"
+                f" {error}",
+                field="columns",
+                value=field.name,
+                advice="Name the other columns in option 'columns'",
+            ) from error
+    return StructType(found)
 
 
-def _cast(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    if pa.types.is_dictionary(wanted):
-        return values.cast(wanted.value_type).dictionary_encode().cast(wanted)
-    return values.cast(wanted)
+def is_blob(kind: pa.DataType) -> bool:
+    """Return True for Lance's blobs of version 2."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "lance.blob.v2"
 
 
-def _fits_struct(given: pa.StructType, wanted: pa.StructType) -> bool:
-    inner = {field.name: field for field in wanted}
-    return all(f.name in inner and fits(f.type, inner[f.name].type) for f in given) and all(
-        f.nullable or given.get_field_index(f.name) >= 0 for f in wanted
-    )
+def is_blob_field(field: pa.Field) -> bool:
+    """Return True if Lance keeps a column's bytes apart, and reads descriptions of them."""
+    return BLOB_KEY in (field.metadata or {}) or is_blob(field.type)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
+def readable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the nearest type that Spark knows."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return pa.large_binary() if is_blob(kind) else readable_type(kind.storage_type)
+    if types.is_nested(kind):
+        return _readable_nested(kind)
+    if types.is_dictionary(kind):
+        return readable_type(kind.value_type)
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if types.is_time(kind):
+        return pa.time64("us")
+    if types.is_duration(kind):
+        return pa.duration("us")
+    if types.is_date64(kind):
+        return pa.date32()
+    if types.is_decimal(kind) and kind.precision <= SPARKS_DIGITS:
+        return pa.decimal128(kind.precision, kind.scale)
+    if types.is_unsigned_integer(kind):
+        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
+        return wider[kind.bit_width]
+    if types.is_float16(kind):
+        return pa.float32()
+    if types.is_string_view(kind):
+        return pa.string()
+    if types.is_fixed_size_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    return kind
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+def _readable_nested(kind: pa.DataType) -> pa.DataType:
+    if types.is_struct(kind):
+        return pa.struct([pa.field(f.name, readable_type(f.type), f.nullable) for f in kind])
+    if types.is_map(kind):
+        return pa.map_(readable_type(kind.key_type), readable_type(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(readable_type(kind.value_type))
+    return kind
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    )
+def _is_too_wide(kind: pa.DataType) -> bool:
+    if types.is_nested(kind):
+        return any(_is_too_wide(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(types.is_decimal(kind)) and kind.precision > SPARKS_DIGITS
 
 
-_FAMILIES = (
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    pa.types.is_boolean,
-    pa.types.is_date,
-    pa.types.is_time,
-    pa.types.is_duration,
-    _is_text,
-    _is_bytes,
-)
+def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return a batch in the types that Spark expects; columns that it lacks are null.
+
+    Raises:
+        InvalidTransaction: names a column with a value that Spark cannot hold.
+    """
+    columns = []
+    for field in schema:
+        at = batch.schema.get_field_index(field.name)
+        if at < 0:
+            columns.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        try:
+            columns.append(_readable(batch.column(at), field.type))
+        except pa.ArrowException as error:
+            raise InvalidTransaction(
+                f"Spark cannot hold a value of column {field.name!r}: {error}",
+                field=field.name,
+                advice="Name the other columns in option 'columns'",
+            ) from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _list(schema: pa.Schema) -> str:
-    return ", ".join(schema.names)
-
-
-def _bad(table: str, column: str, problem: str, advice: str) -> InvalidTransaction:
-    return InvalidTransaction(
-        f"{table}: column {column!r} {problem}", field=column, value=table, advice=advice
-    )
+def _readable(values: pa.Array, wanted: pa.DataType) -> pa.Array:
+    # Spark's times have microseconds: what is below them is cut off.
+    plain = readable_type(values.type)
+    if not plain.equals(values.type):
+        values = pc.cast(values, options=pc.CastOptions(plain, allow_time_truncate=True))
+    return values if values.type.equals(wanted) else values.cast(wanted)

@@ -28,9 +28,8 @@ from commitlog.client.rows import Prepared, remove_files
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, RetryableConflict, Unavailable
 from commitlog.model.records import Application, Outcome
-from commitlog.spark.arrow import arrow_schema, check
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.files import Connect, Files, Target, joined, target_of, write_files
+from commitlog.spark.files import Connect, Files, Target, joined, target_for, write_files
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import Merge, NothingToDo, Source, prepare
 from commitlog.spark.options import WriteOptions, parse_batches
@@ -52,13 +51,7 @@ class Batch:
     def append(self, table: str, frame: DataFrame) -> None:
         """Write a frame's rows; they are in the table once the batch is committed."""
         info = self._log.table(table)
-        check(arrow_schema(frame.schema, table), info.schema, table)
-        target = target_of(
-            info,
-            table,
-            rows_per_file=self._options.rows_per_file,
-            bytes_per_file=self._options.bytes_per_file,
-        )
+        target = target_for(info, table, frame.schema, self._options)
         files = write_frame(frame, target)
         if files.fragments:
             operation = lance.LanceOperation.Append(files.metadata())

@@ -17,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidTransaction
+from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.changes import (
     CHANGE_COLUMNS,
     Part,
@@ -34,7 +35,6 @@ from commitlog.spark.pyspark_api import (
     arrow_schema_of,
     check_limits,
 )
-from commitlog.spark.source import spark_schema, to_spark
 from commitlog.spark.versions import TableVersions
 
 Offset = dict[str, Any]

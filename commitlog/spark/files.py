@@ -20,12 +20,13 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, write_fragments
 from pyspark.sql.types import StructType
 
+from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
 from commitlog.errors import Unavailable
 from commitlog.model.operations import KeyHashes
 from commitlog.model.records import Application, Outcome, Status
-from commitlog.spark.arrow import arrow_schema, check, conform
+from commitlog.spark.arrow import arrow_schema, conformed
 from commitlog.spark.options import Connection, WriteOptions
 
 Connect = Callable[[Connection], Any]
@@ -43,6 +44,7 @@ class Target:
     table: str
     location: str
     schema: bytes
+    """The columns that are written."""
     data_storage_version: str
     rows_per_file: int
     bytes_per_file: int
@@ -51,7 +53,7 @@ class Target:
     key_field_ids: tuple[int, ...] = ()
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the table's schema, field metadata included."""
+        """Return the schema of what is written, field metadata included."""
         return pa.ipc.read_schema(pa.BufferReader(self.schema))
 
 
@@ -87,13 +89,15 @@ def joined(parts: Iterable[Files]) -> Files:
     return Files(fragments, rows, b"".join(known) if all_known else None)
 
 
-def target_of(info: Any, table: str, *, rows_per_file: int, bytes_per_file: int) -> Target:
+def target_of(
+    info: Any, table: str, columns: pa.Schema, *, rows_per_file: int, bytes_per_file: int
+) -> Target:
     """Return what executors need of a table's description (`client.tables.TableInfo`)."""
     key = sorted(info.primary_key, key=lambda name: info.top_level_ids([name]))
     return Target(
         table=table,
         location=info.location,
-        schema=info.schema.serialize().to_pybytes(),
+        schema=columns.serialize().to_pybytes(),
         data_storage_version=info.data_storage_version,
         rows_per_file=rows_per_file,
         bytes_per_file=bytes_per_file,
@@ -102,13 +106,29 @@ def target_of(info: Any, table: str, *, rows_per_file: int, bytes_per_file: int)
     )
 
 
-def plan(options: WriteOptions, schema: StructType, connect: Connect) -> Target:
+def plan(options: WriteOptions, schema: StructType, connect: Connect, overwrite: bool) -> Target:
     """Look the table up and check that the query's columns fit it, before any executor starts."""
     info = connect(options.connection).table(options.table)
-    check(arrow_schema(schema, options.table), info.schema, options.table)
+    return target_for(info, options.table, schema, options, overwrite)
+
+
+def target_for(
+    info: Any, table: str, schema: StructType, options: WriteOptions, overwrite: bool = False
+) -> Target:
+    """Return what executors need to append a query's rows, or to replace all with them.
+
+    Columns that the query lacks are left out of the files; they are null when they are read. A
+    table whose rows are replaced keeps all its columns.
+
+    Raises:
+        InvalidTransaction: names a column that doesn't fit.
+    """
+    given = arrow_schema(schema, table)
+    check_columns(given, info.schema, table)
     return target_of(
         info,
-        options.table,
+        table,
+        info.schema if overwrite else present(given, info.schema),
         rows_per_file=options.rows_per_file,
         bytes_per_file=options.bytes_per_file,
     )
@@ -117,7 +137,7 @@ def plan(options: WriteOptions, schema: StructType, connect: Connect) -> Target:
 def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
     """Stream batches into new fragments of a table."""
     schema = target.arrow_schema()
-    fitted = conform(batches, schema)
+    fitted = conformed(batches, schema, target.table)
     first = next(fitted, None)
     if first is None:
         return Files()
@@ -160,6 +180,8 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
 
 def hashes_of(rows: pa.Table | pa.RecordBatch, key: tuple[str, ...]) -> list[bytes]:
     """Return the hashes of the rows' keys; a key with a null in it equals no other."""
+    if not all(name in rows.schema.names for name in key):
+        return []
     columns = [rows.column(name) for name in key]
     valid = pc.is_valid(columns[0])
     for column in columns[1:]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas import functions
+from pyspark.sql.types import StructType
 
 CHECK = "require_minimum_pandas_version"
 
@@ -22,7 +23,7 @@ _lock = threading.Lock()
 def map_arrow(
     frame: DataFrame,
     function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
-    schema: str,
+    schema: str | StructType,
 ) -> DataFrame:
     """Return what a function makes of a frame's batches, as `DataFrame.mapInArrow` does."""
     with _lock:

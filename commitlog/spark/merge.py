@@ -22,9 +22,11 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
+from commitlog.adapters.row_contract import check_columns, present
 from commitlog.client.execution import Execution
 from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
@@ -33,7 +35,7 @@ from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import KeyHashes
 from commitlog.model.records import Outcome
 from commitlog.model.table import parse_table_id
-from commitlog.spark.arrow import arrow_schema, check
+from commitlog.spark.arrow import arrow_schema, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect, target_of
 from commitlog.spark.mapping import map_arrow
@@ -46,10 +48,11 @@ from commitlog.spark.merge_files import (
     match,
     merge_rows,
     scan_keys,
-    with_table_keys,
+    sparks_own,
+    with_table_types,
 )
 from commitlog.spark.options import WriteOptions, parse_batches
-from commitlog.spark.source import readable_type, spark_types
+from commitlog.spark.pyspark_api import arrow_schema_of
 
 ROWS_IN_DRIVER = 100_000
 """Sources up to this many rows are joined in the driver."""
@@ -106,7 +109,7 @@ def merge(
 
     `options` are those of format `commitlog`: `kafka.bootstrap.servers`, `log`, `timeoutSeconds`,
     `rowsPerFile`, `bytesPerFile`. Rows with a null in their key match nothing. Columns that the
-    source lacks become null.
+    source lacks, and fields of structs, keep their values; in new rows they are null.
 
     Raises:
         InvalidTransaction: columns that don't fit, or a key that the source has twice.
@@ -139,14 +142,11 @@ class Source:
 
     def __init__(self, frame: DataFrame, wanted: Merge, info: TableInfo) -> None:
         """Check the columns, before anything is computed."""
-        _check(frame, wanted, info)
-        self._spark = frame.sparkSession
+        names = _columns(frame, wanted, info)
         deletes = f.expr(wanted.delete_where) if wanted.delete_where else f.lit(False)
-        names = [name for name in frame.columns if name in info.schema.names]
-        types = spark_types(info.schema)
-        columns = [f.col(f"`{name}`").cast(types[name]).alias(name) for name in names]
         flag = f.coalesce(deletes.cast("boolean"), f.lit(False)).alias(DELETE)
-        self.frame = frame.select(*columns, flag)
+        self.columns = arrow_schema(frame.select(*map(_named, names)).schema, info.name)
+        self.frame = frame.select(*map(_named, names), flag)
         self._limit = wanted.rows_in_driver
         self.local: pa.Table | None = None
 
@@ -170,9 +170,11 @@ def prepare(
 
     Raises NothingToDo if it changes no row.
     """
+    check_columns(source.columns, info.schema, info.name, partial=not wanted.insert)
     target = target_of(
         info,
         info.name,
+        info.schema,
         rows_per_file=options.rows_per_file,
         bytes_per_file=options.bytes_per_file,
     )
@@ -184,17 +186,18 @@ def prepare(
         info.stable_row_ids,
         wanted.update,
         wanted.insert,
+        present(source.columns, info.schema).serialize().to_pybytes(),
     )
     fragments = [int(fragment.fragment_id) for fragment in dataset.get_fragments()]
     if source.local is not None:
         parts = [_merge_here(source.local, task, fragments)]
     else:
-        parts = _merge_on_executors(source.frame, task, fragments, info.schema)
+        parts = _merge_on_executors(source.frame, task, fragments)
     return update_of(info, task, parts)
 
 
 def _merge_here(rows: pa.Table, task: MergeTask, fragments: Sequence[int]) -> MergePart:
-    fitted = [with_table_keys(batch, task) for batch in rows.to_batches()]
+    fitted = list(with_table_types(rows.to_batches(), task))
     if not fitted:
         return MergePart()
     matched = match(pa.Table.from_batches(fitted), task, fragments)
@@ -202,39 +205,46 @@ def _merge_here(rows: pa.Table, task: MergeTask, fragments: Sequence[int]) -> Me
 
 
 def _merge_on_executors(
-    source: DataFrame, task: MergeTask, fragments: Sequence[int], schema: pa.Schema
+    source: DataFrame, task: MergeTask, fragments: Sequence[int]
 ) -> list[MergePart]:
     spark = source.sparkSession
-    types = spark_types(schema)
-    key_columns = ", ".join(f"`{name}` {types[name].simpleString()}" for name in task.on)
+    columns = spark_schema(task.columns(), task.target.table)
+    flag = StructField(DELETE, BooleanType())
+    # Spark's own casts would make other values of some.
+    fitted = map_arrow(source, partial(_fit, task=task), StructType([*columns.fields, flag]))
+    keys = StructType([columns[name] for name in task.on])
     tasks = max(spark.sparkContext.defaultParallelism, 1)
     numbers = spark.createDataFrame([(number,) for number in fragments], "fragment long")
     placed_numbers = numbers.repartition(min(tasks, max(len(fragments), 1)), "fragment")
-    keys = map_arrow(
-        placed_numbers,
-        partial(_scan, task=task, schema=schema),
-        f"{key_columns}, {ADDRESS} long, {ROW_ID} long",
+    places = [StructField(name, LongType()) for name in (ADDRESS, ROW_ID)]
+    found = map_arrow(
+        placed_numbers, partial(_scan, task=task), StructType([*keys.fields, *places])
     )
-    joined = source.join(keys, list(task.on), "left")
+    joined = fitted.join(found, list(task.on), "left")
     # All rows of a fragment, and all of a key that the table lacks, go to one task.
-    home = f.coalesce(
-        f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*(f.col(f"`{name}`") for name in task.on))
-    )
+    home = f.coalesce(f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*map(_named, task.on)))
     placed = joined.repartition(home).sortWithinPartitions(f.col(ADDRESS).asc_nulls_last())
-    found = map_arrow(placed, partial(_merge, task=task), PART_SCHEMA).collect()
-    return [pickle.loads(bytes(row.part)) for row in found]
+    parts = map_arrow(placed, partial(_merge, task=task), PART_SCHEMA).collect()
+    return [pickle.loads(bytes(row.part)) for row in parts]
 
 
-def _scan(
-    batches: Iterable[pa.RecordBatch], task: MergeTask, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
+def _fit(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
+    """Yield the source's rows as the table would hold them, in Spark's types; on an executor."""
+    schema = arrow_schema_of(spark_schema(task.columns(), task.target.table))
+    schema = schema.append(pa.field(DELETE, pa.bool_()))
+    for batch in with_table_types(batches, task):
+        yield to_spark(batch, schema)
+
+
+def _scan(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
     """Read the keys of the fragments named in the rows; runs on an executor."""
+    keys = pa.schema([task.columns().field(name) for name in task.on])
+    schema = arrow_schema_of(spark_schema(keys, task.target.table))
+    for name in (ADDRESS, ROW_ID):
+        schema = schema.append(pa.field(name, pa.int64()))
     for batch in batches:
         for found in scan_keys(task, batch.column("fragment").to_pylist()):
-            kinds = [readable_type(schema.field(name).type) for name in task.on]
-            kinds += [pa.int64(), pa.int64()]
-            columns = [c.cast(kind) for c, kind in zip(found.columns, kinds, strict=True)]
-            yield pa.RecordBatch.from_arrays(columns, found.schema.names)
+            yield to_spark(sparks_own(found, schema), schema)
 
 
 def _merge(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
@@ -282,7 +292,8 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
     )
 
 
-def _check(frame: DataFrame, wanted: Merge, info: TableInfo) -> None:
+def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
+    """Return the source's columns that go into the table; refuse those that don't fit."""
     unknown = [name for name in wanted.on if name not in info.schema.names]
     absent = [name for name in wanted.on if name not in frame.columns]
     if unknown or absent or not wanted.on:
@@ -298,4 +309,10 @@ def _check(frame: DataFrame, wanted: Merge, info: TableInfo) -> None:
     # A column that only says what to delete isn't the table's.
     asked = set(re.findall(r"\w+", wanted.delete_where))
     extra = {name for name in frame.columns if name in asked and name not in info.schema.names}
-    check(arrow_schema(frame.drop(*extra).schema, info.name), info.schema, info.name)
+    given = arrow_schema(frame.drop(*extra).schema, info.name)
+    check_columns(given, info.schema, info.name, partial=not wanted.insert)
+    return list(given.names)
+
+
+def _named(column: str) -> Column:
+    return f.col("`" + column.replace("`", "``") + "`")

@@ -13,15 +13,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
+import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, RowIdSequence
 
 from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.row_contract import conform, conform_column
 from commitlog.client.rows import delete_rows
 from commitlog.codecs.keys import packed
 from commitlog.core.deletion_vectors import portable
+from commitlog.spark.arrow import is_blob_field
 from commitlog.spark.files import Files, Target, hashes_of, write_files
 
 ADDRESS, ROW_ID, DELETE = "__address", "__row_id", "__delete"
@@ -40,6 +44,12 @@ class MergeTask:
     stable_row_ids: bool
     update: bool = True
     insert: bool = True
+    given: bytes = b""
+    """The schema of the source's columns in the table's types; empty: all of the table's."""
+
+    def columns(self) -> pa.Schema:
+        """Return the source's columns in the table's types."""
+        return pa.ipc.read_schema(pa.BufferReader(self.given or self.target.schema))
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class _Rows:
 
     def __init__(self, task: MergeTask) -> None:
         self._task = task
-        self._schema = task.target.arrow_schema()
+        self._kept = Kept(task)
         self._seen: set[bytes] = set()
         self.keys: set[bytes] = set()
         self.addresses: list[pa.ChunkedArray | pa.Array] = []
@@ -77,8 +87,7 @@ class _Rows:
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows to be written, without the columns that are not the table's."""
-        for batch in batches:
-            batch = with_table_keys(batch, self._task)
+        for batch in with_table_types(batches, self._task):
             self._look_for_duplicates(batch)
             if self.duplicates:
                 continue
@@ -98,10 +107,10 @@ class _Rows:
         self.updated += moved.num_rows
         self.inserted += new.num_rows
         self.deleted += pc.sum(gone).as_py() or 0
-        names = [name for name in batch.schema.names if name in self._schema.names]
-        for rows in (moved, new):
-            if rows.num_rows:
-                yield rows.select(names)
+        if moved.num_rows:
+            yield self._kept.completed(moved)
+        if new.num_rows:
+            yield new.select(self._kept.given.names)
 
     def _look_for_duplicates(self, batch: pa.RecordBatch) -> None:
         for key in hashes_of(batch, self._task.on):
@@ -145,15 +154,25 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
     )
 
 
-def with_table_keys(rows: pa.RecordBatch, task: MergeTask) -> pa.RecordBatch:
-    """Return rows whose key has the table's types, so that equal keys have equal hashes."""
-    schema = task.target.arrow_schema()
-    for name in task.on:
-        at = rows.schema.get_field_index(name)
-        kind = key_type(schema.field(name).type)
-        if not rows.column(at).type.equals(kind):
-            rows = rows.set_column(at, name, rows.column(at).cast(kind))
-    return rows
+def with_table_types(
+    batches: Iterable[pa.RecordBatch], task: MergeTask
+) -> Iterator[pa.RecordBatch]:
+    """Yield rows in the table's types, with the columns that say what to do with them."""
+    columns = task.columns()
+    rows = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        fitted = conform(batch, columns, task.target.table, first_row=rows)
+        for name in task.on:
+            at = fitted.schema.get_field_index(name)
+            if pa.types.is_dictionary(fitted.column(at).type):
+                fitted = fitted.set_column(at, name, fitted.column(at).dictionary_decode())
+        for name in (ADDRESS, ROW_ID, DELETE):
+            if name in batch.schema.names:
+                fitted = fitted.append_column(name, batch.column(name))
+        yield fitted
+        rows += batch.num_rows
 
 
 def key_type(kind: pa.DataType) -> pa.DataType:
@@ -178,6 +197,17 @@ def scan_keys(task: MergeTask, fragments: Iterable[int]) -> Iterator[pa.RecordBa
         yield pa.RecordBatch.from_pydict(found)
 
 
+def sparks_own(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows whose keys Spark can hold: others equal none of Spark's."""
+    for column in schema:
+        values = keys.column(column.name)
+        if pa.types.is_temporal(values.type):
+            cut = pc.cast(values, options=pc.CastOptions(column.type, allow_time_truncate=True))
+            same = pc.equal(cut.cast(values.type), values)
+            keys = keys.filter(pc.or_(same, pc.is_null(same)))
+    return keys
+
+
 def match(rows: pa.Table, task: MergeTask, fragments: Iterable[int]) -> pa.Table:
     """Return the rows with the addresses that their keys have in the table, found ones first."""
     on = list(task.on)
@@ -198,6 +228,62 @@ def match(rows: pa.Table, task: MergeTask, fragments: Iterable[int]) -> pa.Table
         values = pa.chunked_array([*found[name].chunks, absent], pa.int64())
         taken = taken.append_column(name, values)
     return taken
+
+
+class Kept:
+    """What the table has in the rows that are moved, in columns that the source lacks."""
+
+    def __init__(self, task: MergeTask) -> None:
+        """Nothing is read before it is needed."""
+        self.given = task.columns()
+        self._task = task
+        self._lacking = [
+            column
+            for column in task.target.arrow_schema()
+            if column.name not in self.given.names
+            or not self.given.field(column.name).type.equals(column.type)
+        ]
+
+    @cached_property
+    def _dataset(self) -> lance.LanceDataset:
+        return open_dataset(self._task.target.location, self._task.version)
+
+    def completed(self, moved: pa.RecordBatch) -> pa.RecordBatch:
+        """Return moved rows with all columns of the table."""
+        columns = {name: moved.column(name) for name in self.given.names}
+        for lacking, held in zip(self._lacking, self._held(moved.column(ROW_ID)), strict=True):
+            given = columns.get(lacking.name)
+            columns[lacking.name] = held if given is None else _both(given, held, lacking.type)
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _held(self, row_ids: pa.Array) -> Iterator[pa.Array]:
+        plain = [each.name for each in self._lacking if not is_blob_field(each)]
+        rows = self._dataset._take_rows(row_ids, plain) if plain else None
+        for each in self._lacking:
+            if rows is not None and each.name in plain:
+                held = rows.column(each.name).combine_chunks()
+            else:
+                found = self._dataset.read_blobs(
+                    each.name, ids=row_ids.to_pylist(), preserve_order=True
+                )
+                held = pa.array([blob for _, blob in found], pa.large_binary())
+            assert len(held) == len(row_ids), "a version keeps its rows"
+            yield conform_column(held, each, self._task.target.table)
+
+
+def _both(given: pa.StructArray, held: pa.StructArray, wanted: pa.StructType) -> pa.StructArray:
+    """Return structs with the fields that are given, and those that the table has besides."""
+    fields: dict[str, pa.Array] = {}
+    for array in (held, given):
+        for at, values in enumerate(array.flatten()):
+            name, before = array.type.field(at).name, fields.get(array.type.field(at).name)
+            kind = wanted.field(name).type
+            nested = before is not None and not values.type.equals(kind)
+            fields[name] = _both(values, before, kind) if nested else values
+    empty = pc.and_(given.is_null(), held.is_null())
+    return pa.StructArray.from_arrays(
+        [fields[field.name] for field in wanted], fields=list(wanted), mask=empty
+    )
 
 
 def _with_row_ids(files: Files, row_ids: list[int]) -> Files:

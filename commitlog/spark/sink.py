@@ -58,7 +58,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         self.overwrite = overwrite
         self.connect = connect
         self.checkpoint = checkpoint
-        self.target = plan(options, schema, connect)
+        self.target = plan(options, schema, connect, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write one task's rows; runs on an executor."""
@@ -99,7 +99,7 @@ class BatchSink(DataSourceArrowWriter):
         self.options = options
         self.overwrite = overwrite
         self.connect = connect
-        self.target = plan(options, schema, connect)
+        self.target = plan(options, schema, connect, overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Write one task's rows; runs on an executor."""

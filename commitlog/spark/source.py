@@ -14,13 +14,12 @@ from typing import Any
 import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
-from pyspark.errors import PySparkTypeError
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DataType, StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.errors import InvalidTransaction
+from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.pushdown import to_sql
 from commitlog.spark.pyspark_api import arrow_schema_of
@@ -58,55 +57,9 @@ def table_schema(options: ReadOptions, connect: Callable[[Connection], Any]) -> 
     return spark_schema(schema, options.table, options.columns)
 
 
-def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> StructType:
-    """Return an Arrow schema's wanted columns as Spark's types: vectors become arrays."""
-    missing = [name for name in columns if name not in schema.names]
-    if missing:
-        raise InvalidTransaction(
-            f"{table}: no column {missing[0]!r}",
-            field="columns",
-            value=missing[0],
-            advice=f"Its columns are {', '.join(schema.names)}",
-        )
-    fields = [schema.field(name) for name in columns] or list(schema)
-    plain = [pa.field(f.name, readable_type(f.type), f.nullable) for f in fields]
-    try:
-        return from_arrow_schema(pa.schema(plain))
-    except PySparkTypeError as error:
-        raise InvalidTransaction(
-            f"{table}: Spark has no type for a column: {error}",
-            field="columns",
-            advice="Name the other columns in option 'columns'",
-        ) from error
-
-
 def spark_types(schema: pa.Schema) -> dict[str, DataType]:
     """Return Spark's type of each column of an Arrow schema."""
     return {field.name: field.dataType for field in spark_schema(schema, "the table")}
-
-
-def readable_type(kind: pa.DataType) -> pa.DataType:
-    """Return the nearest type that Spark knows."""
-    if pa.types.is_dictionary(kind):
-        return readable_type(kind.value_type)
-    if pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
-        return pa.list_(readable_type(kind.value_type))
-    if pa.types.is_list(kind):
-        return pa.list_(readable_type(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([pa.field(f.name, readable_type(f.type), f.nullable) for f in kind])
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", "UTC" if kind.tz else None)
-    if pa.types.is_date64(kind):
-        return pa.date32()
-    if pa.types.is_unsigned_integer(kind):
-        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
-        return wider[kind.bit_width]
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_fixed_size_binary(kind):
-        return pa.binary()
-    return kind
 
 
 class TableReader(DataSourceReader):
@@ -152,6 +105,7 @@ class TableReader(DataSourceReader):
             filter=self.predicate or None,
             batch_size=self.batch_rows,
             fragments=fragments,
+            blob_handling="all_binary",
         ).to_batches()
         for batch in batches:
             yield to_spark(batch, schema)
@@ -202,13 +156,3 @@ def grouped(
 def opened(location: str, version: int) -> lance.LanceDataset:
     """Return a version, which a worker that reads much of it opens once."""
     return open_dataset(location, version)
-
-
-def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch in the types that Spark expects; columns that it lacks are null."""
-    columns = []
-    for field in schema:
-        at = batch.schema.get_field_index(field.name)
-        values = pa.nulls(batch.num_rows, field.type) if at < 0 else batch.column(at)
-        columns.append(values if values.type.equals(field.type) else values.cast(field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)

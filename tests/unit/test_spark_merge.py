@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 
+from commitlog.adapters.row_contract import present
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
@@ -19,7 +22,7 @@ from commitlog.spark.merge_files import (
     MergeTask,
     match,
     merge_rows,
-    with_table_keys,
+    with_table_types,
 )
 from tests.service import SCHEMA, Service, rows, service
 
@@ -42,7 +45,7 @@ def source(*rows: tuple[int | None, str | None], deletes: tuple[int, ...] = ()) 
 
 
 def task_for(info: TableInfo, *, update: bool = True, insert: bool = True) -> MergeTask:
-    target = target_of(info, TABLE, rows_per_file=1000, bytes_per_file=1 << 30)
+    target = target_of(info, TABLE, info.schema, rows_per_file=1000, bytes_per_file=1 << 30)
     return MergeTask(target, info.version, ("id",), info.stable_row_ids, update, insert)
 
 
@@ -51,6 +54,8 @@ def parts_of(world: Service, given: pa.Table, *, tasks: int = 1, **how: bool) ->
     info = world.client.table(TABLE)
     task = task_for(info, **how)
     dataset = world.client.opened.plain(info, info.version)
+    task = replace(task, given=present(given.schema, info.schema).serialize().to_pybytes())
+    given = pa.Table.from_batches(with_table_types(given.to_batches(), task))
     matched = match(given, task, [f.fragment_id for f in dataset.get_fragments()])
     homes = [
         (address >> 32 if address is not None else hash(key)) % tasks
@@ -170,8 +175,64 @@ def test_keys_of_another_type_are_the_tables_keys(world: Service) -> None:
     info = world.client.table(TABLE)
     task = task_for(info)
     given = source((1, "x"))
-    fitted = pa.Table.from_batches([with_table_keys(b, task) for b in given.to_batches()])
+    fitted = pa.Table.from_batches(with_table_types(given.to_batches(), task))
     dataset = world.client.opened.plain(info, info.version)
     numbers = [f.fragment_id for f in dataset.get_fragments()]
     commit(world, [merge_rows(match(fitted, task, numbers).to_batches(), task)])
     assert contents(world) == {1: "x"}
+
+
+POINT = pa.struct([pa.field("x", pa.int32()), pa.field("y", pa.int32())])
+WIDE = pa.schema(
+    [
+        pa.field("id", pa.int64()),
+        pa.field("name", pa.string()),
+        pa.field("point", POINT),
+        pa.field("v", pa.list_(pa.float32(), 2)),
+    ]
+)
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
+@pytest.mark.parametrize("insert", [False, True], ids=["", "insert"])
+def test_a_source_that_lacks_columns_leaves_what_pylance_leaves(
+    world: Service, tmp_path: Path, stable: bool, insert: bool
+) -> None:
+    world.client.create_table(TABLE, WIDE, stable_row_ids=stable)
+    plain = str(tmp_path / "plain")
+    lance.write_dataset(WIDE.empty_table(), plain, enable_stable_row_ids=stable)
+    for start in (0, 3):
+        data = [
+            {
+                "id": i,
+                "name": f"n{i}",
+                "point": None if i % 2 else {"x": i, "y": i},
+                "v": [i, i],
+            }
+            for i in range(start, start + 3)
+        ]
+        world.client.append(TABLE, pa.Table.from_pylist(data, WIDE))
+        lance.write_dataset(pa.Table.from_pylist(data, WIDE), plain, mode="append")
+    half = pa.struct([pa.field("y", pa.int32())])
+    ids = [0, 1, 4, 5, 8]
+    for given in (
+        {"id": ids, "name": ["new"] * 5},
+        {"id": ids, "point": pa.array([{"y": 9}, {"y": 9}, None, None, {"y": 9}], half)},
+        {"id": ids},
+    ):
+        part = pa.table(given)
+        builder = lance.dataset(plain).merge_insert("id").when_matched_update_all()
+        (builder.when_not_matched_insert_all() if insert else builder).execute(part)
+        flagged = part.append_column(DELETE, pa.array([False] * 5, pa.bool_()))
+        commit(world, parts_of(world, flagged, tasks=2, insert=insert), insert=insert)
+        found = [
+            dataset.scanner(blob_handling="all_binary", with_row_id=stable).to_table()
+            for dataset in (world.client.open(TABLE), lance.dataset(plain))
+        ]
+        ours, theirs = (table.sort_by("id") for table in found)
+        assert ours.drop_columns(["_rowid"] if stable else []).equals(
+            theirs.drop_columns(["_rowid"] if stable else [])
+        )
+        assert world.client.open(TABLE).schema.equals(lance.dataset(plain).schema)
+        if stable and not insert:
+            assert ours["_rowid"].equals(theirs["_rowid"])

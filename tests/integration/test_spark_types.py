@@ -1,0 +1,295 @@
+"""Every type that Spark has, by every way that Spark writes, read back by everybody."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame
+
+from commitlog.errors import InvalidTransaction
+from commitlog.spark import Batch, each_batch, merge, upsert
+from tests.spark_world import SparkWorld, finish
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.broker,
+    pytest.mark.slow,
+    # Starting the JVM forks; nothing of Lance runs between that and its start.
+    pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
+]
+
+NULL = "NULL"
+AT = datetime(2013, 7, 1, 12, 30, 1, 123456)
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of Spark's, the column that it is written into, and a value in each's terms."""
+
+    spark: str
+    column: pa.DataType
+    value: str
+    """A SQL expression."""
+    stored: Any
+    read: Any = None
+    """What Spark reads, if that is another value."""
+    duckdb: bool = True
+    """Whether DuckDB reads the column's Arrow type."""
+
+
+UTC_AT = AT.replace(tzinfo=UTC)
+KINDS = [
+    Kind("boolean", pa.bool_(), "true", True),
+    Kind("tinyint", pa.int8(), "-128", -128),
+    Kind("smallint", pa.int16(), "-32768", -32768),
+    Kind("int", pa.int32(), "-2147483648", -(2**31)),
+    Kind("bigint", pa.int64(), "-9223372036854775807", -(2**63) + 1),
+    Kind("bigint", pa.int8(), "127", 127),
+    Kind("bigint", pa.uint32(), "4294967295", 2**32 - 1),
+    Kind("decimal(20,0)", pa.uint64(), "18446744073709551615", 2**64 - 1, Decimal(2**64 - 1)),
+    Kind("bigint", pa.decimal128(10, 2), "99999999", Decimal("99999999.00")),
+    Kind("int", pa.float64(), "7", 7.0),
+    Kind("float", pa.float32(), "0.1", 0.10000000149011612),
+    Kind("float", pa.float16(), "1.5", 1.5, duckdb=False),
+    Kind("double", pa.float64(), "0.1D", 0.1),
+    Kind("double", pa.float32(), "double('Infinity')", float("inf")),
+    Kind("decimal(10,2)", pa.decimal128(10, 2), "12.34", Decimal("12.34")),
+    Kind("decimal(38,10)", pa.decimal128(38, 10), "0.0000000001", Decimal("1e-10")),
+    Kind("decimal(10,2)", pa.decimal128(12, 4), "12.34", Decimal("12.3400")),
+    Kind("string", pa.string(), "'naïve \U0001f600'", "naïve \U0001f600"),
+    Kind("string", pa.large_string(), "''", ""),
+    Kind("string", pa.dictionary(pa.int32(), pa.string()), "'red'", "red"),
+    Kind("binary", pa.binary(), "x'00ff'", b"\x00\xff"),
+    Kind("binary", pa.large_binary(), "x''", b""),
+    Kind("binary", pa.binary(2), "x'00ff'", b"\x00\xff"),
+    Kind("date", pa.date32(), "date'1582-10-15'", date(1582, 10, 15)),
+    Kind("date", pa.date64(), "date'2013-07-01'", date(2013, 7, 1)),
+    Kind("timestamp", pa.timestamp("us", "UTC"), f"timestamp'{AT}Z'", UTC_AT),
+    Kind("timestamp", pa.timestamp("ns", "Asia/Tokyo"), f"timestamp'{AT}Z'", UTC_AT),
+    Kind("timestamp_ntz", pa.timestamp("us"), f"timestamp_ntz'{AT}'", AT),
+    Kind("timestamp_ntz", pa.timestamp("s"), "timestamp_ntz'1969-07-20 20:17:40'",
+         datetime(1969, 7, 20, 20, 17, 40)),
+    Kind("time(6)", pa.time64("us"), "time'23:59:59.999999'", time(23, 59, 59, 999999)),
+    Kind("interval day to second", pa.duration("us"), "interval '1 02:03:04.5' day to second",
+         timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+    Kind("array<int>", pa.list_(pa.int32()), "array(1, null)", [1, None]),
+    Kind("array<double>", pa.list_(pa.float32(), 2), "array(0.5D, 2D)", [0.5, 2.0]),
+    Kind("array<float>", pa.list_(pa.float16(), 2), "array(0.5F, 2F)", [0.5, 2.0], duckdb=False),
+    Kind("array<array<float>>", pa.list_(pa.list_(pa.float32(), 2)), "array(array(1F, 2F))",
+         [[1.0, 2.0]]),
+    Kind("map<string,int>", pa.map_(pa.string(), pa.int32()), "map('a', 1)", [("a", 1)], {"a": 1}),
+    Kind("struct<x:bigint,y:string>", pa.struct([("x", pa.int32()), ("y", pa.string())]),
+         "named_struct('x', 1L, 'y', null)", {"x": 1, "y": None}),
+    Kind("array<struct<x:int>>", pa.list_(pa.struct([("x", pa.int32())])),
+         "array(named_struct('x', 1))", [{"x": 1}]),
+]  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.int32()),
+        *(pa.field(f"c{at}", kind.column) for at, kind in enumerate(KINDS)),
+    ]
+)
+
+
+def source(world: SparkWorld) -> DataFrame:
+    """Return a row of values and a row of nulls."""
+    columns = [
+        f"cast(CASE WHEN id = 1 THEN {kind.value} END AS {kind.spark}) AS c{at}"
+        for at, kind in enumerate(KINDS)
+    ]
+    return world.spark.range(1, 3).selectExpr("id", *columns)
+
+
+def table(world: SparkWorld, schema: pa.Schema = SCHEMA, **options: Any) -> str:
+    name = f"types$t{next(_numbers)}"
+    world.create(name, schema, **options)
+    return name
+
+
+def append(world: SparkWorld, name: str, frame: DataFrame) -> None:
+    writer = frame.write.format("commitlog").options(**world.options, table=name)
+    writer.mode("append").save()
+
+
+def overwrite(world: SparkWorld, name: str, frame: DataFrame) -> None:
+    writer = frame.write.format("commitlog").options(**world.options, table=name)
+    writer.mode("overwrite").save()
+
+
+def insert(world: SparkWorld, name: str, frame: DataFrame) -> None:
+    frame.createOrReplaceTempView("given")
+    reach = ", ".join(f"`{key}` '{value}'" for key, value in world.options.items())
+    made = name.replace("$", "_")
+    world.spark.sql(f"CREATE TABLE {made} USING commitlog OPTIONS ({reach}, table '{name}')")
+    world.spark.sql(f"INSERT INTO {made} SELECT * FROM given")
+
+
+def in_driver(world: SparkWorld, name: str, frame: DataFrame) -> None:
+    merge(frame, name, "id", options=world.options)
+
+
+def on_executors(world: SparkWorld, name: str, frame: DataFrame) -> None:
+    merge(frame, name, "id", options=world.options, rows_in_driver=0)
+
+
+def streamed(world: SparkWorld, name: str, frame: DataFrame, **how: Any) -> None:
+    """Write the frame's rows as a stream's one batch, by the sink or a `foreachBatch` function."""
+    rows = world.root / name
+    frame.write.parquet(str(rows))
+    sink = world.spark.readStream.schema(frame.schema).parquet(str(rows)).writeStream
+    sink = sink.option("checkpointLocation", str(world.checkpoint(name)))
+    if how:
+        sink = sink.foreachBatch(how["by"])
+    else:
+        sink = sink.format("commitlog").options(**world.options, table=name)
+    finish(sink.trigger(availableNow=True).start())
+
+
+def by_each_batch(world: SparkWorld, name: str, frame: DataFrame) -> None:
+    def write(batch: Batch, rows: DataFrame) -> None:
+        batch.append(name, rows)
+
+    each_batch(write, {**world.options, "txnAppId": name})(frame, 0)
+
+
+def by_upsert(world: SparkWorld, name: str, frame: DataFrame) -> None:
+    upsert(name, "id", {**world.options, "txnAppId": name})(frame, 0)
+
+
+Write = Callable[[SparkWorld, str, DataFrame], None]
+WAYS: list[Write] = [append, overwrite, insert, in_driver, on_executors, by_each_batch, by_upsert]
+
+
+@contextmanager
+def ansi(world: SparkWorld, enabled: bool) -> Iterator[None]:
+    world.spark.conf.set("spark.sql.ansi.enabled", str(enabled).lower())
+    try:
+        yield
+    finally:
+        world.spark.conf.unset("spark.sql.ansi.enabled")
+
+
+@pytest.mark.parametrize("write", WAYS, ids=[way.__name__ for way in WAYS])
+def test_every_type_is_written_and_read_back_by_everybody(world: SparkWorld, write: Write) -> None:
+    name = table(world)
+    write(world, name, source(world))
+    stored = [kind.stored for kind in KINDS]
+    location = world.client.table(name).location
+    for dataset in (lance.dataset(location), world.client.open(name)):
+        rows = dataset.to_table().sort_by("id").to_pylist()
+        assert [list(row.values()) for row in rows] == [[1, *stored], [2, *[None] * len(KINDS)]]
+    columns = ["id", *(f"c{at}" for at, kind in enumerate(KINDS) if kind.duckdb)]
+    found = lance.dataset(location).to_table(columns=columns)
+    same = duckdb.sql("SELECT * FROM found ORDER BY id").fetchall()
+    assert len(same) == 2
+    assert same[1] == (2, *[None] * (len(columns) - 1))
+    [row, nothing] = world.read(name).orderBy("id").collect()
+    read = row.asDict(recursive=True)
+    for at, kind in enumerate(KINDS):
+        expected = kind.stored if kind.read is None else kind.read
+        value = read[f"c{at}"]
+        if isinstance(value, datetime) and kind.spark == "timestamp":
+            value = value.astimezone(UTC)
+        assert value == expected, (kind, value)
+    assert list(nothing) == [2, *[None] * len(KINDS)]
+
+
+def test_a_stream_writes_every_type(world: SparkWorld) -> None:
+    name = table(world)
+    streamed(world, name, source(world).drop("c29", "c30"))
+    [row, _] = lance.dataset(world.client.table(name).location).to_table().sort_by("id").to_pylist()
+    assert row["c29"] is row["c30"] is None, "Parquet has no place for times and intervals"
+    kept = [at for at in range(len(KINDS)) if at not in (29, 30)]
+    assert [row[f"c{at}"] for at in kept] == [KINDS[at].stored for at in kept]
+
+
+REFUSED = [
+    ("4294967297L", pa.int32(), "4294967297"),
+    ("1.5D", pa.int32(), "1.5"),
+    ("1e300D", pa.float32(), "infinite"),
+    ("array(1e300D, 1D)", pa.list_(pa.float32(), 2), "infinite"),
+    ("array(1e5F, 1F)", pa.list_(pa.float16(), 2), "infinite"),
+    ("array(1, null)", pa.list_(pa.field("item", pa.int32(), nullable=False)), "null"),
+    ("100000000L", pa.decimal128(10, 2), "100000000"),
+    ("0.125BD", pa.decimal128(10, 2), "0.125"),
+    ("timestamp_ntz'2013-07-01 00:00:00.5'", pa.timestamp("s"), "2013"),
+    ("'7'", pa.int32(), "cannot hold"),
+    ("true", pa.int8(), "cannot hold"),
+]
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["ansi", "legacy"])
+def test_a_value_that_does_not_fit_is_refused_whatever_spark_would_cast(
+    world: SparkWorld, enabled: bool
+) -> None:
+    schema = pa.schema([("id", pa.int32()), *((f"c{at}", r[1]) for at, r in enumerate(REFUSED))])
+    name = table(world, schema)
+    with ansi(world, enabled):
+        for at, (value, _, says) in enumerate(REFUSED):
+            frame = world.spark.range(1, 2).selectExpr("id", f"{value} AS c{at}")
+            with pytest.raises(InvalidTransaction, match=f"column 'c{at}.*{says}"):
+                in_driver(world, name, frame)
+        one = world.spark.range(1, 2).selectExpr("id", "1L AS c6", "7 AS c0")
+        for way in (append, in_driver, on_executors):
+            way(world, name, one)
+        overflow = world.spark.range(1, 2).selectExpr("id + 4294967296 AS id", "8 AS c0")
+        for way in (append, in_driver, on_executors):
+            with pytest.raises(Exception, match="4294967297"):
+                way(world, name, overflow)
+    rows = lance.dataset(world.client.table(name).location).to_table(columns=["id", "c0", "c6"])
+    assert rows.to_pylist() == [{"id": 1, "c0": 7, "c6": Decimal(1)}]
+
+
+@pytest.mark.parametrize("way", [in_driver, on_executors, by_upsert])
+def test_columns_that_a_source_lacks_are_kept(world: SparkWorld, way: Write) -> None:
+    point = pa.struct([("x", pa.int32()), ("y", pa.int32())])
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("p", point), ("t", pa.string())])
+    rows = [{"id": i, "n": i, "p": {"x": i, "y": i}, "t": f"t{i}"} for i in range(6)]
+    name = table(world, schema)
+    world.client.append(name, pa.Table.from_pylist(rows[:3], schema))
+    world.client.append(name, pa.Table.from_pylist(rows[3:], schema))
+    plain = str(world.root / f"{name}-plain")
+    lance.write_dataset(pa.Table.from_pylist(rows, schema), plain)
+    frame = world.spark.range(4, 8).selectExpr("named_struct('y', 9) AS p", "id", "40L AS n")
+    given = pa.table({"id": [4, 5, 6, 7], "n": pa.array([40] * 4, pa.int32()),
+                      "p": pa.array([{"y": 9}] * 4, pa.struct([("y", pa.int32())]))})  # fmt: skip
+    builder = lance.dataset(plain).merge_insert("id").when_matched_update_all()
+    builder.when_not_matched_insert_all().execute(given)
+    way(world, name, frame)
+    ours, theirs = lance.dataset(world.client.table(name).location), lance.dataset(plain)
+    assert ours.to_table().sort_by("id").equals(theirs.to_table().sort_by("id"))
+    assert ours.schema.equals(theirs.schema)
+    append(world, name, world.spark.range(8, 9).selectExpr("id"))
+    assert world.read(name).filter("id = 8").collect()[0].asDict() == {
+        "id": 8, "n": None, "p": None, "t": None,
+    }  # fmt: skip
+
+
+def test_nanoseconds_are_cut_off_where_spark_reads_them(world: SparkWorld) -> None:
+    schema = pa.schema([("id", pa.timestamp("ns")), ("name", pa.string())])
+    name = table(world, schema)
+    ids = pa.array([1_000, 1_001], pa.timestamp("ns"))
+    world.client.append(name, pa.table([ids, ["a", "b"]], schema=schema))
+    micro = datetime(1970, 1, 1, 0, 0, 0, 1)
+    assert [row.id for row in world.read(name).collect()] == [micro, micro]
+    changes = world.read(name, read="changes").collect()
+    assert [row.id for row in changes] == [micro, micro]
+    # Of the two, one alone is a value that Spark can give.
+    frame = world.spark.sql("SELECT timestamp_ntz'1970-01-01 00:00:00.000001' AS id, 'c' AS name")
+    for way in (in_driver, on_executors):
+        way(world, name, frame)
+    found = lance.dataset(world.client.table(name).location).to_table()
+    assert sorted(zip(found["id"].cast(pa.int64()).to_pylist(), found["name"].to_pylist())) == [
+        (1_000, "c"), (1_001, "b"),
+    ]  # fmt: skip
