@@ -115,7 +115,8 @@ def spark_world(root: Path, bootstrap_servers: str) -> Iterator[SparkWorld]:
     client: CommitLog | None = None
     with led_log(root, bootstrap_servers) as name:
         try:
-            spark = local_session("tests", conf={"spark.sql.session.timeZone": "America/New_York"})
+            conf = {"spark.sql.session.timeZone": "America/New_York"}
+            spark = local_session("tests", conf={**conf, "spark.sql.timeType.enabled": "true"})
             spark.dataSource.register(CommitLogDataSource)
             client = CommitLog.connect(bootstrap_servers, log=name)
             yield SparkWorld(root, bootstrap_servers, name, client, spark)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
+from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.rows import (
     Prepared,
     prepare_append,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 ATTEMPTS_MAX = 50
 BACKOFF_SECONDS = (0.002, 0.25)
 ATTEMPT_PROPERTY = "commitlog.attempt."
-COUNT_PROPERTY = "commitlog.rows."
 _READ_AGAIN_MAX = 3
 _READ_AGAIN = (Code.WRONG_SCHEMA, Code.TABLE_REPLACED, Code.MISSING_FILE, Code.UNKNOWN_FRAGMENT)
 
@@ -65,8 +65,8 @@ class Execution:
     ) -> None:
         """Take the options: at most `attempts_max` attempts within `timeout` seconds.
 
-        With `notes_counts` the transaction's properties hold `counts`, for who asks for its answer
-        again.
+        With `notes_counts`, or under an application's sequence, the transaction's properties hold
+        `counts`, for who asks for its answer again.
         """
         check_wait(wait)
         self._log = log
@@ -81,7 +81,7 @@ class Execution:
         self._timeout = timeout
         self._wait: Wait = wait
         self._is_append = False
-        self._notes_counts = notes_counts
+        self._notes_counts = notes_counts or application is not None
         self.counts: Mapping[str, int] = {}
         """Rows inserted, updated and deleted by the last attempt."""
 
@@ -181,7 +181,7 @@ class Execution:
         )
         tried = [(f"{ATTEMPT_PROPERTY}{number}", reason) for number, reason in enumerate(reasons)]
         if self._notes_counts:
-            tried += [(COUNT_PROPERTY + what, str(rows)) for what, rows in self.counts.items()]
+            tried += noted(self.counts)
         transaction = self._log.transaction(
             (commit,),
             transaction_id=self._transaction_id,
@@ -201,7 +201,9 @@ class Execution:
         ticket = self._log.runtime().submit(
             transaction, id_is_new=self._id_is_new, any_content=True
         )
-        return ticket.result(max(left, 1.0), self._wait)
+        outcome = ticket.result(max(left, 1.0), self._wait)
+        tell_repeat(self._log.runtime(), transaction, outcome)
+        return outcome
 
     def _is_worth_it(self, outcome: Outcome) -> bool:
         if outcome.code is Code.EXPECTATION_FAILED:
@@ -222,15 +224,6 @@ class Execution:
         limit = min(high, low * 2 ** min(failures, 10))
         left = self._deadline - time.monotonic()
         time.sleep(max(0.0, min(random.uniform(low, limit), left)))
-
-
-def noted_counts(properties: Sequence[tuple[str, str]]) -> dict[str, int]:
-    """Return the counts that a transaction's properties hold."""
-    return {
-        name.removeprefix(COUNT_PROPERTY): int(value)
-        for name, value in properties
-        if name.startswith(COUNT_PROPERTY)
-    }
 
 
 def _reason(outcome: Outcome) -> str:

@@ -152,7 +152,8 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             columns.append(pa.nulls(batch.num_rows, field.type))
             continue
         try:
-            columns.append(_readable(batch.column(at), field.type))
+            values = readable(batch.column(at))
+            columns.append(values if values.type.equals(field.type) else values.cast(field.type))
         except pa.ArrowException as error:
             raise InvalidTransaction(
                 f"Spark cannot hold a value of column {field.name!r}: {error}",
@@ -162,9 +163,9 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _readable(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    # Spark's times have microseconds: what is below them is cut off.
+def readable(values: pa.Array) -> pa.Array:
+    """Return values in the nearest type that Spark knows: what is below microseconds is cut off."""
     plain = readable_type(values.type)
-    if not plain.equals(values.type):
-        values = pc.cast(values, options=pc.CastOptions(plain, allow_time_truncate=True))
-    return values if values.type.equals(wanted) else values.cast(wanted)
+    if plain.equals(values.type):
+        return values
+    return pc.cast(values, options=pc.CastOptions(plain, allow_time_truncate=True))

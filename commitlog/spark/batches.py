@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -24,19 +25,22 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
+from commitlog.adapters.row_digest import joined_digests
+from commitlog.client.repeats import Repeat, noted, tell_repeat
 from commitlog.client.rows import Prepared, remove_files
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, RetryableConflict, Unavailable
 from commitlog.model.records import Application, Outcome
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.files import Connect, Files, Target, joined, target_for, write_files
+from commitlog.spark.files import Connect, Files, Target, brought, joined, target_for, write_files
 from commitlog.spark.mapping import map_arrow
-from commitlog.spark.merge import Merge, NothingToDo, Source, prepare
+from commitlog.spark.merge import COUNTED, Merge, NothingToDo, Source, prepare
 from commitlog.spark.options import WriteOptions, parse_batches
 from commitlog.spark.sink import QUERY_ID
 
-FILES_SCHEMA = "fragments array<string>, rows long, keys binary"
+FILES_SCHEMA = "fragments array<string>, rows long, keys binary, digest long"
 BACKOFF_SECONDS = (0.05, 1.0)
+REPEATS_KEPT = 100
 
 
 class Batch:
@@ -47,12 +51,17 @@ class Batch:
         self._log = log
         self._options = options
         self._parts: list[tuple[TableInfo, Prepared]] = []
+        self._brought: dict[str, int] = {}
+        """How many rows for which table, and their digests."""
+        self.repeat: Repeat | None = None
+        """Set where an earlier commit answered this one."""
 
     def append(self, table: str, frame: DataFrame) -> None:
         """Write a frame's rows; they are in the table once the batch is committed."""
         info = self._log.table(table)
         target = target_for(info, table, frame.schema, self._options)
         files = write_frame(frame, target)
+        self._brings(brought(table, files.rows, files.digest))
         if files.fragments:
             operation = lance.LanceOperation.Append(files.metadata())
             self._parts.append((info, Prepared(operation, 0, keys=files.key_hashes(target))))
@@ -73,9 +82,16 @@ class Batch:
         info = self._log.table(table)
         with Source(frame, wanted, info) as rows:
             try:
-                self._parts.append((info, prepare(self._log, info, rows, wanted, self._options)))
-            except NothingToDo:
+                part = prepare(self._log, info, rows, wanted, self._options)
+            except NothingToDo as nothing:
+                self._brings(nothing.source)
                 return
+        self._brings({n: count for n, count in part.counts.items() if n not in COUNTED})
+        self._parts.append((info, part))
+
+    def _brings(self, counts: Mapping[str, int]) -> None:
+        for name, count in counts.items():
+            self._brought[name] = joined_digests([self._brought.get(name, 0), count])
 
     def commit(self, application: Application, timeout: float) -> Outcome | None:
         """Commit it all as one record; None if there was nothing to do.
@@ -85,7 +101,9 @@ class Batch:
         """
         if not self._parts:
             return None
-        transaction = self._log.transact(application=application, timeout=timeout)
+        transaction = self._log.transact(
+            application=application, properties=noted(self._brought), timeout=timeout
+        )
         try:
             with transaction as record:
                 for info, part in self._parts:
@@ -101,6 +119,12 @@ class Batch:
                 remove_files(info, part)
             raise
         outcome: Outcome = transaction.outcome
+        self.repeat = tell_repeat(
+            self._log.runtime(),
+            transaction.ticket.transaction,
+            outcome,
+            strict=self._options.strict_repeats,
+        )
         return outcome
 
 
@@ -113,9 +137,11 @@ def each_batch(
     """Return a function for `foreachBatch` that commits what `write` does as one record.
 
     `options` are those of format `commitlog` but `table`; `txnAppId` names the stream where its
-    query's id won't do.
+    query's id won't do. The function's attribute `repeats` has the newest batches that an earlier
+    commit answered.
     """
     parsed = parse_batches(options)
+    repeats: deque[Repeat] = deque(maxlen=REPEATS_KEPT)
 
     def run(frame: DataFrame, batch_id: int) -> None:
         application = _application(frame, batch_id, parsed)
@@ -128,6 +154,8 @@ def each_batch(
                 write(batch, frame)
                 try:
                     batch.commit(application, max(1.0, deadline - time.monotonic()))
+                    if batch.repeat is not None:
+                        repeats.append(batch.repeat)
                     return
                 except (RetryableConflict, Unavailable):
                     if time.monotonic() > deadline:
@@ -137,6 +165,7 @@ def each_batch(
         finally:
             frame.unpersist()
 
+    run.repeats = repeats  # type: ignore[attr-defined]
     return run
 
 
@@ -160,7 +189,12 @@ def write_frame(frame: DataFrame, target: Target) -> Files:
     """Have the executors write a frame's rows; nothing is committed."""
     rows = map_arrow(frame, partial(_write, target=target), FILES_SCHEMA).collect()
     return joined(
-        Files(tuple(row.fragments), row.rows, None if row.keys is None else bytes(row.keys))
+        Files(
+            tuple(row.fragments),
+            row.rows,
+            None if row.keys is None else bytes(row.keys),
+            row.digest,
+        )
         for row in rows
     )
 
@@ -173,8 +207,9 @@ def _write(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.Rec
             pa.array([list(files.fragments)], pa.list_(pa.string())),
             pa.array([files.rows], pa.int64()),
             pa.array([files.keys], pa.binary()),
+            pa.array([files.digest], pa.int64()),
         ],
-        ["fragments", "rows", "keys"],
+        ["fragments", "rows", "keys", "digest"],
     )
 
 

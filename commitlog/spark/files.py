@@ -21,7 +21,9 @@ from lance.fragment import FragmentMetadata, write_fragments
 from pyspark.sql.types import StructType
 
 from commitlog.adapters.row_contract import check_columns, present
+from commitlog.adapters.row_digest import joined_digests, rows_digest
 from commitlog.adapters.storage_options import storage_options
+from commitlog.client.repeats import DIGEST, noted, tell_repeat
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
 from commitlog.errors import Unavailable
 from commitlog.model.operations import KeyHashes
@@ -65,6 +67,8 @@ class Files:
     rows: int = 0
     keys: bytes | None = b""
     """None: too many to name."""
+    digest: int = 0
+    """Of the rows; see `adapters.row_digest`."""
 
     def metadata(self) -> list[FragmentMetadata]:
         """Return the fragments as Lance takes them."""
@@ -86,7 +90,8 @@ def joined(parts: Iterable[Files]) -> Files:
     known = [part.keys for part in found if part.keys is not None]
     all_known = len(known) == len(found) and rows <= KEYS_MAX
     fragments = tuple(text for part in found for text in part.fragments)
-    return Files(fragments, rows, b"".join(known) if all_known else None)
+    digest = joined_digests([part.digest for part in found])
+    return Files(fragments, rows, b"".join(known) if all_known else None, digest)
 
 
 def target_of(
@@ -143,14 +148,15 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
         return Files()
     keys: set[bytes] = set()
     failed: list[Exception] = []
-    count = 0
+    count = digest = 0
 
     def rows() -> Iterator[pa.RecordBatch]:
-        nonlocal count
+        nonlocal count, digest
         batch: pa.RecordBatch | None = first
         try:
             while batch is not None:
                 count += batch.num_rows
+                digest += rows_digest(batch)
                 if target.key and count <= KEYS_MAX:
                     keys.update(hashes_of(batch, target.key))
                 yield batch
@@ -175,7 +181,13 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
             raise failed[0] from None
         raise
     written = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
-    return Files(written, count, packed(keys) if count <= KEYS_MAX else None)
+    known = packed(keys) if count <= KEYS_MAX else None
+    return Files(written, count, known, joined_digests([digest]))
+
+
+def brought(table: str, rows: int, digest: int) -> dict[str, int]:
+    """Return what a transaction notes of the rows that it brings for a table."""
+    return {f"for {table}": rows, f"{DIGEST}{table}": digest}
 
 
 def hashes_of(rows: pa.Table | pa.RecordBatch, key: tuple[str, ...]) -> list[bytes]:
@@ -208,6 +220,7 @@ def commit_files(
     if not files.fragments and not overwrite:
         return None
     fragments = files.metadata()
+    properties = noted(brought(options.table, files.rows, files.digest)) if application else ()
     keys = None if overwrite else files.key_hashes(target)
     deadline = time.monotonic() + options.timeout_seconds
     while True:
@@ -219,9 +232,16 @@ def commit_files(
         left = max(1.0, deadline - time.monotonic())
         try:
             ticket = log.submit(
-                options.table, operation, application=application, inserted_keys=keys
+                options.table,
+                operation,
+                application=application,
+                inserted_keys=keys,
+                properties=properties,
             )
             outcome: Outcome = ticket.result(timeout=left, wait=wait)
+            if outcome.answers is not None:
+                strict = options.strict_repeats
+                tell_repeat(log.runtime(), ticket.transaction, outcome, strict=strict)
         except Unavailable:
             if time.monotonic() > deadline:
                 raise

@@ -21,6 +21,7 @@ from commitlog.errors import NoSuchVersion
 from commitlog.model.records import Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
+from commitlog.spark.arrow import readable
 from commitlog.spark.changes import CHANGE_COLUMNS, Part, parts_of, read_part
 from commitlog.spark.log_positions import (
     Position,
@@ -225,7 +226,8 @@ def _json_rows(table: str, part: Part) -> Iterator[pa.RecordBatch]:
     own = CHANGE_COLUMNS.names
     for batch in read_part(part, [name for name in names if name not in own]):
         count = batch.num_rows
-        values = batch.select([name for name in batch.schema.names if name not in own])
+        names = [name for name in batch.schema.names if name not in own]
+        values = pa.record_batch([readable(batch.column(name)) for name in names], names)
         rows = [json.dumps(row, default=_plain) for row in values.to_pylist()]
         columns = [pa.repeat(pa.scalar(table), count), *(batch.column(name) for name in own)]
         columns.append(pa.array(rows, pa.string()))

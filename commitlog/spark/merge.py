@@ -27,6 +27,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
 from commitlog.adapters.row_contract import check_columns, present
+from commitlog.adapters.row_digest import joined_digests
 from commitlog.client.execution import Execution
 from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
@@ -37,7 +38,7 @@ from commitlog.model.records import Outcome
 from commitlog.model.table import parse_table_id
 from commitlog.spark.arrow import arrow_schema, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
-from commitlog.spark.files import Connect, target_of
+from commitlog.spark.files import Connect, brought, target_of
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge_files import (
     ADDRESS,
@@ -59,6 +60,7 @@ ROWS_IN_DRIVER = 100_000
 KEYS_MAX = 500_000
 """A merge that inserts more keys names none, and conflicts with whatever else inserts."""
 PART_SCHEMA = "part binary"
+COUNTED = ("inserted", "updated", "deleted")
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ class Merged:
 
 class NothingToDo(Exception):
     """A merge that changes no row."""
+
+    def __init__(self, source: Mapping[str, int]) -> None:
+        """Take what the source brought."""
+        super().__init__("the merge changes no row")
+        self.source = source
 
 
 def merge(
@@ -134,7 +141,7 @@ class _Execution(Execution):
             outcome = self._run(prepare).raise_for_conflict()
         except NothingToDo:
             return Merged(None)
-        return Merged(outcome, *(self.counts[n] for n in ("inserted", "updated", "deleted")))
+        return Merged(outcome, *(self.counts[name] for name in COUNTED))
 
 
 class Source:
@@ -268,8 +275,10 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
             value=doubled,
             advice="Leave one row for each key, such as the newest",
         )
+    rows, digest = sum(part.rows for part in parts), joined_digests([p.digest for p in parts])
+    source = brought(info.name, rows, digest)
     if not any(part.affected or part.files.fragments for part in parts):
-        raise NothingToDo
+        raise NothingToDo(source)
     operation = lance.LanceOperation.Update(
         removed_fragment_ids=sorted(number for part in parts for number in part.removed),
         updated_fragments=sorted(updated, key=lambda image: image.id),
@@ -288,7 +297,7 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
         task.version,
         {n: BitMap.deserialize(rows) for part in parts for n, rows in part.affected},
         keys,
-        {n: sum(getattr(part, n) for part in parts) for n in ("inserted", "updated", "deleted")},
+        source | {name: sum(getattr(part, name) for part in parts) for name in COUNTED},
     )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import lance
@@ -22,6 +22,7 @@ from lance.fragment import FragmentMetadata, RowIdSequence
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.row_contract import conform, conform_column
+from commitlog.adapters.row_digest import rows_digest
 from commitlog.client.rows import delete_rows
 from commitlog.codecs.keys import packed
 from commitlog.core.deletion_vectors import portable
@@ -68,6 +69,9 @@ class MergePart:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
+    rows: int = 0
+    """Of the source."""
+    digest: int = 0
     duplicates: tuple[str, ...] = ()
     """Keys that the source has more than once: nothing may be committed."""
 
@@ -82,13 +86,15 @@ class _Rows:
         self.keys: set[bytes] = set()
         self.addresses: list[pa.ChunkedArray | pa.Array] = []
         self.row_ids: list[int] = []
-        self.inserted = self.updated = self.deleted = 0
+        self.inserted = self.updated = self.deleted = self.count = self.digest = 0
         self.duplicates: dict[str, None] = {}
 
     def kept(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows to be written, without the columns that are not the table's."""
         for batch in with_table_types(batches, self._task):
             self._look_for_duplicates(batch)
+            self.count += batch.num_rows
+            self.digest += rows_digest(batch.drop_columns([ADDRESS, ROW_ID]))
             if self.duplicates:
                 continue
             yield from self._taken(batch)
@@ -139,7 +145,13 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
         files = _with_row_ids(files, rows.row_ids)
     addresses = pa.chunked_array(rows.addresses, pa.int64())
     if not len(addresses):
-        return MergePart(files, keys=packed(rows.keys), inserted=rows.inserted)
+        return MergePart(
+            files,
+            keys=packed(rows.keys),
+            inserted=rows.inserted,
+            rows=rows.count,
+            digest=rows.digest,
+        )
     dataset = open_dataset(task.target.location, task.version)
     images, removed, affected = delete_rows(dataset, addresses)
     return MergePart(
@@ -151,6 +163,8 @@ def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
         inserted=rows.inserted,
         updated=rows.updated,
         deleted=rows.deleted,
+        rows=rows.count,
+        digest=rows.digest,
     )
 
 
@@ -296,7 +310,7 @@ def _with_row_ids(files: Files, row_ids: list[int]) -> Files:
         if carried:
             fragment.row_id_meta = RowIdSequence(carried).to_inline_metadata()
         fragments.append(json.dumps(fragment.to_json()))
-    return Files(tuple(fragments), files.rows, files.keys)
+    return replace(files, fragments=tuple(fragments))
 
 
 def _none(batch: pa.RecordBatch) -> pa.Array:

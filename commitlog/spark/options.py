@@ -22,7 +22,7 @@ BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
 REACH = (BOOTSTRAP_SERVERS, "kafkaFile", "log", "timeoutSeconds")
 COMMON = ("table", "path", *REACH)
-WRITE = ("txnAppId", "txnVersion", "rowsPerFile", "bytesPerFile")
+WRITE = ("txnAppId", "txnVersion", "strictRepeats", "rowsPerFile", "bytesPerFile")
 AS_OF = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag")
 READ = ("read", *AS_OF, "columns", "pushFilters", "batchRows", "rowsPerPartition")
 READ_TABLE, READ_CHANGES, READ_LOG = "table", "changes", "log"
@@ -69,6 +69,8 @@ class WriteOptions:
     rows_per_file: int = ROWS_PER_FILE
     bytes_per_file: int = BYTES_PER_FILE
     timeout_seconds: float = TIMEOUT_SECONDS
+    strict_repeats: bool = False
+    """Fail where an earlier commit of this sequence has other rows, instead of warning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         rows_per_file=_integer(values, "rowsPerFile", minimum=1) or ROWS_PER_FILE,
         bytes_per_file=_integer(values, "bytesPerFile", minimum=1) or BYTES_PER_FILE,
         timeout_seconds=_seconds(values),
+        strict_repeats=_flag(values, "strictRepeats"),
     )
 
 
@@ -158,6 +161,7 @@ def parse_batches(options: Mapping[str, str]) -> WriteOptions:
         rows_per_file=_integer(values, "rowsPerFile", minimum=1) or ROWS_PER_FILE,
         bytes_per_file=_integer(values, "bytesPerFile", minimum=1) or BYTES_PER_FILE,
         timeout_seconds=_seconds(values),
+        strict_repeats=_flag(values, "strictRepeats"),
     )
 
 

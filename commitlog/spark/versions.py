@@ -7,23 +7,19 @@ newest that the table had once that outcome was decided.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import materialize
+from commitlog.client.repeats import outcomes_before
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.core.manifest import ManifestState
 from commitlog.core.tables import is_in
-from commitlog.errors import InvalidTransaction, NoSuchVersion, Unavailable
+from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
-from commitlog.model.records import Outcome, Status
-from commitlog.ports import Log
 
 SEARCH_SECONDS = 60.0
 CHUNK_RECORDS = 1000
@@ -144,52 +140,3 @@ class TableVersions:
         raise NoSuchVersion(
             f"{self.info.name} had no version at position {position}. Ask for a later one"
         )
-
-
-def outcomes_before(log: Log, partition: int, position: int) -> Iterator[Outcome]:
-    """Yield what was committed up to a position, the newest first.
-
-    An outcome's offset is its sequence plus the number of other records before it, of which there
-    are few, so the search starts there and goes back chunk by chunk.
-    """
-    reader = log.read_outcomes(partition, 0)
-    try:
-        end = reader.end_offset()
-    finally:
-        reader.close()
-    high, newest = end, position + 1
-    # The offset is at least the sequence, so the first chunk holds all from there to the end.
-    low = min(position, end)
-    while high > 0:
-        found: dict[int, Outcome] = {}
-        for outcome in _outcomes(log, partition, low, high):
-            known = found.get(outcome.sequence)
-            # A deposed leader may have written the same sequence, in an earlier epoch.
-            if known is None or outcome.epoch > known.epoch:
-                found[outcome.sequence] = outcome
-        if high == end and position > max(found, default=0):
-            raise InvalidTransaction(
-                f"position {position} is in the future: the log's is {max(found, default=0)}",
-                field="positionAsOf",
-                value=position,
-                advice="Give the sequence of an outcome",
-            )
-        for sequence in sorted((s for s in found if s < newest), reverse=True):
-            newest = sequence
-            if found[sequence].status is Status.COMMITTED:
-                yield found[sequence]
-        high, low = low, max(0, low - CHUNK_RECORDS)
-
-
-def _outcomes(log: Log, partition: int, low: int, high: int) -> Iterator[Outcome]:
-    reader: Any = log.read_outcomes(partition, low)
-    deadline = time.monotonic() + SEARCH_SECONDS
-    try:
-        while reader.position() < high:
-            for answered in reader.poll(records_max=CHUNK_RECORDS, timeout_seconds=0.5):
-                if answered.offset < high and isinstance(answered.record, Outcome):
-                    yield answered.record
-            if time.monotonic() > deadline:
-                raise Unavailable("Kafka didn't send the outcomes in time; try again later")
-    finally:
-        reader.close()

@@ -23,8 +23,9 @@ from lance_namespace import (
     UpdateTableRequest,
 )
 
-from commitlog.client.execution import Execution, noted_counts
+from commitlog.client.execution import Execution
 from commitlog.client.merging import MergeOptions
+from commitlog.client.repeats import noted_counts
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, TableAlreadyExists
 from commitlog.model.operations import DeclareTable, Operation

@@ -105,6 +105,7 @@ class FakeLog:
         *,
         application: Application | None = None,
         inserted_keys: object = None,
+        properties: object = (),
     ) -> FakeTicket:
         """Commit, unless this application and sequence did."""
         assert inserted_keys is None, "the stand-in's tables have no keys"

@@ -19,6 +19,8 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.broker,
     pytest.mark.slow,
+    # A call that is cut short would spoil the session for all tests after it.
+    pytest.mark.timeout(400),
     # Starting the JVM forks; nothing of Lance runs between that and its start.
     pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning"),
 ]
@@ -149,6 +151,30 @@ def test_a_stream_starts_in_any_python_thread(world: SparkWorld) -> None:
     with ThreadPoolExecutor(1) as pool:
         finish(pool.submit(start).result())
     assert [row["id"] for row in world.rows("s$threads")] == [1, 2]
+
+
+def test_a_batch_id_that_comes_with_other_rows_is_told(
+    world: SparkWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.create("s$repeats", SCHEMA)
+    spark = world.spark
+    same, other = ([(i, "a") for i in ids] for ids in ([1, 2], [3, 4, 5]))
+    options = {**world.options, "txnAppId": "repeats"}
+
+    def write(batch: Batch, frame: DataFrame) -> None:
+        batch.append("s$repeats", frame)
+
+    run: Any = each_batch(write, options)
+    for given in (same, same, other):
+        run(spark.createDataFrame(given, "id long, name string"), 0)
+    assert [repeat.is_other for repeat in run.repeats] == [False, True]
+    [record] = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert "version 2 of s$repeats (2 rows for s$repeats)" in record.getMessage()
+    assert "(3 rows for s$repeats) was not written" in record.getMessage()
+    strict = each_batch(write, {**options, "strictRepeats": "true"})
+    with pytest.raises(InvalidTransaction, match="committed before"):
+        strict(spark.createDataFrame(other, "id long, name string"), 0)
+    assert [row["id"] for row in world.rows("s$repeats")] == [1, 2]
 
 
 def test_upsert_is_one_line(world: SparkWorld) -> None:

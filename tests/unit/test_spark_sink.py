@@ -12,7 +12,8 @@ import lance
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from commitlog.errors import TransactionRejected
+from commitlog.errors import InvalidTransaction, TransactionRejected
+from commitlog.model.records import Application
 from commitlog.spark.options import parse_write
 from commitlog.spark.sink import BatchSink, StreamSink
 from tests.service import SCHEMA, Service, ids_of, rows, service
@@ -70,6 +71,47 @@ def test_a_replayed_micro_batch_lands_once(world: Service) -> None:
         sink = stream_sink(world, "query")
         sink.commit(told(sink, numbers), batch)
     assert ids(world) == [1, 2, 3]
+
+
+def test_a_sequence_with_other_rows_warns_and_fails_if_that_is_wanted(
+    world: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    for numbers in ([1, 2], [2, 1], [3, 4, 5], [1, 3]):
+        caplog.clear()
+        with caplog.at_level("INFO", "commitlog.repeats"):
+            sink = batch_sink(world, txnAppId="job", txnVersion="7")
+            sink.commit(told(sink, numbers[:1], numbers[1:]))
+        said = [(record.levelname, record.getMessage()) for record in caplog.records]
+        if numbers == [1, 2]:
+            assert said == []
+            continue
+        [(level, message)] = said
+        assert level == ("INFO" if numbers == [2, 1] else "WARNING")
+        assert (
+            "sequence 7 of application 'job' was committed before as version 2 of shop$orders"
+            f" (2 rows for shop$orders); what came now ({len(numbers)} rows for shop$orders) was"
+            " not written" in message
+        )
+        assert message.endswith("and its values differ") == (numbers == [1, 3])
+    assert ids(world) == [1, 2]
+    strict = {"txnAppId": "job", "txnVersion": "7", "strictRepeats": "true"}
+    sink = batch_sink(world, **strict)
+    sink.commit(told(sink, [2, 1]))
+    with pytest.raises(InvalidTransaction, match="leave strictRepeats out"):
+        sink.commit(told(sink, [4]))
+
+
+def test_any_application_that_repeats_a_sequence_is_told(
+    world: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    application = Application("loader", 1)
+    world.client.append(TABLE, rows(1), application=application)
+    world.client.append(TABLE, rows(1), application=application)
+    assert caplog.records == []
+    world.client.append(TABLE, rows(1, 2), application=application)
+    [record] = caplog.records
+    assert "(1 row inserted); what came now (2 rows inserted) was not" in record.getMessage()
+    assert ids(world) == [1]
 
 
 def test_another_query_under_the_same_id_is_refused(world: Service) -> None:

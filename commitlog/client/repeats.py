@@ -1,0 +1,188 @@
+"""What is said of an application's sequence that an earlier transaction answers.
+
+The log commits the first content of a sequence and answers the others with it. That is what a
+client wants that died before it noted its commit, and what nobody wants whose new rows are another
+batch's by accident. So a transaction under a sequence notes how many rows it brings, and what
+they are in a digest; if an earlier one answers it, the two notes are compared.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from commitlog.client.runtime import Runtime
+from commitlog.errors import CommitLogError, InvalidTransaction, Unavailable
+from commitlog.model.records import Application, Outcome, Status, Transaction
+from commitlog.ports import Log
+
+logger = logging.getLogger("commitlog.repeats")
+
+COUNT_PROPERTY = "commitlog.rows."
+DIGEST = "digest of "
+SEARCH_SECONDS = 60.0
+FIRST_SECONDS = 20.0
+CHUNK_RECORDS = 1000
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """A transaction that an earlier one of the same application and sequence answers."""
+
+    application: Application
+    versions: Mapping[str, int]
+    """The version of each table that the earlier one made."""
+    first: Mapping[str, int] | None
+    """What the earlier one noted; None if that can't be read any more."""
+    now: Mapping[str, int]
+
+    @property
+    def is_other(self) -> bool:
+        """Return True if the rows surely differ from those that were committed."""
+        return self.first is not None and any(
+            self.now.get(what, 0) != count
+            for what, count in self.first.items()
+            if what in self.now or not what.startswith(DIGEST)
+        )
+
+    def __str__(self) -> str:
+        """Say what was committed and what wasn't."""
+        made = ", ".join(f"version {v} of {table}" for table, v in sorted(self.versions.items()))
+        first = "rows of an unknown number" if self.first is None else _shown(self.first)
+        said = (
+            f"sequence {self.application.sequence} of application"
+            f" {self.application.application_id!r} was committed before as {made} ({first}); what"
+            f" came now ({_shown(self.now)}) was not written"
+        )
+        same_counts = self.first is not None and _shown(self.first) == _shown(self.now)
+        return f"{said}, and its values differ" if self.is_other and same_counts else said
+
+
+def noted(counts: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return the properties that hold what a transaction brings."""
+    return [(COUNT_PROPERTY + what, str(rows)) for what, rows in counts.items()]
+
+
+def noted_counts(properties: Sequence[tuple[str, str]]) -> dict[str, int]:
+    """Return the counts that a transaction's properties hold."""
+    return {
+        name.removeprefix(COUNT_PROPERTY): int(value)
+        for name, value in properties
+        if name.startswith(COUNT_PROPERTY)
+    }
+
+
+def tell_repeat(
+    runtime: Runtime, transaction: Transaction, outcome: Outcome, *, strict: bool = False
+) -> Repeat | None:
+    """Log a warning if an earlier transaction with other rows answers this one; return it.
+
+    Raises:
+        InvalidTransaction: the same, if that is what the caller wants (`strict`).
+    """
+    application = transaction.application
+    if outcome.answers is None or outcome.status is not Status.COMMITTED or application is None:
+        return None
+    first = _first(runtime, transaction, outcome.answers)
+    if first is not None and first.transaction_id == transaction.transaction_id:
+        return None
+    repeat = Repeat(
+        application,
+        outcome.versions(),
+        None if first is None else noted_counts(first.properties) or None,
+        noted_counts(transaction.properties),
+    )
+    if not repeat.is_other:
+        logger.info("%s", repeat)
+        return repeat
+    if strict:
+        raise InvalidTransaction(
+            str(repeat), field="strictRepeats", value=application.sequence,
+            advice="To write these rows, give them a sequence or an application id that wasn't"
+            " used; to keep the first, leave strictRepeats out",
+        )  # fmt: skip
+    logger.warning("%s", repeat)
+    return repeat
+
+
+def _first(runtime: Runtime, transaction: Transaction, sequence: int) -> Transaction | None:
+    partition = runtime.partition_of(transaction)
+    try:
+        answer = next(outcomes_before(runtime.log, partition, sequence), None)
+        if answer is None or answer.sequence != sequence:
+            return None
+        reader = runtime.log.read_transactions(partition, answer.transaction_offset)
+        deadline = time.monotonic() + FIRST_SECONDS
+        try:
+            while time.monotonic() < deadline:
+                for submitted in reader.poll(records_max=1, timeout_seconds=0.5):
+                    is_it = submitted.offset == answer.transaction_offset
+                    record = submitted.record if is_it else None
+                    return record if isinstance(record, Transaction) else None
+        finally:
+            reader.close()
+    except CommitLogError as error:
+        # Only a note is missing: the commit itself is known.
+        logger.info("outcome %d can't be read any more: %s", sequence, error)
+    return None
+
+
+def outcomes_before(log: Log, partition: int, position: int) -> Iterator[Outcome]:
+    """Yield what was committed up to a position, the newest first.
+
+    An outcome's offset is its sequence plus the number of other records before it, of which there
+    are few, so the search starts there and goes back chunk by chunk.
+    """
+    reader = log.read_outcomes(partition, 0)
+    try:
+        end = reader.end_offset()
+    finally:
+        reader.close()
+    high, newest = end, position + 1
+    # The offset is at least the sequence, so the first chunk holds all from there to the end.
+    low = min(position, end)
+    while high > 0:
+        found: dict[int, Outcome] = {}
+        for outcome in _outcomes(log, partition, low, high):
+            known = found.get(outcome.sequence)
+            # A deposed leader may have written the same sequence, in an earlier epoch.
+            if known is None or outcome.epoch > known.epoch:
+                found[outcome.sequence] = outcome
+        if high == end and position > max(found, default=0):
+            raise InvalidTransaction(
+                f"position {position} is in the future: the log's is {max(found, default=0)}",
+                field="positionAsOf",
+                value=position,
+                advice="Give the sequence of an outcome",
+            )
+        for sequence in sorted((s for s in found if s < newest), reverse=True):
+            newest = sequence
+            if found[sequence].status is Status.COMMITTED:
+                yield found[sequence]
+        high, low = low, max(0, low - CHUNK_RECORDS)
+
+
+def _outcomes(log: Log, partition: int, low: int, high: int) -> Iterator[Outcome]:
+    reader: Any = log.read_outcomes(partition, low)
+    deadline = time.monotonic() + SEARCH_SECONDS
+    try:
+        while reader.position() < high:
+            for answered in reader.poll(records_max=CHUNK_RECORDS, timeout_seconds=0.5):
+                if answered.offset < high and isinstance(answered.record, Outcome):
+                    yield answered.record
+            if time.monotonic() > deadline:
+                raise Unavailable("Kafka didn't send the outcomes in time; try again later")
+    finally:
+        reader.close()
+
+
+def _shown(counts: Mapping[str, int]) -> str:
+    shown = [
+        f"{rows} row{'' if rows == 1 else 's'} {what}"
+        for what, rows in counts.items()
+        if not what.startswith(DIGEST)
+    ]
+    return ", ".join(shown) or "no rows"
