@@ -31,6 +31,7 @@ from pyarrow import types
 
 from commitlog.adapters.row_values import (
     Misfit,
+    aligned,
     convert,
     is_blob,
     is_list,
@@ -140,7 +141,7 @@ def conform_column(
             value=found.shown,
             advice="Correct the value or convert the column first",
         ) from None
-    return converted
+    return aligned(converted)
 
 
 def _narrowed(field: pa.Field, given: pa.Field) -> pa.Field:

@@ -253,6 +253,28 @@ def _offsets(values: pa.Array, lengths: pa.Array, wanted: pa.DataType) -> pa.Arr
     return pa.concat_arrays([pa.array([0], pa.int64()), ends]).cast(kind)
 
 
+def aligned(values: pa.Array) -> pa.Array:
+    """Return values at addresses at which Rust may read them.
+
+    Arrow's files and streams keep 8 bytes; Lance panics on 128-bit values that aren't at 16.
+    """
+    step = 16 if _holds_wide(values.type) else 8
+    if all(buffer is None or buffer.address % step == 0 for buffer in values.buffers()):
+        return values
+    return pa.concat_arrays([values])
+
+
+@lru_cache(maxsize=1024)
+def _holds_wide(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _holds_wide(kind.storage_type)
+    if types.is_dictionary(kind):
+        return _holds_wide(kind.value_type)
+    if types.is_nested(kind):
+        return any(_holds_wide(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(types.is_decimal128(kind) or types.is_decimal256(kind))
+
+
 def require(values: pa.Array, field: pa.Field, outer: pa.Array | None = None) -> None:
     """Refuse nulls in a field that may not be null, except below a struct that is null itself."""
     if field.nullable or not values.null_count:

@@ -226,8 +226,8 @@ def _json_rows(table: str, part: Part) -> Iterator[pa.RecordBatch]:
     own = CHANGE_COLUMNS.names
     for batch in read_part(part, [name for name in names if name not in own]):
         count = batch.num_rows
-        names = [name for name in batch.schema.names if name not in own]
-        values = pa.record_batch([readable(batch.column(name)) for name in names], names)
+        kept = [name for name in batch.schema.names if name not in own]
+        values = pa.record_batch([readable(batch.column(name)) for name in kept], kept)
         rows = [json.dumps(row, default=_plain) for row in values.to_pylist()]
         columns = [pa.repeat(pa.scalar(table), count), *(batch.column(name) for name in own)]
         columns.append(pa.array(rows, pa.string()))

@@ -144,7 +144,7 @@ def test_executors_write_there(far: Far) -> None:
     location = f"{KNOWN}/spark.lance"
     far.client.create_table("ns$s", SCHEMA, location=location, storage_options=far.options)
     info = far.client.table("ns$s")
-    target = target_of(info, "ns$s", rows_per_file=10, bytes_per_file=1 << 20)
+    target = target_of(info, "ns$s", info.schema, rows_per_file=10, bytes_per_file=1 << 20)
     files = write_files(rows(1, 2).to_batches(), target)
     far.client.submit("ns$s", LanceOperation.Append(files.metadata())).result().raise_for_conflict()
     assert ids_of(open_version(location, 2)) == [1, 2]

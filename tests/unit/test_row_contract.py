@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -261,3 +263,26 @@ def test_columns_are_matched_by_name(given: pa.Schema, says: str) -> None:
     table = pa.schema([required(I64, "a"), pa.field("at", INSTANT)])
     with pytest.raises(InvalidTransaction, match=says):
         check_columns(given, table, "a$t")
+
+
+@pytest.mark.parametrize("shape", ["plain", "list", "struct"])
+def test_wide_values_are_moved_to_where_lance_may_read_them(tmp_path: Path, shape: str) -> None:
+    whole = pa.array([Decimal("1.00"), None, Decimal("-2.00")], pa.decimal128(10, 2))
+    valid, data = (buffer.to_pybytes() for buffer in whole.buffers())
+    # As a stream of Arrow's has them: at 8 bytes, and not at 16.
+    memory = bytearray(len(data) + 32)
+    base = pa.py_buffer(memory)
+    start = (8 - base.address) % 16
+    memory[start : start + len(data)] = data
+    odd = pa.Array.from_buffers(whole.type, 3, [pa.py_buffer(valid), base.slice(start, len(data))])
+    assert odd.buffers()[1].address % 16 == 8
+    assert odd.equals(whole)
+    if shape == "list":
+        odd = pa.ListArray.from_arrays(pa.array([0, 3], pa.int32()), odd)
+    elif shape == "struct":
+        odd = pa.StructArray.from_arrays([odd], names=["d"])
+    schema = pa.schema([pa.field("a", odd.type)])
+    batch = conform(pa.record_batch([odd], schema=schema), schema, "a$t")
+    assert batch.column(0).equals(odd)
+    made = lance.write_dataset(pa.Table.from_batches([batch]), str(tmp_path / "t"))
+    assert made.to_table().column("a").to_pylist() == odd.to_pylist()

@@ -94,8 +94,7 @@ def test_a_sequence_with_other_rows_warns_and_fails_if_that_is_wanted(
         )
         assert message.endswith("and its values differ") == (numbers == [1, 3])
     assert ids(world) == [1, 2]
-    strict = {"txnAppId": "job", "txnVersion": "7", "strictRepeats": "true"}
-    sink = batch_sink(world, **strict)
+    sink = batch_sink(world, txnAppId="job", txnVersion="7", strictRepeats="true")
     sink.commit(told(sink, [2, 1]))
     with pytest.raises(InvalidTransaction, match="leave strictRepeats out"):
         sink.commit(told(sink, [4]))
