@@ -264,15 +264,19 @@ def aligned(values: pa.Array) -> pa.Array:
     return pa.concat_arrays([values])
 
 
-@lru_cache(maxsize=1024)
 def _holds_wide(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         return _holds_wide(kind.storage_type)
     if types.is_dictionary(kind):
         return _holds_wide(kind.value_type)
     if types.is_nested(kind):
-        return any(_holds_wide(kind.field(at).type) for at in range(kind.num_fields))
+        return _parts_hold_wide(kind)
     return bool(types.is_decimal128(kind) or types.is_decimal256(kind))
+
+
+@lru_cache(maxsize=1024)
+def _parts_hold_wide(kind: pa.DataType) -> bool:
+    return any(_holds_wide(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def require(values: pa.Array, field: pa.Field, outer: pa.Array | None = None) -> None:

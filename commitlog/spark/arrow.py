@@ -16,12 +16,12 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from commitlog.adapters.row_contract import conform
+from commitlog.adapters.row_values import is_blob
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.pyspark_api import arrow_schema_of
 
 SPARKS_DIGITS = 38
 """A decimal of Spark has no more."""
-BLOB_KEY = b"lance-encoding:blob"
 
 
 def arrow_schema(schema: StructType, table: str) -> pa.Schema:
@@ -67,7 +67,7 @@ def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> 
         )
     found: list[StructField] = []
     for field in [schema.field(name) for name in columns] or list(schema):
-        kind = pa.large_binary() if is_blob_field(field) else readable_type(field.type)
+        kind = readable_type(field.type)
         try:
             if _is_too_wide(kind):
                 raise PySparkTypeError(f"{kind} has more than {SPARKS_DIGITS} digits")
@@ -81,16 +81,6 @@ def spark_schema(schema: pa.Schema, table: str, columns: Sequence[str] = ()) -> 
                 advice="Name the other columns in option 'columns'",
             ) from error
     return StructType(found)
-
-
-def is_blob(kind: pa.DataType) -> bool:
-    """Return True for Lance's blobs of version 2."""
-    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "lance.blob.v2"
-
-
-def is_blob_field(field: pa.Field) -> bool:
-    """Return True if Lance keeps a column's bytes apart, and reads descriptions of them."""
-    return BLOB_KEY in (field.metadata or {}) or is_blob(field.type)
 
 
 def readable_type(kind: pa.DataType) -> pa.DataType:

@@ -19,14 +19,16 @@ import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, RowIdSequence
+from pyarrow import types
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.row_contract import conform, conform_column
 from commitlog.adapters.row_digest import rows_digest
+from commitlog.adapters.row_values import holds_blobs
 from commitlog.client.rows import delete_rows
 from commitlog.codecs.keys import packed
 from commitlog.core.deletion_vectors import portable
-from commitlog.spark.arrow import is_blob_field
+from commitlog.errors import InvalidTransaction
 from commitlog.spark.files import Files, Target, hashes_of, write_files
 
 ADDRESS, ROW_ID, DELETE = "__address", "__row_id", "__delete"
@@ -271,9 +273,16 @@ class Kept:
         return pa.RecordBatch.from_pydict(columns)
 
     def _held(self, row_ids: pa.Array) -> Iterator[pa.Array]:
-        plain = [each.name for each in self._lacking if not is_blob_field(each)]
+        plain = [each.name for each in self._lacking if not holds_blobs(each)]
         rows = self._dataset._take_rows(row_ids, plain) if plain else None
         for each in self._lacking:
+            if each.name not in plain and types.is_nested(each.type):
+                raise InvalidTransaction(
+                    f"column {each.name!r} of {self._task.target.table} holds blobs inside of it,"
+                    " which a merge of Spark cannot keep",
+                    field=each.name,
+                    advice="Name the column in the source, or merge with `CommitLog.merge_insert`",
+                )
             if rows is not None and each.name in plain:
                 held = rows.column(each.name).combine_chunks()
             else:

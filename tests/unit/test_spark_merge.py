@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -189,8 +190,11 @@ WIDE = pa.schema(
         pa.field("name", pa.string()),
         pa.field("point", POINT),
         pa.field("v", pa.list_(pa.float32(), 2)),
+        pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"}),
     ]
 )
+BLOB = lance.blob_field("blob2")
+WIDE_BLOBS = WIDE.append(BLOB)
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
@@ -198,21 +202,30 @@ WIDE = pa.schema(
 def test_a_source_that_lacks_columns_leaves_what_pylance_leaves(
     world: Service, tmp_path: Path, stable: bool, insert: bool
 ) -> None:
-    world.client.create_table(TABLE, WIDE, stable_row_ids=stable)
+    world.client.create_table(TABLE, WIDE_BLOBS, stable_row_ids=stable)
+    info: Any = world.client.table(TABLE)
     plain = str(tmp_path / "plain")
-    lance.write_dataset(WIDE.empty_table(), plain, enable_stable_row_ids=stable)
     for start in (0, 3):
-        data = [
+        data: list[dict[str, Any]] = [
             {
                 "id": i,
                 "name": f"n{i}",
                 "point": None if i % 2 else {"x": i, "y": i},
                 "v": [i, i],
+                "blob": None if i == 4 else bytes([i]) * 10,
             }
             for i in range(start, start + 3)
         ]
-        world.client.append(TABLE, pa.Table.from_pylist(data, WIDE))
-        lance.write_dataset(pa.Table.from_pylist(data, WIDE), plain, mode="append")
+        blobs = lance.blob_array([None if row["id"] == 5 else b"2" * row["id"] for row in data])
+        table = pa.Table.from_pylist(data, WIDE).append_column(BLOB, blobs)
+        world.client.append(TABLE, table)
+        lance.write_dataset(
+            table,
+            plain,
+            mode="append" if start else "create",
+            enable_stable_row_ids=stable,
+            data_storage_version=info.data_storage_version,
+        )
     half = pa.struct([pa.field("y", pa.int32())])
     ids = [0, 1, 4, 5, 8]
     for given in (
