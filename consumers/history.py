@@ -18,6 +18,7 @@ from pathlib import Path
 
 import duckdb
 
+from commitlog.adapters.lance_refs import lance_tags
 from commitlog.errors import (
     CommitLogError,
     NoSuchTable,
@@ -26,7 +27,6 @@ from commitlog.errors import (
     UnsupportedFormat,
 )
 from consumers.index_format import SCHEMA_VERSION
-from consumers.lance_tags import lance_tags
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 Row = dict[str, Value]

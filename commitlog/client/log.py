@@ -10,7 +10,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -299,7 +298,7 @@ class CommitLog(Reads, KeepsTables):
 
         info = self.table(table_id)
         dataset = self.opened.managed(info, version)
-        return ManagedDataset.of(dataset, partial(self.compact, info.table_id))
+        return ManagedDataset.of(dataset, self, info.table_id)
 
     def outcome(
         self,

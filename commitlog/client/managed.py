@@ -2,32 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import lance
 from lance.dataset import DatasetOptimizer
 
-from commitlog.client.upkeep import Kept
+from commitlog.client.upkeep import KeepsTables
+from commitlog.errors import InvalidTransaction
+from commitlog.model.table import TableId
 
-Compact = Callable[..., Kept]
+_REMOVED = (
+    *("bytes_removed", "data_files_removed", "deletion_files_removed", "failed_deletes"),
+    *("index_files_removed", "transaction_files_removed"),
+)
+_HARMLESS = frozenset({"error_if_tagged_old_versions", "delete_rate_limit", "delete_concurrency"})
 
 
 class ManagedDataset(lance.LanceDataset):
-    """A dataset whose `optimize.compact_files` is `CommitLog.compact`.
+    """A dataset whose `optimize.compact_files` and `cleanup_old_versions` are the log's own.
 
-    Lance itself gives a compaction up as soon as somebody deletes a row of its fragments.
+    Lance itself gives a compaction up as soon as somebody deletes a row of its fragments, and
+    deletes versions that the log still has.
     """
 
-    _compact: Compact
+    _log: KeepsTables
+    _table: TableId
 
     @classmethod
-    def of(cls, dataset: lance.LanceDataset, compact: Compact) -> lance.LanceDataset:
-        """Return the same dataset, compacted through the log."""
+    def of(
+        cls, dataset: lance.LanceDataset, log: KeepsTables, table: TableId
+    ) -> lance.LanceDataset:
+        """Return the same dataset, looked after through the log."""
         dataset.__class__ = cls
-        cast(ManagedDataset, dataset)._compact = compact
+        managed = cast(ManagedDataset, dataset)
+        managed._log, managed._table = log, table
         return dataset
+
+    def cleanup_old_versions(self, *arguments: Any, **options: Any) -> Any:
+        """Delete old versions by a record, as `CommitLog.expire_versions`; data files stay."""
+        given = dict(zip(("older_than", "retain_versions"), arguments, strict=False)) | options
+        given = {name: value for name, value in given.items() if value not in (None, False)}
+        unknown = sorted(set(given) - {"older_than", "retain_versions", *_HARMLESS})
+        if unknown:
+            raise InvalidTransaction(
+                f"cleanup_old_versions of a table of the log doesn't take {', '.join(unknown)}",
+                field=unknown[0],
+                value=given[unknown[0]],
+                advice="Use older_than and retain_versions: what is deleted is a record of the log",
+            )
+        before = self._deleted_count()
+        self._log.expire_versions(
+            self._table,
+            older_than=given.get("older_than"),
+            retain_versions=given.get("retain_versions"),
+        )
+        removed = dict.fromkeys(_REMOVED, 0)
+        return SimpleNamespace(**removed, old_versions=self._deleted_count() - before)
+
+    def _deleted_count(self) -> int:
+        ranges = self._log.describe(self._table, fresh=True).deleted
+        return sum(last - first + 1 for first, last in ranges)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel as a plain dataset: another process has no connection to the log."""
@@ -45,7 +80,7 @@ class _Optimizer(DatasetOptimizer):
         """Merge small fragments and drop deleted rows; leaves the dataset at the new head."""
         dataset = cast(ManagedDataset, self._dataset)
         given = {name: value for name, value in options.items() if value is not None}
-        kept = dataset._compact(**given)
+        kept = dataset._log.compact(dataset._table, **given)
         dataset.checkout_latest()  # type: ignore[no-untyped-call]
         none = dict.fromkeys(
             ("fragments_removed", "fragments_added", "files_removed", "files_added"), 0

@@ -13,12 +13,16 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from commitlog.adapters.lance_refs import last_version_before, referenced_versions
 from commitlog.client.opening import materialize
+from commitlog.core.tables import VersionRanges
+from commitlog.core.version_deletion import merged, without
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT
+from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT, DeleteTableVersions
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId, parse_table_id
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
 TRIES_MAX = 5
 TIMEOUT_SECONDS = 600.0
+EXPIRE_AFTER = timedelta(days=14)
+"""As Lance has it."""
 TRY_PROPERTY = "commitlog.try"
 """In a transaction's properties: which try of a piece of upkeep it is."""
 
@@ -159,6 +165,54 @@ class KeepsTables(ABC):
             dataset.add_columns(transforms, **options)
 
         return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
+
+    def expire_versions(
+        self,
+        table_id: str | Sequence[str],
+        *,
+        older_than: timedelta | None = None,
+        retain_versions: int | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        properties: Mapping[str, str] | None = None,
+    ) -> Outcome | None:
+        """Delete old versions by a record; return its outcome, None if there are none.
+
+        Expires what is both older than `older_than` and behind the newest `retain_versions`; older
+        than two weeks, if neither is given. Versions with tags or branches stay. Manifests go once
+        the record is decided. Data files stay.
+        """
+        ranges = self.expirable(table_id, older_than=older_than, retain_versions=retain_versions)
+        if not ranges:
+            return None
+        operation = DeleteTableVersions(parse_table_id(table_id), ranges)
+        ticket = self.submit(None, operation, properties=dict(properties or {}))
+        return ticket.result(timeout).raise_for_conflict()
+
+    def expirable(
+        self,
+        table_id: str | Sequence[str],
+        *,
+        older_than: timedelta | None = None,
+        retain_versions: int | None = None,
+    ) -> VersionRanges:
+        """Return the ranges of versions that `expire_versions` would delete."""
+        if older_than is None and retain_versions is None:
+            older_than = EXPIRE_AFTER
+        if retain_versions is not None and retain_versions < 1:
+            raise InvalidTransaction(
+                f"retain_versions must be at least 1, not {retain_versions}",
+                field="retain_versions",
+                value=retain_versions,
+                advice="The newest version can't be expired: it is the table",
+            )
+        info = self.describe(parse_table_id(table_id), fresh=True)
+        last = info.version - (retain_versions or 1)
+        if older_than is not None:
+            last = min(
+                last, last_version_before(info.location, time.time() - older_than.total_seconds())
+            )
+        kept = merged((version, version) for version in referenced_versions(info.location))
+        return without(without([(1, last)], info.deleted), kept) if last > 0 else ()
 
     def _until_it_lands(
         self,

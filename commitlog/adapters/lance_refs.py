@@ -1,0 +1,87 @@
+"""What Lance keeps beside a table's versions: tags, branches, and the time of each manifest.
+
+They are no part of the log: whoever may write to a table's folder may move tags at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Any
+
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    parse_manifest_name,
+)
+
+_TAGS = "_refs/tags"
+_BRANCHES = "_refs/branches"
+_SUFFIX = ".json"
+_NANOS = 1_000_000_000
+
+logger = logging.getLogger(__name__)
+
+
+def lance_tags(location: str) -> dict[str, int]:
+    """Return the versions of the main branch by the tags that name them now; raise OSError."""
+    found: dict[str, int] = {}
+    for name, tag in _references(location, _TAGS):
+        try:
+            if tag.get("branch") is None:
+                found[name] = int(tag["version"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("the tag %s of %s cannot be read: %s", name, location, error)
+    return found
+
+
+def referenced_versions(location: str) -> set[int]:
+    """Return the versions that a tag names or a branch begins with; raise OSError."""
+    found = set(lance_tags(location).values())
+    for _, branch in _references(location, _BRANCHES):
+        version = branch.get("parentVersion") if isinstance(branch, dict) else None
+        if isinstance(version, int):
+            found.add(version)
+    return found
+
+
+def versions_with_files(location: str) -> dict[int, str]:
+    """Return the paths of published manifests by version, ascending; raise OSError."""
+    found = {}
+    for name in store_for(location).names(VERSIONS_DIRECTORY):
+        parsed = parse_manifest_name(name)
+        if parsed is not None and not parsed.staged_by and not parsed.is_detached:
+            found[parsed.version] = f"{VERSIONS_DIRECTORY}/{name}"
+    return dict(sorted(found.items()))
+
+
+def last_version_before(location: str, seconds: float) -> int:
+    """Return the newest version with a file that was made before a time, 0 if there is none.
+
+    Reads as many manifests as a binary search needs; raises OSError.
+    """
+    store, paths = store_for(location), versions_with_files(location)
+    versions = list(paths)
+    count = bisect_left(versions, seconds, key=lambda version: _made_at(store, paths[version]))
+    return versions[count - 1] if count else 0
+
+
+def _made_at(store: ObjectStore, path: str) -> float:
+    state, _ = decode_manifest(store.read(path))
+    return state.timestamp_nanos / _NANOS
+
+
+def _references(location: str, folder: str) -> Iterator[tuple[str, Any]]:
+    store = store_for(location)
+    for name in store.names(folder):
+        if not name.endswith(_SUFFIX):
+            continue
+        try:
+            yield name.removesuffix(_SUFFIX), json.loads(store.read(f"{folder}/{name}"))
+        except FileNotFoundError:
+            continue  # deleted meanwhile
+        except ValueError as error:
+            logger.warning("%s of %s cannot be read: %s", name, location, error)

@@ -1,0 +1,273 @@
+"""`commitlog maintain`: keeps tables fast unattended, by a policy in each table's properties.
+
+Small commits leave small fragments, deletions leave dead rows, and appends leave rows that no index
+covers. Each act here is a transaction of the log with its reason among its properties, but one:
+manifests of tables with the policy `latest` are thinned without a record, since the log makes any
+of them again. A table is looked at only after commits, so a table at rest costs nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import lance
+
+from commitlog import CommitLog
+from commitlog.adapters.lance_refs import referenced_versions, versions_with_files
+from commitlog.adapters.storage import store_for
+from commitlog.client.tables import TableInfo
+from commitlog.errors import CommitLogError, InvalidSettings
+from commitlog.model.table import Policy as Manifests
+
+PREFIX = "commitlog.maintain."
+REASON = "commitlog.maintenance"
+"""In a transaction's properties: why maintenance asked for it."""
+TIER = 16
+"""Fragments are merged with others of their size, into ones this many times larger: so each row is
+rewritten a few times on its way to a full fragment, not once per small commit."""
+SMALLEST_TIER_ROWS = 4_096
+UNINDEXED_ROWS_LEAST = 1_000
+SCANNED_FRAGMENTS_MAX = 100_000
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is done to a table, as its properties `commitlog.maintain.NAME` say."""
+
+    mode: str = "on"
+    """`off` leaves the table alone."""
+    target_rows: int = 1_048_576
+    """Rows of a full fragment."""
+    small_fragments: int = 16
+    """How many fragments of one size are merged."""
+    deleted_share: float = 0.2
+    """Fragments with more dead rows than this are rewritten, once that many of the table's are."""
+    unindexed_share: float = 0.1
+    """Indices are brought up to date when they miss more rows than this."""
+    keep_manifests: int = 64
+    """How many of the newest manifests stay under the policy `latest`; 0: all."""
+    expire_days: float = 0.0
+    """Versions older than this are deleted by a record; 0: none."""
+    retain_versions: int = 0
+    """Versions behind so many newer ones are deleted by a record; 0: none."""
+
+    @classmethod
+    def of(cls, info: TableInfo) -> Policy:
+        """Read a table's policy; InvalidSettings names a property that isn't one, or its value."""
+        given = {
+            name.removeprefix(PREFIX).replace("-", "_"): (name, text)
+            for name, text in info.properties.items()
+            if name.startswith(PREFIX)
+        }
+        known = {field.name: type(field.default) for field in fields(cls)}
+        values: dict[str, Any] = {}
+        for name, (written, text) in given.items():
+            kind = known.get(name)
+            if kind is None:
+                names = ", ".join(PREFIX + one.replace("_", "-") for one in known)
+                raise InvalidSettings(f"{info.name}: unknown property {written}; known are {names}")
+            try:
+                values[name] = kind(text)
+            except ValueError:
+                raise InvalidSettings(
+                    f"{info.name}: {written} cannot be {text!r}; it is a {kind.__name__}"
+                ) from None
+        policy = cls(**values)
+        if policy.mode not in {"on", "off"} or any(
+            value < 0 for value in (getattr(policy, name) for name in known) if value != policy.mode
+        ):
+            raise InvalidSettings(f"{info.name}: {policy} is not a policy; `mode` is on or off")
+        return policy
+
+
+class Act(NamedTuple):
+    """One thing to do to a table."""
+
+    table: str
+    kind: str
+    """`compact`, `optimize`, `expire` or `thin`."""
+    reason: str
+    do: Callable[[], str]
+    """Does it, and returns what came of it."""
+
+
+class Maintenance:
+    """Looks at tables that changed, one after the other."""
+
+    def __init__(self, log: CommitLog, *, on_act: Callable[[Act, str], None] | None = None) -> None:
+        """Act through a client of the log; `on_act(act, result)` is told of each act."""
+        self._log = log
+        self._on_act = on_act or (lambda act, result: None)
+        self._seen: dict[str, int] = {}
+        """By incarnation: the version as of which nothing was left to do."""
+
+    def run(self, stop: threading.Event, interval_seconds: float) -> None:
+        """Look again and again until `stop`."""
+        while not stop.is_set():
+            try:
+                self.look(stop)
+            except CommitLogError as error:
+                logger.warning("the tables cannot be looked at: %s", error)
+            stop.wait(interval_seconds)
+
+    def look(self, stop: threading.Event | None = None, *, dry_run: bool = False) -> list[Act]:
+        """Look at each table that changed and do what is due; return the acts."""
+        acts: list[Act] = []
+        tables = self._log.tables()
+        standing = {info.incarnation for info in tables}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in standing}
+        for info in tables:
+            if stop is not None and stop.is_set():
+                break
+            if info.version < 1 or self._seen.get(info.incarnation) == info.version:
+                continue
+            try:
+                acts += self._look_at(info, dry_run=dry_run)
+            except (CommitLogError, OSError, ValueError, RuntimeError) as error:
+                # One table's trouble holds up no other.
+                logger.warning("%s was left for later: %s", info.name, error)
+        return acts
+
+    def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
+        acts = []
+        for act in self._due(info):
+            acts.append(act)
+            if dry_run:
+                continue
+            began = time.monotonic()
+            result = act.do()
+            took = time.monotonic() - began
+            logger.info("%s: %s (%s): %s, %.1f s", info.name, act.kind, act.reason, result, took)
+            self._on_act(act, result)
+        if not dry_run and not acts:
+            self._seen[info.incarnation] = info.version
+        return acts
+
+    def _due(self, info: TableInfo) -> Iterator[Act]:
+        """Yield what is due; each act is done before the next one is looked for."""
+        policy = Policy.of(info)
+        if policy.mode == "off":
+            return
+        dataset = self._log.opened.newest(info)
+        yield from self._compactions(info, policy, dataset)
+        yield from self._indices(info, policy, dataset)
+        if policy.expire_days or policy.retain_versions:
+            yield from self._expiry(info, policy)
+        if info.policy is Manifests.LATEST and policy.keep_manifests:
+            yield from self._thinning(info, policy)
+
+    def _compactions(
+        self, info: TableInfo, policy: Policy, dataset: lance.LanceDataset
+    ) -> Iterator[Act]:
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+        rows = [(f.physical_rows or 0, f.num_deletions) for f in fragments]
+        physical, deleted = sum(all_rows for all_rows, _ in rows), sum(dead for _, dead in rows)
+        if physical and deleted > policy.deleted_share * physical:
+            yield self._compaction(
+                info,
+                f"{deleted:,} of {physical:,} rows are deleted",
+                target_rows_per_fragment=policy.target_rows,
+                materialize_deletions_threshold=policy.deleted_share,
+            )
+            return
+        limit = min(SMALLEST_TIER_ROWS, policy.target_rows)
+        while True:
+            small = sum(all_rows < limit for all_rows, _ in rows)
+            if small >= max(policy.small_fragments, 2):
+                yield self._compaction(
+                    info,
+                    f"{small:,} fragments have fewer than {limit:,} rows",
+                    target_rows_per_fragment=limit,
+                    materialize_deletions=False,
+                )
+                return
+            if limit >= policy.target_rows:
+                return
+            limit = min(limit * TIER, policy.target_rows)
+
+    def _compaction(self, info: TableInfo, reason: str, **options: Any) -> Act:
+        def do() -> str:
+            kept = self._log.compact(info.table_id, properties={REASON: reason}, **options)
+            if kept.outcome is None or kept.metrics is None:
+                return "nothing was left to do"
+            counts = "{fragments_removed} fragments became {fragments_added}"
+            tries = f", after {len(kept.refusals)} refused tries" if kept.refusals else ""
+            return f"version {kept.outcome.version}, {counts.format(**kept.metrics)}{tries}"
+
+        return Act(info.name, "compact", reason, do)
+
+    def _indices(
+        self, info: TableInfo, policy: Policy, dataset: lance.LanceDataset
+    ) -> Iterator[Act]:
+        for name in dict.fromkeys(index.name for index in dataset.describe_indices()):
+            if name.startswith("__lance_"):
+                continue
+            stats = dataset.stats.index_stats(name)
+            missing, covered = stats["num_unindexed_rows"], stats["num_indexed_rows"]
+            if missing > max(policy.unindexed_share * covered, UNINDEXED_ROWS_LEAST):
+                reason = f"the index {name!r} misses {missing:,} of {missing + covered:,} rows"
+                yield Act(info.name, "optimize", reason, self._optimizing(info, reason))
+                return
+
+    def _optimizing(self, info: TableInfo, reason: str) -> Callable[[], str]:
+        def do() -> str:
+            kept = self._log.optimize(info.table_id, properties={REASON: reason})
+            return "nothing was left to do" if kept.outcome is None else _version(kept.outcome)
+
+        return do
+
+    def _expiry(self, info: TableInfo, policy: Policy) -> Iterator[Act]:
+        age = timedelta(days=policy.expire_days) if policy.expire_days else None
+        reason = "; ".join(
+            [f"older than {policy.expire_days:g} days"] * bool(age)
+            + [f"behind {policy.retain_versions:,} newer ones"] * bool(policy.retain_versions)
+        )
+        if not self._log.expirable(
+            info.table_id, older_than=age, retain_versions=policy.retain_versions or None
+        ):
+            return
+
+        def do() -> str:
+            outcome = self._log.expire_versions(
+                info.table_id,
+                older_than=age,
+                retain_versions=policy.retain_versions or None,
+                properties={REASON: reason},
+            )
+            return "nothing was left to do" if outcome is None else f"record {outcome.sequence}"
+
+        yield Act(info.name, "expire", reason, do)
+
+    def _thinning(self, info: TableInfo, policy: Policy) -> Iterator[Act]:
+        paths = versions_with_files(info.location)
+        kept = referenced_versions(info.location)
+        surplus = [v for v in list(paths)[: -policy.keep_manifests] if v not in kept]
+        # Not for each single one: a thinning looks through the folder.
+        if len(surplus) < policy.keep_manifests:
+            return
+
+        def do() -> str:
+            store = store_for(info.location)
+            for version in surplus:
+                store.delete(paths[version])
+            return f"{len(surplus):,} manifests removed; the log makes any of them again"
+
+        reason = f"{len(paths):,} manifests, of which the newest {policy.keep_manifests} stay"
+        yield Act(info.name, "thin", reason, do)
+
+
+def _version(outcome: Any) -> str:
+    return f"version {outcome.version}"
+
+
+def properties_of(policy: Mapping[str, object]) -> dict[str, str]:
+    """Return a policy's settings as table properties."""
+    return {PREFIX + name.replace("_", "-"): str(value) for name, value in policy.items()}
