@@ -76,6 +76,7 @@ SETTINGS = (
     Setting("socket_host", "127.0.0.1", "address of the leader's socket"),
     Setting("socket_port", 0, "port of the leader's socket; 0 picks one"),
     Setting("token", "", "what writers must show at the leader's socket", is_secret=True),
+    Setting("maintain", True, "keep tables fast unattended: compaction, indices, manifests"),
     Setting("quotas", "", "transactions a second by principal: NAME=RATE,...; * is any other one"),
     Setting("iceberg_tables_max", 100, "how many tables one Iceberg transaction may change"),
     Setting("iceberg_updates_max", 1000, "how many updates it may have for one table"),
@@ -110,6 +111,7 @@ class Config:
     socket_host: str
     socket_port: int
     token: str = field(repr=False)
+    maintain: bool
     quotas: str
     iceberg_tables_max: int
     iceberg_updates_max: int

@@ -33,7 +33,8 @@ TIER = 16
 rewritten a few times on its way to a full fragment, not once per small commit."""
 SMALLEST_TIER_ROWS = 4_096
 UNINDEXED_ROWS_LEAST = 1_000
-SCANNED_FRAGMENTS_MAX = 100_000
+INTERVAL_SECONDS = 60.0
+NICENESS = 10
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,8 @@ class Policy:
             for name, text in info.properties.items()
             if name.startswith(PREFIX)
         }
-        known = {field.name: type(field.default) for field in fields(cls)}
+        defaults = cls()
+        known = {one.name: type(getattr(defaults, one.name)) for one in fields(cls)}
         values: dict[str, Any] = {}
         for name, (written, text) in given.items():
             kind = known.get(name)
@@ -96,7 +98,7 @@ class Act(NamedTuple):
     """`compact`, `optimize`, `expire` or `thin`."""
     reason: str
     do: Callable[[], str]
-    """Does it, and returns what came of it."""
+    """Does it, and returns what came of it; empty: nothing was left to do."""
 
 
 class Maintenance:
@@ -137,17 +139,18 @@ class Maintenance:
         return acts
 
     def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
-        acts = []
+        acts, has_changed = [], False
         for act in self._due(info):
             acts.append(act)
             if dry_run:
                 continue
             began = time.monotonic()
             result = act.do()
-            took = time.monotonic() - began
-            logger.info("%s: %s (%s): %s, %.1f s", info.name, act.kind, act.reason, result, took)
-            self._on_act(act, result)
-        if not dry_run and not acts:
+            has_changed |= bool(result)
+            told, took = result or "nothing was left to do", time.monotonic() - began
+            logger.info("%s: %s (%s): %s, %.1f s", info.name, act.kind, act.reason, told, took)
+            self._on_act(act, told)
+        if not dry_run and not has_changed:
             self._seen[info.incarnation] = info.version
         return acts
 
@@ -197,7 +200,7 @@ class Maintenance:
         def do() -> str:
             kept = self._log.compact(info.table_id, properties={REASON: reason}, **options)
             if kept.outcome is None or kept.metrics is None:
-                return "nothing was left to do"
+                return ""
             counts = "{fragments_removed} fragments became {fragments_added}"
             tries = f", after {len(kept.refusals)} refused tries" if kept.refusals else ""
             return f"version {kept.outcome.version}, {counts.format(**kept.metrics)}{tries}"
@@ -220,7 +223,7 @@ class Maintenance:
     def _optimizing(self, info: TableInfo, reason: str) -> Callable[[], str]:
         def do() -> str:
             kept = self._log.optimize(info.table_id, properties={REASON: reason})
-            return "nothing was left to do" if kept.outcome is None else _version(kept.outcome)
+            return "" if kept.outcome is None else _version(kept.outcome)
 
         return do
 
@@ -242,7 +245,7 @@ class Maintenance:
                 retain_versions=policy.retain_versions or None,
                 properties={REASON: reason},
             )
-            return "nothing was left to do" if outcome is None else f"record {outcome.sequence}"
+            return "" if outcome is None else f"record {outcome.sequence}"
 
         yield Act(info.name, "expire", reason, do)
 

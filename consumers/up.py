@@ -159,6 +159,10 @@ class Supervisor:
         self._parts.append(
             Part("index", ["index"], environment=environment, inherited=(self._lock,))
         )
+        if self._config.maintain:
+            self._parts.append(
+                Part("maintenance", ["maintain"], environment=environment, inherited=(self._lock,))
+            )
         number = self._listener.fileno()
         self._parts.append(
             Part(

@@ -49,6 +49,7 @@ ONLY_IN = {
         "commitlog/adapters/lance_",
         "commitlog/client/",
         "commitlog/spark/",
+        "consumers/maintenance.py",
         "consumers/namespace/",
         "consumers/bench/",
         "consumers/demo/",

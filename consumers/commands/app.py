@@ -30,7 +30,7 @@ app = App(
 app["--help"].group = _SHELL
 app["--version"].group = _SHELL
 
-for _command in (run.up, run.broker, run.init, run.committer, run.index, run.server):
+for _command in (run.up, run.broker, run.init, run.committer, run.index, run.server, run.maintain):
     app.command(_command, group=_RUN, help_epilogue="")
 for _question in (ask.history, ask.tables, ask.conflicts, ask.show, explain.explain, ask.log):
     app.command(_question, group=_ASK, help_epilogue="")

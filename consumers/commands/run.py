@@ -17,12 +17,14 @@ from consumers.commands.http_options import (
     namespace_settings,
     server_settings,
 )
-from consumers.commands.options import HERE, Where, connect, connect_client
+from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
 from consumers.config import ConfigurationError, write_endpoints
 from consumers.process import OnReady, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
 INDEX_NICENESS = 5
+STARTING_SECONDS = 30.0
+"""Maintenance leaves the first moments of a start to others."""
 
 
 def up(
@@ -34,6 +36,7 @@ def up(
     kafka_port: int | None = None,
     fsync: bool | None = None,
     tables_root: str | None = None,
+    maintain: bool | None = None,
     quotas: str | None = None,
 ) -> None:
     """Run everything on one machine: broker, log, leader, files, index and HTTP server.
@@ -53,6 +56,8 @@ def up(
         Have records and files on disk before a commit is acknowledged. [COMMITLOG_FSYNC]
     tables_root
         Where new tables lie (ROOT/tables). [COMMITLOG_TABLES_ROOT]
+    maintain
+        Keep tables fast unattended (yes); see `commitlog maintain`. [COMMITLOG_MAINTAIN]
     quotas
         Transactions a second by principal: NAME=RATE,... ("*" is each other one).
         [COMMITLOG_QUOTAS]
@@ -66,6 +71,7 @@ def up(
         kafka_port=kafka_port,
         fsync=fsync,
         tables_root=tables_root,
+        maintain=maintain,
         quotas=quotas,
         **http.flags(),
     )
@@ -314,6 +320,59 @@ def server(
             log.close()
 
     run_part("server", root, work)
+
+
+def maintain(
+    *,
+    where: Where = HERE,
+    once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    interval: float = 60.0,
+    as_json: AsJson = False,
+) -> None:
+    """Keep tables fast: compact fragments, bring indices up to date, thin manifests.
+
+    What is done to a table, its properties commitlog.maintain.* say. Each act is a transaction of
+    the log, with its reason. `commitlog up` runs this by itself.
+
+    Parameters
+    ----------
+    once
+        Look at each table once, do what is due, and end.
+    dry_run
+        Only list what is due, and end.
+    interval
+        Seconds between two looks.
+    """
+    from consumers.maintenance import NICENESS, Maintenance
+
+    config = where.load()
+    if not (once or dry_run):
+        root = config.root or Path.cwd()
+
+        def work(stop: threading.Event, on_ready: OnReady) -> None:
+            with connect_client(config) as log:
+                on_ready("")
+                stop.wait(min(interval, STARTING_SECONDS))
+                Maintenance(log).run(stop, interval)
+
+        run_part("maintenance", root, work, niceness=NICENESS)
+        return
+    rows: list[dict[str, str]] = []
+    with connect_client(config) as log:
+        results: list[str] = []
+        maintenance = Maintenance(log, on_act=lambda act, result: results.append(result))
+        for number, act in enumerate(maintenance.look(dry_run=dry_run)):
+            result = "" if dry_run else results[number]
+            rows.append(
+                {"table": act.table, "act": act.kind, "reason": act.reason, "result": result}
+            )
+    columns = tuple(
+        output.Column(name, lambda row, name=name: row[name], gives_way=name == "reason")  # type: ignore[misc]
+        for name in ("table", "act", "reason", "result")
+        if name != "result" or not dry_run
+    )
+    output.print_listing(columns, rows, as_json=as_json, nothing="nothing is due")
 
 
 def _domains(pairs: tuple[str, ...]) -> dict[str, int]:

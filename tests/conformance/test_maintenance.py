@@ -1,0 +1,123 @@
+"""Does maintenance keep tables fast, change no row, and leave alone what it should?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commitlog.errors import InvalidSettings
+from consumers.maintenance import REASON, Maintenance, Policy, properties_of
+from tests.operations_world import T, decided_again_alike, opened
+from tests.service import SCHEMA, Service, rows, service
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def kinds(maintenance: Maintenance) -> list[str]:
+    return [act.kind for act in maintenance.look()]
+
+
+def ids(running: Service) -> list[int]:
+    return sorted(opened(running).to_table()["id"].to_pylist())
+
+
+def test_small_fragments_are_merged_once_there_are_enough_of_them(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        maintenance = Maintenance(made.client)
+        for number in range(15):
+            made.client.append(T, rows(number))
+        assert kinds(maintenance) == []
+        made.client.append(T, rows(15))
+        assert [act.kind for act in maintenance.look(dry_run=True)] == ["compact"]
+        assert len(opened(made).get_fragments()) == 16
+        acts = maintenance.look()
+        assert [act.reason for act in acts] == ["16 fragments have fewer than 4,096 rows"]
+        assert len(opened(made).get_fragments()) == 1
+        assert ids(made) == list(range(16))
+        assert maintenance.look() == []
+        rewrite = next(
+            event
+            for event in made.client.subscribe(T, "beginning", idle_seconds=1)
+            if dict(event.transaction.properties).get(REASON)
+        )
+        assert dict(rewrite.transaction.properties)[REASON] == acts[0].reason
+        decided_again_alike(made)
+
+
+def test_dead_rows_are_dropped(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        made.client.append(T, rows(*range(100)))
+        made.client.delete(T, "id < 10")
+        assert kinds(Maintenance(made.client)) == []
+        made.client.delete(T, "id < 30")
+        assert kinds(Maintenance(made.client)) == ["compact"]
+        assert [f.num_deletions for f in opened(made).get_fragments()] == [0]
+        assert ids(made) == list(range(30, 100))
+
+
+def test_indices_are_brought_up_to_date(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        made.client.append(T, rows(*range(100)))
+        made.client.create_index(T, "id", "BTREE", name="by_id")
+        made.client.append(T, rows(*range(100, 1_000)))
+        assert kinds(Maintenance(made.client)) == []
+        made.client.append(T, rows(*range(1_000, 1_200)))
+        assert kinds(Maintenance(made.client)) == ["optimize"]
+        assert opened(made).stats.index_stats("by_id")["num_unindexed_rows"] == 0
+
+
+def test_manifests_of_a_latest_table_are_thinned_and_each_version_still_opens(
+    tmp_path: Path,
+) -> None:
+    properties = properties_of({"keep_manifests": 5, "small_fragments": 1000})
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, policy="latest", properties=properties)
+        for number in range(12):
+            made.client.append(T, rows(number))
+        opened(made).tags.create("kept", 2)
+        found = [act.kind for act in Maintenance(made.client).look()]
+        assert found == ["thin"]
+        left = sorted(version["version"] for version in opened(made).versions())
+        assert len(left) == 6
+        assert left[0] == 2, "the tagged one"
+        assert made.client.open(T, 4).count_rows() == 3
+        assert ids(made) == list(range(12))
+        decided_again_alike(made)
+
+
+def test_versions_expire_by_policy(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, properties=properties_of({"retain_versions": 2}))
+        for number in range(5):
+            made.client.append(T, rows(number))
+        assert kinds(Maintenance(made.client)) == ["expire"]
+        assert made.client.table(T).deleted == ((1, 4),)
+        assert kinds(Maintenance(made.client)) == []
+
+
+def test_a_table_with_a_wrong_policy_holds_up_no_other(tmp_path: Path) -> None:
+    wrong = properties_of({"small_fragmets": 3})
+    with service(tmp_path / "root") as made:
+        for table, properties in (
+            ("ns$a", wrong),
+            (T, {}),
+            ("ns$z", properties_of({"mode": "off"})),
+        ):
+            made.client.create_table(table, SCHEMA, properties=properties)
+            for number in range(16):
+                made.client.append(table, rows(number))
+        assert [act.table for act in Maintenance(made.client).look()] == [T]
+        with pytest.raises(InvalidSettings, match="commitlog.maintain.small-fragmets"):
+            Policy.of(made.client.table("ns$a"))
+
+
+@pytest.mark.parametrize(("name", "text"), [("target_rows", "many"), ("mode", "maybe")])
+def test_a_wrong_value_is_named(name: str, text: str, tmp_path: Path) -> None:
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, properties=properties_of({name: text}))
+        with pytest.raises(InvalidSettings, match=text):
+            Policy.of(made.client.table(T))
