@@ -104,7 +104,8 @@ def _build(task: Build) -> Built | BuildRefused:
         operation = to_lance_operation(
             message, schema_metadata(whole) if metadata is None else metadata
         )
-    except (NotConstructible, DeltaRefused, DecodeError) as error:
+    except (NotConstructible, DeltaRefused, DecodeError, ValueError, OverflowError) as error:
+        # Also what a constructor of pylance's says of an id or a number: it is in the message.
         return BuildRefused(str(error))
     store = store_for(task.location)
     scheme = _scheme(store, task.head)
@@ -169,7 +170,14 @@ def _stage(location: str, transaction: Any, namespace: StagingNamespace) -> Buil
             table_id=["table"],
             namespace_client_managed_versioning=True,
         )
-    except (OSError, ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
         text = str(error)
         full = "No space left" in text or "disk" in text.lower()
         return BuildRefused(f"pylance: {text}", is_temporary=full)

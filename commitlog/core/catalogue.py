@@ -21,10 +21,12 @@ from commitlog.core.iceberg_commits import decide_catalogue as decide_iceberg_ca
 from commitlog.core.iceberg_commits import decide_change, end_iceberg
 from commitlog.core.iceberg_tables import below
 from commitlog.core.manifest import ManifestDelta, diff
+from commitlog.core.openable_versions import check_header
 from commitlog.core.staged import manifest_version
 from commitlog.core.tables import Place, Table, location_parts, normalize_location
 from commitlog.core.version_deletion import decide_delete_versions
 from commitlog.core.versions import record_delta
+from commitlog.model.limits import NAMES_CHECKED_SINCE
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -192,7 +194,10 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
             location=location,
         )
     check_primary_key(operation.primary_key, list(message.fields))
-    delta = diff(empty_state(), state)
+    empty = empty_state()
+    if draft.rules.protocol >= NAMES_CHECKED_SINCE:
+        check_header(empty.header, state.header, "RegisterTable", format_table_id(operation.table))
+    delta = diff(empty, state)
     check_bases(draft, operation.table, location, None, delta.header)
     return delta
 

@@ -14,6 +14,7 @@ from commitlog.core.grid import first_conflict
 from commitlog.core.index_rebase import as_built, rebased_indices
 from commitlog.core.index_reuse import reused_since
 from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, NotDirect, diff
+from commitlog.core.openable_versions import Builder, check_version
 from commitlog.core.overlay_rows import check_overlaid_rows, with_newer_overlays
 from commitlog.core.rebase import (
     NOT_NEEDED,
@@ -96,6 +97,7 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         recording,
     )
     draft.files.extend(rebased.to_write)
+    check_version(draft, view, delta, kind, Builder.HERE if recording is None else Builder.PYLANCE)
     add_version(draft, view, operation, parsed, final, result, delta)
 
 

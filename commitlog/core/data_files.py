@@ -38,14 +38,14 @@ def check_new_fragment(header: ManifestHeader, fragment: DataFragment, *, is_cur
 
     `is_current` says that the writer read this version, so that every field it wrote is known.
     """
-    if not fragment.physical_rows:
-        raise DeltaRefused("physical_rows_missing", field="physical_rows", value=0)
+    check_rows(fragment)
     files = fragment.files
     if not files:
         raise DeltaRefused("no_data_files", field="files", value=[])
     layout: tuple[object, ...] = (is_current,)
     for data_file in files:
         check_address(header, data_file)
+        check_size(data_file)
         layout += (
             data_file.file_major_version,
             data_file.file_minor_version,
@@ -54,6 +54,7 @@ def check_new_fragment(header: ManifestHeader, fragment: DataFragment, *, is_cur
         )
     for overlay in fragment.overlays:
         check_address(header, overlay.data_file)
+        check_size(overlay.data_file)
     is_mixed = header.accepted_layouts.get(layout)
     if is_mixed is None:
         is_mixed = header.accepted_layouts[layout] = _check_layout(header, files, is_current)
@@ -73,13 +74,37 @@ def check_address(header: ManifestHeader, data_file: DataFile) -> None:
         raise DeltaRefused("path_escapes", field="files.path", value=path)
     if data_file.HasField("base_id") and data_file.base_id not in header.base_ids:
         raise DeltaRefused(
-            "unknown_base_path", field=_place(data_file, ".base_id"), value=data_file.base_id
+            "unknown_base_path", field=place_in(data_file, ".base_id"), value=data_file.base_id
         )
+
+
+def check_size(data_file: DataFile) -> None:
+    """Leave a file of unknown size to pylance, which looks."""
     if not data_file.file_size_bytes:
-        raise NotDirect(f"the size of data file {path!r} is not given")
+        raise NotDirect(f"the size of data file {data_file.path!r} is not given")
 
 
-def _place(data_file: DataFile, part: str = "") -> Phrase:
+def check_fragment(header: ManifestHeader, fragment: DataFragment) -> None:
+    """Refuse a fragment, new or changed, that Lance couldn't read by this schema."""
+    check_rows(fragment)
+    if not fragment.files:
+        raise DeltaRefused("no_data_files", field="files", value=[])
+    for data_file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+        check_address(header, data_file)
+    try:
+        _check_layout(header, fragment.files, False)
+    except NotDirect:
+        return  # it was pylance's to check
+
+
+def check_rows(fragment: DataFragment) -> None:
+    """Refuse a fragment that doesn't say how many rows it has."""
+    if not fragment.physical_rows:
+        raise DeltaRefused("physical_rows_missing", field="physical_rows", value=0)
+
+
+def place_in(data_file: DataFile, part: str = "") -> Phrase:
+    """Return a data file, or a part of what is said of it, as refusals name it."""
     return Phrase("file_part", {"path": data_file.path, "part": part})
 
 
@@ -90,7 +115,7 @@ def _check_layout(header: ManifestHeader, files: Sequence[DataFile], is_current:
     for data_file in files:
         formats.add(_file_format(data_file, table_format))
         fields = tuple(data_file.fields)
-        where = _place(data_file, ".fields")
+        where = place_in(data_file, ".fields")
         if not fields:
             raise DeltaRefused("no_fields", field=where, value=[])
         stored = [field_id for field_id in fields if field_id >= 0]
@@ -113,7 +138,7 @@ def _check_layout(header: ManifestHeader, files: Sequence[DataFile], is_current:
 def _file_format(data_file: DataFile, table_format: str) -> str:
     major, minor = data_file.file_major_version, data_file.file_minor_version
     file_format = _FORMAT_OF_FILE.get((major, minor))
-    where = _place(data_file)
+    where = place_in(data_file)
     if file_format is None:
         raise DeltaRefused("unknown_file_format", field=where, value=f"{major}.{minor}")
     if file_format != table_format and LEGACY_FILE_FORMAT in (file_format, table_format):
@@ -129,7 +154,7 @@ def _check_columns(header: ManifestHeader, data_file: DataFile, fields: tuple[in
     file_format = _FORMAT_OF_FILE[version]
     if file_format == LEGACY_FILE_FORMAT or not columns:
         return
-    where = _place(data_file, ".column_indices")
+    where = place_in(data_file, ".column_indices")
     if len(columns) != len(fields):
         raise DeltaRefused("column_count_mismatch", field=where, value=columns)
     if file_format == "2.0":
@@ -139,7 +164,7 @@ def _check_columns(header: ManifestHeader, data_file: DataFile, fields: tuple[in
         field = header.fields.get(field_id)
         if field is None:
             continue
-        needs_column = field_id not in parents or _is_packed(field) or _is_blob(field)
+        needs_column = field_id not in parents or is_packed(field) or is_blob(field)
         if needs_column != (column != -1):
             raise DeltaRefused(
                 "column_missing" if needs_column else "column_unexpected",
@@ -162,11 +187,13 @@ def _check_required_fields(header: ManifestHeader, stored: set[int]) -> None:
         raise DeltaRefused("required_field_missing", field="files.fields", value=missing)
 
 
-def _is_packed(field: Field) -> bool:
+def is_packed(field: Field) -> bool:
+    """Return True if a struct's fields share one column."""
     return any(field.metadata.get(key, b"").lower() in _TRUE for key in _PACKED_KEYS)
 
 
-def _is_blob(field: Field) -> bool:
+def is_blob(field: Field) -> bool:
+    """Return True if a column's values lie apart from its rows."""
     return _BLOB_KEY in field.metadata or _is_blob_v2(field)
 
 

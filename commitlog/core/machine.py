@@ -40,6 +40,7 @@ from commitlog.core.holding import held_by
 from commitlog.core.iceberg_tables import IcebergTables
 from commitlog.core.log_time import forget, remember, time_of
 from commitlog.core.once import Decided, Once
+from commitlog.core.openable_versions import check_operation
 from commitlog.core.outcomes import check_size, outcome_of
 from commitlog.core.parts import Part, Saved
 from commitlog.core.refusals import refusal_told, told
@@ -48,7 +49,7 @@ from commitlog.core.requests import files_wanted
 from commitlog.core.staged import decide_staged, manifest_version
 from commitlog.core.tables import Locations, Table
 from commitlog.errors import CorruptLog
-from commitlog.model.limits import Rules
+from commitlog.model.limits import NAMES_CHECKED_SINCE, Rules
 from commitlog.model.operations import CreateTableVersion, LanceCommit, Operation, target
 from commitlog.model.reasons import Aside, Phrase
 from commitlog.model.records import (
@@ -128,7 +129,8 @@ class Machine:
                 path = operation.manifest_path
                 if manifest_version(path, is_staged=not operation.adopt) == operation.version:
                     wanted[ManifestWanted(table.location, path)] = None
-            elif isinstance(operation, LanceCommit) and table.manifest is not None:
+            is_checked = self.rules.protocol >= NAMES_CHECKED_SINCE
+            if table.manifest and (is_checked or isinstance(operation, LanceCommit)):
                 files, _ = files_wanted(table.location, table.manifest.header, message)
                 wanted.update(dict.fromkeys(files))
         return tuple(wanted)
@@ -279,6 +281,7 @@ class Machine:
 
     def _decide_operation(self, draft: Draft, index: int, operation: Operation) -> None:
         parsed = draft.parsed[index]
+        check_operation(draft, operation, parsed)
         if parsed is None:
             self._decide_catalogue(draft, operation)
         elif isinstance(operation, LanceCommit):

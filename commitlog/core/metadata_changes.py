@@ -122,7 +122,7 @@ def _update_fields(manifest: Manifest, updates: Mapping[int, Transaction.UpdateM
     writes_primary = not keys.isdisjoint({_PRIMARY_KEY, _PRIMARY_KEY_POSITION})
     _check_key("primary", primary_before, _primary_key(manifest), writes_primary)
     if writes_primary:
-        _verify_primary_key(manifest, fields)
+        verify_primary_key(manifest, fields)
     writes_clustering = _CLUSTERING_KEY_POSITION in keys
     _check_key("clustering", clustering_before, _clustering_key(manifest), writes_clustering)
 
@@ -174,7 +174,8 @@ def _check_key(kind: str, before: list[int], after: list[int], is_written: bool)
         raise DeltaRefused(f"{kind}_key_value_invalid", field="field_metadata_updates", value=after)
 
 
-def _verify_primary_key(manifest: Manifest, fields: Mapping[int, Field]) -> None:
+def verify_primary_key(manifest: Manifest, fields: Mapping[int, Field]) -> None:
+    """Refuse a primary key that Lance wouldn't keep."""
     parents = {field.parent_id for field in manifest.fields}
     for field_id in _primary_key(manifest):
         node: Field | None = fields[field_id]

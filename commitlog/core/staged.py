@@ -17,6 +17,7 @@ from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.manifest import ManifestDelta, ManifestState, diff
+from commitlog.core.openable_versions import Builder, check_version
 from commitlog.core.refusals import winner_of
 from commitlog.core.staged_conflicts import check_staged
 from commitlog.core.touches import UNKNOWN, rewritten_fragments
@@ -87,6 +88,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     )
     if view.state is None:
         view.state = before
+    check_version(draft, view, delta, kind, Builder.CLIENT)
     add_version(draft, view, operation, parsed, transaction, result, delta)
 
 

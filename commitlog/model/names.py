@@ -34,10 +34,11 @@ from commitlog.model.operations import (
     RegisterTable,
     RenameTable,
 )
+from commitlog.model.reasons import Phrase, cut
 from commitlog.model.table import DELIMITER, LONE_SURROGATE, PART_LENGTH_MAX
+from commitlog.words import say
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_SHOWN_CHARACTERS = 40
 _RESERVED_COLUMNS = frozenset(
     {
         "_rowid",
@@ -55,50 +56,40 @@ class NameProblem(NamedTuple):
     field: str
     """What it names: `column`, `table`, `location`, `properties`."""
     value: str
-    problem: str
-    """A clause: `holds a NUL character`."""
-    advice: str
+    problem: Phrase
 
     @property
-    def message(self) -> str:
-        """What is wrong, as a sentence without its end."""
-        return f"the {self.field} {shown(self.value)} {self.problem}"
+    def phrase(self) -> Phrase:
+        """What is wrong, whole."""
+        named = {"what": self.field, "name": cut(self.value), "problem": self.problem}
+        return Phrase("name_unusable", named)
 
     def error(self) -> InvalidTransaction:
         """Return what a caller of the client gets."""
-        return InvalidTransaction(
-            self.message, field=self.field, value=self.value, advice=self.advice
-        )
+        return InvalidTransaction(say(self.phrase), field=self.field, value=self.value)
 
 
-def shown(text: str) -> str:
-    """Return a text in quotes, escaped, and cut to a bounded length."""
-    if len(text) <= _SHOWN_CHARACTERS:
-        return ascii(text) if LONE_SURROGATE.search(text) else repr(text)
-    return f"{ascii(text[:_SHOWN_CHARACTERS])}… ({len(text)} characters)"
+def text_problem(text: str) -> Phrase | None:
+    """Return why a text can't be encoded, None if it can."""
+    return Phrase("name_surrogate") if LONE_SURROGATE.search(text) else None
 
 
-def text_problem(text: str) -> str:
-    """Return why a text can't be encoded, empty if it can."""
-    return "holds a lone surrogate, which isn't Unicode text" if LONE_SURROGATE.search(text) else ""
-
-
-def _no_nul(text: str, bytes_max: int) -> str:
+def _no_nul(text: str, bytes_max: int) -> Phrase | None:
     if "\0" in text:
-        return "holds a NUL character"
+        return Phrase("name_nul")
     problem = text_problem(text)
     if not problem and len(text.encode()) > bytes_max:
-        problem = f"is longer than {bytes_max} bytes"
+        problem = Phrase("name_too_long", {"bytes_max": bytes_max})
     return problem
 
 
-def key_problem(key: str) -> str:
-    """Return what is wrong with a key of metadata, config or properties; empty if nothing."""
+def key_problem(key: str) -> Phrase | None:
+    """Return what is wrong with a key of metadata, config or properties; None if nothing."""
     return _no_nul(key, KEY_BYTES_MAX)
 
 
-def column_problem(name: str, *, is_nested: bool = False) -> str:
-    """Return what is wrong with a column's name, empty if nothing.
+def column_problem(name: str, *, is_nested: bool = False) -> Phrase | None:
+    """Return what is wrong with a column's name, None if nothing.
 
     A top-level column is named in Lance's plans, where dots and backticks have a meaning.
     """
@@ -106,54 +97,49 @@ def column_problem(name: str, *, is_nested: bool = False) -> str:
     if problem or is_nested:
         return problem
     if not name:
-        return "is empty"
+        return Phrase("name_empty")
     if "." in name or "`" in name:
-        return "holds a dot or a backtick, so Lance can't read it"
-    return "is a name that Lance reserves" if name in _RESERVED_COLUMNS else ""
+        return Phrase("name_dotted")
+    return Phrase("name_reserved") if name in _RESERVED_COLUMNS else None
 
 
-def part_problem(part: str) -> str:
-    """Return what is wrong with a part of a table's or namespace's name, empty if nothing."""
+def part_problem(part: str) -> Phrase | None:
+    """Return what is wrong with a part of a table's or namespace's name, None if nothing."""
     if not part or part in {".", ".."}:
-        return "is empty, '.' or '..'"
+        return Phrase("name_of_dots")
     if "/" in part or "\\" in part or DELIMITER in part:
-        return f"holds '/', '\\' or '{DELIMITER}'"
+        return Phrase("name_separated")
     if _CONTROL.search(part):
-        return "holds a control character"
+        return Phrase("name_control")
     if len(part) > PART_LENGTH_MAX:
-        return f"is longer than {PART_LENGTH_MAX} characters"
+        return Phrase("part_too_long", {"characters_max": PART_LENGTH_MAX})
     return text_problem(part)
 
 
-def label_problem(name: str) -> str:
-    """Return what is wrong with the name of a tag, a branch or an index; empty if nothing."""
-    return "holds a control character" if _CONTROL.search(name) else _no_nul(name, KEY_BYTES_MAX)
+def label_problem(name: str) -> Phrase | None:
+    """Return what is wrong with the name of a tag, a branch or an index; None if nothing."""
+    return Phrase("name_control") if _CONTROL.search(name) else _no_nul(name, KEY_BYTES_MAX)
 
 
-def location_problem(location: str) -> str:
-    """Return why Lance can't keep a table at a location, empty if it can."""
+def location_problem(location: str) -> Phrase | None:
+    """Return why Lance can't keep a table at a location, None if it can."""
     if _CONTROL.search(location):
-        return "holds a control character"
+        return Phrase("name_control")
     if problem := _no_nul(location, LOCATION_BYTES_MAX):
         return problem
     if any(len(part.encode()) > LOCATION_PART_BYTES_MAX for part in location.split("/")):
-        return f"has a part longer than {LOCATION_PART_BYTES_MAX} bytes"
-    return ""
+        return Phrase("location_part_too_long", {"bytes_max": LOCATION_PART_BYTES_MAX})
+    return None
 
 
-_ADVICE = {
-    "column": "Give the column another name",
-    "location": "Choose another location",
-    "properties": "Correct the key or value",
-}
-_Check = Callable[[str], str]
+_Check = Callable[[str], Phrase | None]
 
 
 def first_problem(field: str, names: Iterable[str], check: _Check) -> NameProblem | None:
     """Return the first problem among names of one kind, None if there is none."""
     for name in names:
         if problem := check(name):
-            return NameProblem(field, name, problem, _ADVICE.get(field, "Choose another name"))
+            return NameProblem(field, name, problem)
     return None
 
 

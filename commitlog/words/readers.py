@@ -31,6 +31,75 @@ WORDS: dict[str, str] = {
         "base path {path} of {table} is neither a table of this log nor a place that its leader "
         "allows; name one below the tables root, or have the operator add it to allowed_locations"
     ),
+    "operation_unusable": "{table}: {detail}",
+    "name_unusable": "the {what} {name!r} {problem}",
+    "name_nul": "holds a NUL character",
+    "name_surrogate": "holds a lone surrogate, which isn't Unicode text",
+    "name_too_long": "is longer than {bytes_max} bytes",
+    "name_empty": "is empty",
+    "name_dotted": "holds a dot or a backtick, so Lance can't read it",
+    "name_reserved": "is a name that Lance reserves",
+    "name_of_dots": "is empty, '.' or '..'",
+    "name_separated": "holds '/', '\\' or '$'",
+    "name_control": "holds a control character",
+    "part_too_long": "is longer than {characters_max} characters",
+    "location_part_too_long": "has a part longer than {bytes_max} bytes",
+    "schema_empty": "has no column",
+    "column_name_twice": "has the name of another column",
+    "column_id_unusable": "has the id {id}; ids are distinct, from 0 to 2**30",
+    "column_before_parent": "comes before its parent {parent}",
+    "struct_empty": "is a struct without fields in another field",
+    "list_without_item": "has the type {kind} with other fields in it than its one item",
+    "map_without_pair": "has the type map without a struct of a key and a value in it",
+    "type_holds_no_fields": "has fields in it, and its type {kind} holds none",
+    "type_unknown": "has the type {kind!r}, which Lance doesn't have",
+    "extension_unfit": "is {extension} by its metadata and {kind} by its type",
+    "extension_undescribed": "is {extension} without the metadata that this needs",
+    "encoding_unknown": "has {value!r} for {key}, which is one of {known!j}",
+    "encoded_otherwise": "does not hold {expected}; let Lance encode it",
+    "index_uuid_unusable": "has a uuid of {bytes} bytes",
+    "index_uuid_twice": "has the uuid of another index",
+    "index_created_late": "was created at {time_ms} ms, after the year 9999",
+    "index_bitmap_unreadable": "covers a set of fragments that is not a Roaring bitmap",
+    "index_covers_others": "covers the fields {fields}, which are not among its own",
+    "index_without_fields": "has no fields",
+    "index_fields_missing": "is on the fields {fields}, which the schema doesn't have",
+    "index_segments_differ": "has segments on different fields",
+    "index_files_differ": "lists other files than before",
+    "index_base_unknown": "lies at the base path {base}, which the table doesn't have",
+    "index_details_empty": "has details without content",
+    "index_details_missing": "has no {details}",
+    "index_details_broken": "has {details} that cannot be decoded",
+    "index_rows_unreadable": "says which rows moved by something else than a Roaring treemap",
+    "index_file_missing": (
+        "the index file {path} in {location} does not exist; write it before the transaction"
+    ),
+    "index_file_cut": (
+        "the index file {path} in {location} has {seen} bytes instead of {size}; write it "
+        "completely before the transaction"
+    ),
+    "index_file_unreadable": "the index file {path} in {location} cannot be decoded",
+    "deletion_file_differs": (
+        "the deletion file {path} in {location} holds {rows} rows, and its fragment of {of} rows "
+        "says {said}"
+    ),
+    "managed_blobs_unusable": "{table}: lance.blob.managed is {value!r}; use true or false",
+    "table_format_unknown": "{table}: unknown file format {format!r}; use one of {known!j}",
+    "base_path_ids_twice": "{table}: two base paths have one id; give each its own",
+    "field_of_another_type": (
+        "field {field} of {table} would have another type or encoding than its files; give a "
+        "changed column another id"
+    ),
+    "staged_counter_unusable": (
+        "the staged manifest's {counter} is {value}, outside of {lowest} to {highest}; stage it "
+        "again from the head"
+    ),
+    "lineage_missing": "{field} has no data file with its {value}",
+    "row_ids_missing": "{field} has {value} row ids for its {rows} rows",
+    "rows_differ": "{field} has {rows} rows, not {value}",
+    "row_ids_differ": "{field}: the rows of a fragment keep their ids",
+    "fields_differ": "{field} holds the fields {holds}, not {value}",
+    "file_differs": "{field} is not what it was",
     "body_too_large": "body is larger than {bytes_max} bytes",
     "header_not_a_uuid": "header {header} is {value!r}, which is not a UUID",
 }

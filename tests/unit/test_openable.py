@@ -1,0 +1,117 @@
+"""The machine commits nothing that Lance couldn't open, from protocol 4 on."""
+
+from __future__ import annotations
+
+import pytest
+
+from commitlog.core.openable_indices import index_problem
+from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
+from commitlog.model.limits import NAMES_CHECKED_SINCE, Rules
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    DeclareTable,
+    DropTable,
+    Operation,
+    RenameTable,
+)
+from tests.core_world import FORMAT, ROOT, World, append, column, commit, delete
+
+BEFORE, SINCE = Rules(NAMES_CHECKED_SINCE - 1), Rules(NAMES_CHECKED_SINCE)
+
+
+def made(rules: Rules) -> World:
+    world = World(rules=rules)
+    world.create()
+    world.ask("first", append(1, "first.lance"))
+    return world
+
+
+def config(key: str) -> Operation:
+    message = LanceMessage(read_version=2, uuid="u")
+    message.update_config.config_updates.update_entries.add(key=key, value="x")
+    return commit(message)
+
+
+def table(name: str, *fields: bytes) -> CreateTable:
+    place = f"{ROOT}/{name}".replace("\0", "")
+    return CreateTable((name,), "i", place, fields, data_storage_version=FORMAT)
+
+
+BAD: dict[str, tuple[Operation, str]] = {
+    "column": (table("x", column("a\0", 0)), "WRONG_SCHEMA"),
+    "reserved": (table("x", column("_rowid", 0)), "WRONG_SCHEMA"),
+    "type": (table("x", column("a", 0, "int65")), "WRONG_SCHEMA"),
+    "table": (table("x\0", column("a", 0)), "INVALID_OPERATION"),
+    "location": (DeclareTable(("x",), "i", f"{ROOT}/a\nb"), "LOCATION_NOT_ALLOWED"),
+    "long": (DeclareTable(("x",), "i", f"{ROOT}/{'x' * 256}"), "LOCATION_NOT_ALLOWED"),
+    "rename": (RenameTable(("t",), ("\x7f",)), "INVALID_OPERATION"),
+    "namespace": (CreateNamespace(("a\nb",)), "INVALID_OPERATION"),
+    "property": (AlterProperties(("t",), upserts=(("\0", ""),)), "INVALID_OPERATION"),
+    "config": (config("a\0b"), "INVALID_OPERATION"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_names_are_refused_from_protocol_4_on(name: str) -> None:
+    operation, code = BAD[name]
+    outcome = made(SINCE).ask("x", operation)
+    assert (outcome.status, outcome.code) == ("rejected", code), outcome.message
+    assert len(outcome.message) < 400
+    # Logs of older protocols hold such commits, and decide them again as they did.
+    assert made(BEFORE).ask("x", operation).status == "committed"
+
+
+def test_a_table_with_a_bad_name_can_be_dropped() -> None:
+    world = made(BEFORE)
+    assert world.ask("x", BAD["table"][0]).status == "committed"
+    world.machine.rules = SINCE
+    assert world.ask("y", DropTable(("x\0",))).status == "committed"
+
+
+def test_a_bad_column_from_before_stays_usable_as_far_as_it_is() -> None:
+    world = made(BEFORE)
+    world.ask("x", table("x", column("a.b", 0)))
+    world.machine.rules = SINCE
+    assert world.ask("y", append(1, "a.lance", table=("x",))).status == "committed"
+
+
+@pytest.mark.parametrize("field", ["new_indices", "removed_indices"])
+def test_a_set_of_fragments_that_is_none(field: str) -> None:
+    message = LanceMessage(read_version=2, uuid="u")
+    index = getattr(message.create_index, field).add(name="i", fields=[0], fragment_bitmap=b"\xff")
+    index.uuid.uuid = b"x" * 16
+    assert made(SINCE).ask("x", commit(message)).code == "INVALID_OPERATION"
+
+
+def test_a_deletion_file_that_is_not_there() -> None:
+    for rules, status in ((BEFORE, "committed"), (SINCE, "rejected")):
+        world = made(rules)
+        operation = delete(world, 2, {0: [1]}, with_rows=False)
+        world.vectors.clear()
+        outcome = world.ask("x", operation)
+        assert outcome.status == status, outcome.message
+        assert rules is BEFORE or outcome.code == "MISSING_FILE"
+
+
+def entry(name: str, details: bytes | None) -> IndexMetadata:
+    index = IndexMetadata(name=name)
+    index.uuid.uuid = b"x" * 16
+    if details is not None:
+        index.index_details.type_url = "/lance.table.FragmentReuseIndexDetails"
+        index.index_details.value = details
+    return index
+
+
+def test_reuse_details_that_lance_cannot_open() -> None:
+    name = "__lance_frag_reuse"
+    inline = FragmentReuseIndexDetails()
+    inline.inline.legacy_versions.add().groups.add(changed_row_addrs=b"rubbish")
+    for details in (None, b"", b"\xff\xff", inline.SerializeToString()):
+        assert index_problem(entry(name, details))
+    inline.inline.legacy_versions[0].groups[0].changed_row_addrs = bytes(8)
+    assert not index_problem(entry(name, inline.SerializeToString()))
+    assert index_problem(entry("__lance_mem_wal", None))
+    assert index_problem(entry("__lance_other", None))
