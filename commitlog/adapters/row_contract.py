@@ -32,6 +32,7 @@ from pyarrow import types
 from commitlog.adapters.row_values import (
     Misfit,
     aligned,
+    compact,
     convert,
     is_blob,
     is_list,
@@ -130,7 +131,7 @@ def conform_column(
     With `rounds`, floats are rounded to the nearest of the column's width, as vectors always are.
     """
     try:
-        converted = convert(values, field.type, rounds)
+        converted = compact(convert(values, field.type, rounds))
         require(converted, field)
     except Misfit as found:
         path = ".".join((field.name, *found.path))

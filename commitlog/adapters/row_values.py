@@ -70,6 +70,18 @@ def convert(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
     return _judged(values, wanted, lambda part: _cast(part, wanted, rounds))
 
 
+def compact(values: pa.Array) -> pa.Array:
+    """Copy a nested array whose buffers hold more than its values: Lance misreads some of them."""
+    kind = values.type
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    is_vector = types.is_fixed_size_list(storage) and types.is_primitive(storage.value_type)
+    if not types.is_nested(storage) or is_vector:
+        return values
+    if values.nbytes == values.get_total_buffer_size():
+        return values
+    return values.take(pa.array(range(len(values)), pa.int64()))
+
+
 def _judged(
     values: pa.Array, wanted: pa.DataType, convert: Callable[[pa.Array], pa.Array]
 ) -> pa.Array:

@@ -49,6 +49,8 @@ def _array(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> p
     """Return values in any type that fits `kind` without loss."""
     if is_blob(kind):
         return _blobs(values, kind, name, table)
+    if isinstance(kind, pa.BaseExtensionType) and kind.extension_name == "arrow.bool8":
+        return _array(values, pa.bool_(), name, table).cast(pa.int8())
     if isinstance(values, str | bytes) or not types.is_nested(kind) or _is_vector(kind):
         return _leaf(values, kind, name, table)
     if types.is_struct(kind):

@@ -116,10 +116,18 @@ def _computed(
 
 def _constant(value: Any, field: pa.Field, count: int, table: str) -> pa.Array:
     if isinstance(value, pa.Scalar):
-        one = conform_column(pa.array([value], value.type), field, table)
+        one = conform_column(_array_of(value), field, table)
     else:
         one = literal_column([value], field, table)
     return one.take(pa.array([0] * count, pa.int64()))
+
+
+def _array_of(value: pa.Scalar) -> pa.Array:
+    if not value.is_valid:
+        return pa.nulls(1, value.type)
+    if isinstance(value.type, pa.BaseExtensionType):
+        return pa.ExtensionArray.from_storage(value.type, _array_of(value.value))
+    return pa.repeat(value, 1)
 
 
 def _parsed(text: pa.Array, field: pa.Field, table: str) -> pa.Array:

@@ -286,3 +286,19 @@ def test_wide_values_are_moved_to_where_lance_may_read_them(tmp_path: Path, shap
     assert batch.column(0).equals(odd)
     made = lance.write_dataset(pa.Table.from_batches([batch]), str(tmp_path / "t"))
     assert made.to_table().column("a").to_pylist() == odd.to_pylist()
+
+
+def test_parts_of_nested_arrays_are_copied() -> None:
+    kind = pa.list_(pa.struct([pa.field("x", I32), pa.field("s", pa.string())]))
+    whole = pa.array([[{"x": 1, "s": "a"}, None], None, [{"x": None, "s": "b"}]], kind)
+    for at in range(len(whole)):
+        part = conform_column(whole.slice(at, 1), pa.field("c", kind), "a$t")
+        assert part.to_pylist() == whole.slice(at, 1).to_pylist()
+        assert part.offset == 0
+        assert part.get_total_buffer_size() < whole.get_total_buffer_size()
+
+
+def test_vectors_are_never_copied() -> None:
+    whole = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(F32, 2)).slice(1, 1)
+    kept = conform_column(whole, pa.field("c", whole.type), "a$t")
+    assert kept.buffers()[-1].address == whole.buffers()[-1].address
