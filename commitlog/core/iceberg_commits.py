@@ -8,7 +8,7 @@ can read it; its name follows from the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from commitlog.core.decisions import (
@@ -26,6 +26,7 @@ from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.iceberg_tables import iceberg_change
 from commitlog.core.tables import Place, location_parts, normalize_location
 from commitlog.errors import CorruptLog
+from commitlog.model.limits import ICEBERG_LOOKS_TOGETHER_SINCE
 from commitlog.model.operations import (
     DeregisterTable,
     DropTable,
@@ -88,6 +89,7 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
     if isinstance(decided, IcebergRefused):
         raise _refused(decided)
     results: dict[TableId, IcebergResult] = {}
+    new_files: list[tuple[TableId, str]] = []
     for result in decided:
         results[result.table] = result
         if not result.is_changed:
@@ -97,13 +99,17 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
             place = _checked_place(draft, table_id, after.location, root)
             file = _checked_place(draft, table_id, after.metadata_location, root)
             if result.writes_file:
-                _check_free(draft, table_id, root, file.removeprefix(f"{root}/"))
+                new_files.append((table_id, file.removeprefix(f"{root}/")))
+                if draft.rules.protocol < ICEBERG_LOOKS_TOGETHER_SINCE:
+                    _check_free(draft, root, new_files[-1:])
             draft.take_for_iceberg(place, Place(table_id, after.uuid, is_live=True))
         else:
             file = normalize_location(after.metadata_location)
         if result.writes_file:
             draft.files.append(FileToWrite(root, file.removeprefix(f"{root}/"), after.encode()))
         draft.iceberg_views[table_id] = after
+    if draft.rules.protocol >= ICEBERG_LOOKS_TOGETHER_SINCE:
+        _check_free(draft, root, new_files)
     return results
 
 
@@ -164,17 +170,17 @@ def _is_elsewhere(result: IcebergResult) -> bool:
     return not is_inside or before.metadata_location.rpartition("/")[0] != folder
 
 
-def _check_free(draft: Draft, table: TableId, root: str, path: str) -> None:
-    """Refuse a metadata file whose folder cannot be made, since a file stands in its way.
-
-    Otherwise the leader would try to write it for ever. Object stores have no folders.
-    """
+def _check_free(draft: Draft, root: str, files: Sequence[tuple[TableId, str]]) -> None:
+    """Refuse metadata files that a file on their path keeps from ever being written."""
     if not root.startswith("/"):
-        return
-    folders = path.split("/")[:-1]
-    above = ["/".join(folders[: depth + 1]) for depth in range(len(folders))]
+        return  # an object store: it has no folders
+    above: dict[str, tuple[TableId, str]] = {}
+    for table, path in files:
+        folders = path.split("/")[:-1]
+        for depth in range(len(folders)):
+            above.setdefault("/".join(folders[: depth + 1]), (table, path))
     found = draft.want_all(FileWanted(root, folder) for folder in above)
-    for folder, there in zip(above, found, strict=True):
+    for (folder, (table, path)), there in zip(above.items(), found, strict=True):
         if there.observation.size >= 0:
             name = format_table_id(table)
             refused = {"table": name, "root": root, "path": path, "folder": folder}

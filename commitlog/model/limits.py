@@ -60,6 +60,9 @@ BRANCHES_SINCE = 2
 OVERLAYS_BY_ROW_SINCE = 3
 """The protocol under which overlays and moved rows are compared row by row, not by fragment."""
 
+ICEBERG_LOOKS_TOGETHER_SINCE = 4
+"""The protocol under which all new Iceberg tables of a record are looked at in one round."""
+
 REWRITES_CARRIED_SINCE = 4
 """The protocol under which a Rewrite that keeps the order of rows is carried over deletions."""
 

@@ -284,6 +284,7 @@ class IcebergCatalog:
         staged = apply_updates(
             None, updates, time_ms=time.time_ns() // 1_000_000, transaction_id=asked.transaction_id
         )
+        self.service.make_folders(staged.location)
         return table_reply(staged.to_bytes(), None)
 
     def _not_created(self, answer: Refused, table: TableId) -> Failure:

@@ -7,6 +7,7 @@ can still be found from the table's last metadata file.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import logging
 import queue
@@ -58,6 +59,19 @@ class TableFiles:
             return self._store.size(self._path(location)) >= 0
         except FileNotFoundError:
             return False
+
+    def make_folders(self, location: str) -> None:
+        """Make the folders in which clients put a new table's files; stores have none.
+
+        A client that writes to an object store makes no folders on a local root either. What is
+        elsewhere, or can't be made, is left to the client, who is told by its own write.
+        """
+        if self._folder is None:
+            return
+        with contextlib.suppress(OSError):
+            inside = self._folder / self._path(location)
+            for name in ("data", "metadata"):
+                (inside / name).mkdir(parents=True, exist_ok=True)
 
     def delete(self, location: str, within: str) -> None:
         """Remove a file if it is there; FileNotFoundError if links lead it out of `within`."""

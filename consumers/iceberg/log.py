@@ -120,6 +120,10 @@ class LogIcebergService:
         """Tell whether there is such a file."""
         return self._files.exists(location)
 
+    def make_folders(self, location: str) -> None:
+        """Make a new table's folders where its client may not: below a local tables root."""
+        self._files.make_folders(location)
+
     def purge(self, metadata_location: str) -> None:
         """Remove soon the files of a table that was dropped, found from its last metadata."""
         self._purger.put(metadata_location)

@@ -22,7 +22,7 @@ from consumers.config import Config, ConfigurationError
 from consumers.iceberg.catalog import Asked, IcebergCatalog, IcebergSettings
 from consumers.iceberg.log import LogIcebergService
 from consumers.iceberg.namespaces import SEPARATOR, IcebergNamespaces
-from consumers.iceberg.replies import ALL, failure_of, json_reply, unsupported
+from consumers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
 from consumers.iceberg.service import IcebergService
 from consumers.security.budgets import json_problem
 
@@ -91,6 +91,8 @@ def iceberg_routes(service: IcebergService, settings: IcebergSettings) -> list[R
         ("POST", f"{_TABLE}/metrics", routes.metrics),
         ("POST", "/v1/tables/rename", routes.rename_table),
     ]
+    # Clients ask for a view before they make a table of its name: there is none.
+    absent = _route({"GET", "HEAD"}, f"{_NAMESPACE}/views/{{view}}", routes.no_view, settings)
     routes.endpoints = [
         f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}"
         for method, path, _ in table
@@ -98,7 +100,7 @@ def iceberg_routes(service: IcebergService, settings: IcebergSettings) -> list[R
     ]
     served = [_route({method}, path, handler, settings) for method, path, handler in table]
     others = [_route(_METHODS, path, routes.unsupported, settings) for path in _UNSUPPORTED]
-    return [*served, *others]
+    return [*served, absent, *others]
 
 
 def _route(methods: set[str], path: str, handler: Handler, settings: IcebergSettings) -> Route:
@@ -194,6 +196,10 @@ class _Routes:
 
     def unsupported(self, request: Request, body: bytes) -> Response:
         raise unsupported(f"{request.method} {request.url.path}")
+
+    def no_view(self, request: Request, body: bytes) -> Response:
+        name = f"{request.path_params['namespace']}.{request.path_params['view']}"
+        raise Failure(404, "NoSuchViewException", f"View does not exist: {name}")
 
     def metrics(self, request: Request, body: bytes) -> Response:
         return Response(status_code=204)

@@ -78,6 +78,9 @@ class IcebergService(Protocol):
     def has_file(self, location: str) -> bool:
         """Tell whether there is such a file."""
 
+    def make_folders(self, location: str) -> None:
+        """Make a new table's folders where its client may not: below a local tables root."""
+
     def purge(self, metadata_location: str) -> None:
         """Remove soon the files of a table that was dropped, found from its last metadata."""
 

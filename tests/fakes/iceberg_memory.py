@@ -172,6 +172,9 @@ class MemoryIcebergService:
         path = local_path(location)
         return location in self.files if path is None else path.exists()
 
+    def make_folders(self, location: str) -> None:
+        pass
+
     def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
         raise InvalidTransaction("this service has no Lance tables", field="lance-operations")
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from commitlog.core.decisions import ChangeKind, FileWanted, Found, Wanted
+from commitlog.core.decisions import ChangeKind, FileWanted, Found, Need, Wanted
 from commitlog.core.iceberg.creating import register_change
 from commitlog.core.machine import Machine
 from commitlog.errors import CorruptLog
+from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -35,6 +36,26 @@ def made(name: tuple[str, ...] = EVENTS, location: str = "") -> IcebergChange:
 
 def set_property(name: tuple[str, ...] = EVENTS, **values: str) -> IcebergChange:
     return change([{"action": "set-properties", "updates": values}], (), name)
+
+
+@pytest.mark.parametrize("count", [10, 200])
+def test_however_many_tables_a_record_makes_it_looks_once(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = IcebergWorld(rules=Rules(PROTOCOL_SUPPORTED))
+    world.ask("ns", CreateNamespace(("db",)))
+    rounds, decide = [], Machine.decide
+
+    def counted(machine: Machine, *arguments: Any) -> Any:
+        decision = decide(machine, *arguments)
+        rounds.append(len(decision.wanted) if isinstance(decision, Need) else 0)
+        return decision
+
+    monkeypatch.setattr(Machine, "decide", counted)
+    outcome = world.ask("many", *(made(("db", f"t{number}")) for number in range(count)))
+    assert outcome.status is Status.COMMITTED
+    # The folder of all, and two of each table's own.
+    assert rounds[:2] == [1 + 2 * count, 0]
 
 
 def metadata_at(location: str) -> IcebergChange:

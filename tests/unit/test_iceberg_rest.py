@@ -287,7 +287,7 @@ def test_a_table_that_did_not_change_is_not_sent_again(server: IcebergServer, ta
     [
         ("GET", "/v1/namespaces/analytics/views"),
         ("POST", "/v1/namespaces/analytics/views"),
-        ("HEAD", "/v1/namespaces/analytics/views/v"),
+        ("DELETE", "/v1/namespaces/analytics/views/v"),
         ("POST", "/v1/views/rename"),
         ("POST", "/v1/oauth/tokens"),
         ("POST", "/v1/namespaces/analytics/tables/t/plan"),
@@ -302,3 +302,10 @@ def test_what_is_not_offered_is_said_so(server: IcebergServer, method: str, path
         assert path in reply.error["message"]
     endpoints = server.ask("GET", "/v1/config").json["endpoints"]
     assert not [one for one in endpoints if "view" in one or "plan" in one]
+
+
+def test_no_view_is_there(server: IcebergServer) -> None:
+    path = "/v1/namespaces/analytics/views/v"
+    assert server.ask("HEAD", path).status == 404
+    reply = server.ask("GET", path)
+    assert (reply.status, reply.error["type"]) == (404, "NoSuchViewException")
