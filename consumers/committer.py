@@ -176,7 +176,6 @@ class Committer:
                 raise leader.failure
         finally:
             leader.close()
-            observer.close()
 
     def _step_until(
         self, is_over: Callable[[], bool], session: Session, leader: Leader, feeding: Feeding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commitlog.core.decisions import BuildWanted, Change, Found
+from commitlog.core.decisions import Change
 from commitlog.model.records import Outcome, Status, Submitted
 
 
@@ -86,17 +86,6 @@ class EndSeen:
     """The outcomes topic was seen to end here."""
 
     offset: int
-
-
-@dataclass(slots=True)
-class Built:
-    """A worker is done with a manifest."""
-
-    offset: int
-    """Of the transaction that wants it."""
-    wanted: BuildWanted
-    found: Found | None
-    error: BaseException | None
 
 
 @dataclass(slots=True)

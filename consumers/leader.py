@@ -25,28 +25,26 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable
 
 from commitlog.codecs.avro import seal_outcome
-from commitlog.core.decisions import BuildWanted, ChangeKind, Decision, Found, Need, Wanted
+from commitlog.core.decisions import ChangeKind, Decision
 from commitlog.core.replica import Replica
 from commitlog.errors import CommitLogError, Fenced
 from commitlog.model.records import ProtocolVersion, Submitted
 from commitlog.ports import OutcomesWriter
 from commitlog.protocol import session_in_key
-from consumers.events import Built, Delivered, Ended, EndSeen, Event, Read
+from consumers.deciding import Deciding
+from consumers.events import Delivered, Ended, EndSeen, Event, Read
 from consumers.follower import Follower
-from consumers.mailbox import Mailbox, Reply
-from consumers.parked import Observer, Parked
+from consumers.lanes import Lanes
+from consumers.mailbox import Mailbox
+from consumers.observer import Observer
 from consumers.readable import Readable
 
 IN_FLIGHT_MAX = 5_000
 """Outcomes that Kafka hasn't acknowledged; more are not decided before some are."""
 RECORDS_PER_POLL = 500
-RETRY_SECONDS_MAX = 5.0
-BUILD_WAIT_SECONDS = 60.0
-"""How long a build waits for the file of the version that it builds on, before it is asked anew."""
 _ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
 PAUSE_SECONDS_MAX = 1.0
 """How long a pause waits for what is in flight and for files; the next one may find more luck."""
@@ -66,6 +64,7 @@ class Leader:
         epoch: int,
         node: str,
         mailbox: Mailbox,
+        lanes: Lanes,
         readable: Readable,
         on_acknowledged: Callable[[list[Event]], None],
         on_pause: Callable[[], bool],
@@ -89,18 +88,25 @@ class Leader:
         self._epoch = epoch
         self._node = node
         self._mailbox = mailbox
-        self._readable = readable
         self._on_acknowledged = on_acknowledged
         self._on_pause, self._may_pause = on_pause, may_pause
         self._pause_seconds = pause_seconds
         self._clock = clock
-        self._backlog = deque(self._replica.undecided.values())
         self._next_offset = self._replica.outcomes_position
         self._in_flight: deque[Event] = deque()
         self._acknowledged: list[Event] = []
         self._failure: Exception | None = None
-        self._parked: list[Parked] = []
-        self._held: Counter[object] = Counter()
+        self._deciding = Deciding(
+            self._machine,
+            observer,
+            lanes,
+            readable,
+            undecided=self._replica.undecided.values(),
+            append=self._append,
+            may_decide=self._has_room,
+            fail=self._end,
+            clock=clock,
+        )
         self._pause_at = clock() + pause_seconds
         self._paused_since: float | None = None
         self._is_ending = False
@@ -151,14 +157,12 @@ class Leader:
     @property
     def wants_more(self) -> bool:
         """Whether it can decide more than was read."""
-        return self._paused_since is None and len(self._backlog) < RECORDS_PER_POLL
+        return self._paused_since is None and len(self._deciding.backlog) < RECORDS_PER_POLL
 
     @property
     def due_at(self) -> float:
         """When something is to be done though nothing happens."""
-        due = [item.retry_at for item in self._parked if item.active and item.is_due(item.retry_at)]
-        due += [item.build_by for item in self._parked if item.unbuilt]
-        return min([*due, self._pause_at])
+        return min(self._deciding.due_at, self._pause_at)
 
     def finish(self) -> None:
         """Decide nothing more; what is in flight lands."""
@@ -176,11 +180,9 @@ class Leader:
                 self._replica.receive_submitted(submitted)
             # Read again after a restart, some are decided already.
             undecided = self._replica.undecided
-            self._backlog.extend(one for one in event.records if one.offset in undecided)
+            self._deciding.backlog.extend(one for one in event.records if one.offset in undecided)
         elif isinstance(event, Delivered):
             self._delivered(event.sequence, event.offset, event.error)
-        elif isinstance(event, Built):
-            self._built(event)
         elif isinstance(event, EndSeen):
             self._check_alone(event.offset)
         elif isinstance(event, Ended):
@@ -190,13 +192,18 @@ class Leader:
         """Decide what there is, and pass on what is acknowledged; a failure ends the term."""
         try:
             self._pass_on()
-            if self._failure is None and self._paused_since is None:
-                self._decide_backlog()
-                self._resume_parked()
+            if self._failure is None:
+                self._deciding.wake_late()
+                if self._paused_since is None:
+                    self._deciding.step()
+                self._deciding.flush_looks()
             if self._failure is None:
                 self._pause_when_due()
         except Exception as error:
             self._end(error)
+
+    def _has_room(self) -> bool:
+        return self._failure is None and len(self._in_flight) < IN_FLIGHT_MAX
 
     def _pass_on(self) -> None:
         """Pass on what is acknowledged, as one group."""
@@ -219,114 +226,6 @@ class Leader:
         if is_over or now > self._paused_since + PAUSE_SECONDS_MAX:
             self._paused_since = None
             self._pause_at = now + self._pause_seconds
-
-    def _decide_backlog(self) -> None:
-        backlog = self._backlog
-        while backlog and self._failure is None and len(self._in_flight) < IN_FLIGHT_MAX:
-            submitted = backlog.popleft()
-            self._take(Parked(submitted, self._machine.held_by(submitted)))
-
-    def _take(self, item: Parked) -> None:
-        if self._held and any(self._held[key] for key in item.keys):
-            self._park(item, active=False)
-        else:
-            self._attempt(item)
-
-    def _attempt(self, item: Parked) -> None:
-        """Decide a transaction, or park it with what it waits for."""
-        submitted, observed = item.submitted, item.observed
-        try:
-            self._observe(self._machine.prefetch(submitted), observed)
-            decision = self._machine.decide(submitted, observed)
-            while isinstance(decision, Need):
-                self._observe(decision.wanted, observed)
-                item.unbuilt = [w for w in decision.wanted if isinstance(w, BuildWanted)]
-                if item.unbuilt:
-                    item.build_by = self._clock() + BUILD_WAIT_SECONDS
-                    self._begin_builds(item)
-                    self._park(item, active=True)
-                    return
-                decision = self._machine.decide(submitted, observed)
-            self._observer.write(decision)
-        except OSError as error:
-            self._defer(item, error)
-            return
-        self._append(submitted, decision)
-
-    def _begin_builds(self, item: Parked) -> None:
-        """Have built what stands on versions that have their files."""
-        newest = self._readable.newest
-        ready = [w for w in item.unbuilt if newest(w.incarnation) >= w.version - 1]
-        item.unbuilt = [wanted for wanted in item.unbuilt if wanted not in ready]
-        for wanted in ready:
-            item.builds.add(wanted)
-            built = partial(Built, item.submitted.offset, wanted)
-            self._observer.build(wanted, Reply(partial(self._post, built)))
-
-    def _post(
-        self, built: Callable[..., Built], found: Found | None, error: BaseException | None
-    ) -> None:
-        self._mailbox.post(built(found, error))
-
-    def _built(self, event: Built) -> None:
-        for item in self._parked:
-            if item.submitted.offset == event.offset and event.wanted in item.builds:
-                item.builds.discard(event.wanted)
-                if event.found is not None:
-                    item.observed[event.wanted] = event.found
-                elif isinstance(event.error, OSError):
-                    item.error = event.error
-                else:
-                    self._end(event.error or CommitLogError("a build ended without a result"))
-
-    def _observe(self, wanted: Iterable[Wanted], observed: dict[Wanted, Found]) -> None:
-        for one in wanted:
-            if one not in observed and not isinstance(one, BuildWanted):
-                observed[one] = self._observer.observe(one)
-
-    def _defer(self, item: Parked, error: Exception) -> None:
-        """The store fails: try this one again later; its tables wait, others don't."""
-        seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(item.failures, 10))
-        item.failures += 1
-        item.retry_at = self._clock() + seconds
-        item.observed, item.error = {}, None
-        logger.warning(
-            "transaction %s waits for its store (%s); trying again in %.2f s",
-            item.submitted.record.transaction_id,
-            error,
-            seconds,
-        )
-        self._park(item, active=True)
-
-    def _park(self, item: Parked, *, active: bool) -> None:
-        item.active = active
-        self._held.update(item.keys)
-        self._parked.append(item)
-
-    def _resume_parked(self) -> None:
-        now = self._clock()
-        for item in self._parked:
-            if item.unbuilt:
-                self._begin_builds(item)
-                self._check_patience(item, now)
-        if not any(item.active and item.is_due(now) for item in self._parked):
-            return
-        parked, self._parked = self._parked, []
-        self._held.clear()
-        for item in parked:
-            blocked = any(self._held[key] for key in item.keys)
-            if blocked or (item.active and not item.is_due(now)):
-                self._park(item, active=item.active)
-            elif item.error is not None:
-                self._defer(item, item.error)
-            else:
-                self._attempt(item)
-
-    def _check_patience(self, item: Parked, now: float) -> None:
-        if item.unbuilt and now >= item.build_by:
-            head = item.unbuilt[0].version - 1
-            item.unbuilt = []
-            item.error = OSError(f"version {head} has no file yet, so nothing can build on it")
 
     def _append(self, submitted: Submitted, decision: Decision) -> None:
         chain = self._replica.chain

@@ -12,8 +12,8 @@ import hashlib
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Container, Sequence
+from typing import Protocol
 
 from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.storage import LocalStore, ObjectStore, keep, store_for
@@ -23,6 +23,7 @@ from commitlog.core.decisions import (
     BuildWanted,
     BytesWanted,
     Decision,
+    FileToWrite,
     FileWanted,
     Found,
     PlaceWanted,
@@ -38,9 +39,9 @@ from commitlog.model.table import TableId
 from consumers.allowed_places import Places
 from consumers.follower import RECORDINGS
 from consumers.in_the_way import put
-from consumers.mailbox import Reply
 
 VECTORS_MAX = 2_000
+STORES_MAX = 10_000
 _IMPOSSIBLE = frozenset(
     {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENOTDIR}
 )
@@ -49,6 +50,8 @@ _IMPOSSIBLE = frozenset(
 logger = logging.getLogger(__name__)
 
 WriteVersion = Callable[[TableId, int], str]
+Path = tuple[str, str]
+"""A location, and a path below it."""
 
 
 def unbuilt(machine: Machine, wanted: BuildWanted) -> Found:
@@ -63,6 +66,44 @@ def unbuilt(machine: Machine, wanted: BuildWanted) -> Found:
     return Found(Observation("", -1), state=state)
 
 
+def digest(data: bytes) -> bytes:
+    """Return the hash by which files are compared."""
+    return hashlib.sha256(data).digest()
+
+
+class Observer(Protocol):
+    """Looks at what a decision needs outside the log, and writes what it leaves there.
+
+    What may take long runs on workers, and knows nothing of the loop's; the rest on the loop.
+    """
+
+    def known(self, wanted: Wanted) -> Found | None:
+        """Return what needs no look; None if it does."""
+
+    def learn(self, wanted: Wanted, found: Found) -> None:
+        """Keep what a look found, if it will be asked for again."""
+
+    def wrote(self, decision: Decision) -> None:
+        """Keep what a decision wrote, if it will be asked for again."""
+
+    def forget(self, location: str) -> None:
+        """Keep nothing of a table that is gone."""
+
+    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError]:
+        """Fetch bytes or existence, on a worker; an OSError where the store fails."""
+
+    def build(self, wanted: BuildWanted) -> Found:
+        """Let pylance build on a version that has its file, on a worker."""
+
+    def write(
+        self, files: Sequence[FileToWrite], recordings: Sequence[bytes], ours: Container[Path]
+    ) -> None:
+        """Put files, on a worker; raise OSError when the store fails.
+
+        `ours` are those that were written before, for the same transaction, with other content.
+        """
+
+
 class StoreObserver:
     """Observes tables in their stores."""
 
@@ -73,7 +114,6 @@ class StoreObserver:
         open_store: Callable[[str], ObjectStore] = store_for,
         write_version: WriteVersion | None = None,
         places: Places | None = None,
-        workers: int = 4,
     ) -> None:
         """Look below locations, and below `tables_root` for what is recorded outside outcomes.
 
@@ -87,7 +127,6 @@ class StoreObserver:
         self._write_version = write_version
         self._stores: dict[str, ObjectStore] = {}
         self._vectors: OrderedDict[tuple[str, str], Found] = OrderedDict()
-        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="build")
         self._lock = threading.Lock()
 
     def observe(self, wanted: Wanted) -> Found:
@@ -117,7 +156,11 @@ class StoreObserver:
             if target is not None and not self._allows(target):
                 return Found(Observation(wanted.path, -1), error=f"it is a link to {target}")
         if isinstance(wanted, VectorWanted):
-            return self._vector(store, wanted)
+            keep(store, wanted.path)
+            try:
+                return _vector(wanted.path, store.read(wanted.path))
+            except FileNotFoundError:
+                return Found(Observation(wanted.path, -1), error="there is no such deletion file")
         if isinstance(wanted, FileWanted):
             keep(store, wanted.path)
             return Found(Observation(wanted.path, store.size(wanted.path)))
@@ -137,62 +180,72 @@ class StoreObserver:
     def _allows(self, place: str) -> bool:
         return self._places is None or self._places.holds(place)
 
-    def build(self, wanted: BuildWanted, reply: Reply[Found]) -> None:
-        """Let pylance build a manifest in a side worker, on a version that has its file."""
-        self._pool.submit(reply.give_result, lambda: self._build(wanted))
+    def known(self, wanted: Wanted) -> Found | None:
+        """Return what needs no look; None if it does."""
+        if isinstance(wanted, PlaceWanted):
+            return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
+        found = None
+        if isinstance(wanted, VectorWanted):
+            found = self._vectors.get((wanted.location, wanted.path))
+            if found is not None:
+                self._vectors.move_to_end((wanted.location, wanted.path))
+        return found
 
-    def write(self, decision: Decision) -> None:
-        """Put the decision's files; raise OSError when the store fails."""
+    def learn(self, wanted: Wanted, found: Found) -> None:
+        """Keep a deletion vector."""
+        if isinstance(wanted, VectorWanted) and found.observation.size >= 0:
+            self._vectors[wanted.location, wanted.path] = found
+            if len(self._vectors) > VECTORS_MAX:
+                self._vectors.popitem(last=False)
+
+    def wrote(self, decision: Decision) -> None:
+        """Keep the deletion vectors that a decision wrote."""
         for file in decision.files:
-            put(self._store(file.location), file.location, file.path, file.data)
             if file.path.startswith("_deletions/"):
-                self._remember((file.location, file.path), file.data)
-        for recording in decision.recordings:
-            path = f"{RECORDINGS}/{hashlib.sha256(recording).hexdigest()}"
+                wanted = VectorWanted(file.location, file.path)
+                self.learn(wanted, _vector(file.path, file.data))
+
+    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError]:
+        """Fetch bytes or existence; an OSError where the store fails."""
+        found: list[Found | OSError] = []
+        for one in wanted:
+            try:
+                found.append(self.observe(one))
+            except OSError as error:
+                found.append(error)
+        return found
+
+    def write(
+        self, files: Sequence[FileToWrite], recordings: Sequence[bytes], ours: Container[Path]
+    ) -> None:
+        """Put files; raise OSError when the store fails."""
+        for file in files:
+            store = self._store(file.location)
+            if (file.location, file.path) in ours:
+                store.write(file.path, file.data)
+            else:
+                put(store, file.location, file.path, file.data)
+        for recording in recordings:
+            path = f"{RECORDINGS}/{digest(recording).hex()}"
             self._store(self._root).create(path, recording)
 
-    def close(self) -> None:
-        """End the side workers."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
     def _store(self, location: str) -> ObjectStore:
-        store = self._stores.get(location)
+        with self._lock:
+            store = self._stores.get(location)
         if store is None:
-            store = self._stores[location] = self._open_store(location)
+            store = self._open_store(location)
+            with self._lock:
+                self._stores[location] = store
+                if len(self._stores) > STORES_MAX:
+                    del self._stores[next(iter(self._stores))]
         return store
 
     def forget(self, location: str) -> None:
         """Keep nothing of a table that is gone."""
-        self._stores.pop(location, None)
+        with self._lock:
+            self._stores.pop(location, None)
         for key in [key for key in self._vectors if key[0] == location]:
             del self._vectors[key]
-
-    def _vector(self, store: ObjectStore, wanted: VectorWanted) -> Found:
-        key = (wanted.location, wanted.path)
-        found = self._vectors.get(key)
-        if found is not None:
-            self._vectors.move_to_end(key)
-            return found
-        keep(store, wanted.path)
-        try:
-            data = store.read(wanted.path)
-        except FileNotFoundError:
-            return Found(Observation(wanted.path, -1), error="there is no such deletion file")
-        return self._remember(key, data)
-
-    def _remember(self, key: tuple[str, str], data: bytes) -> Found:
-        digest = hashlib.sha256(data).digest()
-        observation = Observation(key[1], len(data), digest)
-        arrow = key[1].endswith(".arrow")
-        file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
-        try:
-            found = Found(observation, vector=decode_deletion_file(data, file_type))
-        except CommitLogError as error:
-            found = Found(observation, error=str(error))
-        self._vectors[key] = found
-        if len(self._vectors) > VECTORS_MAX:
-            self._vectors.popitem(last=False)
-        return found
 
     def _bring_back(self, wanted: BuildWanted) -> None:
         """Write the manifest of the older version that a Restore or Clone reads."""
@@ -208,7 +261,7 @@ class StoreObserver:
             # The build will not find it, and says so.
             logger.warning("version %d cannot be brought back: %s", version, error)
 
-    def _build(self, wanted: BuildWanted) -> Found:
+    def build(self, wanted: BuildWanted) -> Found:
         """Have pylance build; raise OSError if the store is to blame."""
         # Most logs never need pylance here, and it takes long to load.
         from commitlog.adapters.cloning import build_clone
@@ -226,3 +279,13 @@ class StoreObserver:
             built.staged_path, len(built.data), hashlib.sha256(built.data).digest()
         )
         return Found(observation, data=built.data, state=built.state)
+
+
+def _vector(path: str, data: bytes) -> Found:
+    observation = Observation(path, len(data), digest(data))
+    arrow = path.endswith(".arrow")
+    file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
+    try:
+        return Found(observation, vector=decode_deletion_file(data, file_type))
+    except CommitLogError as error:
+        return Found(observation, error=str(error))

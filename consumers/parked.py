@@ -1,50 +1,69 @@
-"""A transaction that cannot be decided yet, and what it waits for outside."""
+"""Transactions that are on their way to a decision, and whose turn it is at each table and id."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from commitlog.core.decisions import BuildWanted, Decision, Found, Wanted
+from commitlog.core.decisions import BuildWanted, Found, Wanted
 from commitlog.model.records import Submitted
-from consumers.mailbox import Reply
 
 
-class Observer(Protocol):
-    """Looks at what a decision needs outside the log."""
-
-    def observe(self, wanted: Wanted) -> Found:
-        """Fetch bytes or existence; raise OSError when the store fails."""
-
-    def build(self, wanted: BuildWanted, reply: Reply[Found]) -> None:
-        """Let pylance build a manifest in a side worker, on a version that has its file."""
-
-    def write(self, decision: Decision) -> None:
-        """Put the decision's files; raise OSError when the store fails."""
-
-    def forget(self, location: str) -> None:
-        """Keep nothing of a table that is gone."""
-
-
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Parked:
-    """A transaction that cannot be decided yet."""
+    """A transaction that isn't decided yet, and what it waits for."""
 
     submitted: Submitted
     keys: frozenset[object]
     observed: dict[Wanted, Found] = field(default_factory=dict)
+    outstanding: int = 0
+    """How many looks, writes and builds are under way for it."""
+    error: Exception | None = None
+    """Why one of them failed."""
     failures: int = 0
     retry_at: float = 0.0
-    builds: set[BuildWanted] = field(default_factory=set)
-    """What is being built for it."""
+    """Before then it isn't tried again; 0: at once."""
     unbuilt: list[BuildWanted] = field(default_factory=list)
     """What will be built once the version before has its file."""
     build_by: float = 0.0
-    error: Exception | None = None
-    """Why one of its builds failed."""
-    active: bool = False
-    """Whether it waits for a build or a retry itself, not only for another transaction."""
+    written: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    """Files that were written for it, by location and path, with their digests."""
+    rewrites: int = 0
+    """How often what was written had changed by the time when it was there."""
 
-    def is_due(self, now: float) -> bool:
-        """Return True if it can be tried now."""
-        return not self.builds and not self.unbuilt and now >= self.retry_at
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing outside keeps it waiting."""
+        return not self.outstanding and not self.unbuilt and not self.retry_at
+
+
+class Turns:
+    """Who comes next at each table and id: whoever came first."""
+
+    def __init__(self) -> None:
+        """Start with nobody."""
+        self._queues: dict[object, deque[Parked]] = {}
+
+    def enter(self, item: Parked) -> None:
+        """Take a place behind all that came before."""
+        for key in item.keys:
+            self._queues.setdefault(key, deque()).append(item)
+
+    def is_first(self, item: Parked) -> bool:
+        """Return True if nobody is before it, wherever it wants to go."""
+        queues = self._queues
+        return all(queues[key][0] is item for key in item.keys)
+
+    def leave(self, item: Parked) -> Iterable[Parked]:
+        """Let the others pass; return those whose turn it is now."""
+        next_ones: dict[Parked, None] = {}
+        for key in item.keys:
+            waiting = self._queues[key]
+            waiting.popleft()
+            if waiting:
+                next_ones[waiting[0]] = None
+            else:
+                del self._queues[key]
+        found = [one for one in next_ones if self.is_first(one)]
+        return sorted(found, key=lambda one: one.submitted.offset)

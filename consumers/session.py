@@ -33,10 +33,11 @@ from consumers.checkpoint_proof import check_log_holds
 from consumers.events import Ended, Event, Filed, Version, versions_of
 from consumers.follower import Follower
 from consumers.iceberg.pruning import remove, superseded
+from consumers.lanes import Job, Lanes
 from consumers.leader import Leader
 from consumers.mailbox import Ask, Mailbox, Reply
 from consumers.materializer import Materializer
-from consumers.parked import Observer
+from consumers.observer import Observer
 from consumers.past import EVERY, NoFolder, Past
 from consumers.readable import Readable
 
@@ -63,6 +64,7 @@ class Session:
         checkpoints: Checkpoints,
         *,
         past: Folder | None = None,
+        lanes: Lanes | None = None,
         open_store: Callable[[str], ObjectStore] = store_for,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -72,6 +74,7 @@ class Session:
         """
         self.mailbox = Mailbox()
         self.readable = Readable()
+        self.lanes = lanes or Lanes("worker", self.mailbox.post, clock=clock)
         self.leader: Leader | None = None
         """While this process leads."""
         self._log = log
@@ -133,11 +136,14 @@ class Session:
                 self._filed(event)
             elif isinstance(event, Ask):
                 event.run()
+            elif isinstance(event, Job):
+                self.lanes.done(event)
             elif self.leader is not None:
                 self.leader.hear(event)
             elif isinstance(event, Ended):
                 raise event.error
         self.readable.tick(self._clock())
+        self.lanes.tick()
         if self.leader is not None:
             self.leader.step()
 
@@ -184,6 +190,7 @@ class Session:
             epoch=epoch,
             node=node,
             mailbox=self.mailbox,
+            lanes=self.lanes,
             readable=self.readable,
             on_acknowledged=self.publish,
             on_pause=self.checkpoint,
@@ -235,6 +242,7 @@ class Session:
         """End the materializer with what it can still write, and the readers."""
         self.leader = None
         self.materializer.close()
+        self.lanes.close()
         self.mailbox.close()
         self.readable.close()
         self.follower.close()

@@ -85,6 +85,7 @@ __all__ = [
 _NOT_REMEMBERED = frozenset({Code.ID_REUSED, Code.TOO_OLD, Code.MALFORMED_RECORD})
 """Refusals that say nothing about the id's own transaction."""
 
+PARSED_MAX = 1_000
 _Parsed = list[Parsed | None]
 
 
@@ -104,7 +105,7 @@ class Machine:
         self.once = Once()
         self._domains = DomainMap(genesis.domains)
         self._decide_catalogue = make_decider(genesis.tables_root)
-        self._parsed: tuple[Submitted, _Parsed] | None = None
+        self._parsed: dict[int, tuple[Submitted, _Parsed]] = {}
         self._digests = snapshot.Digests()
 
     def held_by(self, submitted: Submitted) -> frozenset[TableId | str]:
@@ -215,14 +216,16 @@ class Machine:
         return known is not None and known.attempt >= record.attempt
 
     def _parse(self, submitted: Submitted, record: Transaction) -> _Parsed:
-        cached = self._parsed
+        cached = self._parsed.get(submitted.offset)
         if cached is not None and cached[0] is submitted:
             return cached[1]
         parsed = [
             parse(operation) if isinstance(operation, LanceCommit | CreateTableVersion) else None
             for operation in record.operations
         ]
-        self._parsed = (submitted, parsed)
+        if len(self._parsed) >= PARSED_MAX:
+            del self._parsed[next(iter(self._parsed))]
+        self._parsed[submitted.offset] = (submitted, parsed)
         return parsed
 
     def _decide(

@@ -196,8 +196,6 @@ class _Check:
     def close(self) -> None:
         """Let go of readers and files."""
         self._walk.close()
-        if self._decider is not None:
-            self._decider.close()
         if self._index is not None:
             self._index.close()
 

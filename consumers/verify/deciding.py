@@ -68,10 +68,6 @@ class Decider:
             f"transaction {decided.outcome.transaction_id} again gives {_brief(ours)}",
         )
 
-    def close(self) -> None:
-        """End what looks at stores."""
-        self._observer.close()
-
 
 class _Seen(Mapping[Wanted, Found]):
     """What a decision saw, by what it asks for, in the order in which it asks."""

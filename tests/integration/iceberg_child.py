@@ -37,12 +37,12 @@ def arm(how: str) -> None:
     append: Callable[..., None] = KafkaOutcomesWriter.append
     publish: Callable[..., None] = Session.publish
 
-    def deadly_write(self: Any, decision: Any) -> None:
-        if any(f'"crash":"{how}"'.encode() in file.data for file in decision.files):
+    def deadly_write(self: Any, files: Any, *more: Any) -> None:
+        if any(f'"crash":"{how}"'.encode() in file.data for file in files):
             armed.set()
         if armed.is_set() and how == BEFORE_FILE:
             die()
-        write(self, decision)
+        write(self, files, *more)
         if armed.is_set() and how == AFTER_FILE:
             die()
 
@@ -58,7 +58,7 @@ def arm(how: str) -> None:
             die()
         publish(self, events)
 
-    StoreObserver.write = deadly_write  # type: ignore[method-assign]
+    StoreObserver.write = deadly_write  # type: ignore[assignment, method-assign]
     KafkaOutcomesWriter.append = deadly_append  # type: ignore[assignment, method-assign]
     Session.publish = deadly_publish  # type: ignore[method-assign]
 

@@ -246,3 +246,63 @@ def test_nothing_is_kept_of_tables_that_were_dropped(
     client.append("stays", rows(1))
     assert len(materializers[-1]._by_incarnation) == 1
     assert len(observers[-1]._stores) <= 2, "the table's, and the root's"
+
+
+class Hanging:
+    """Stores whose calls of one kind don't return until they may."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, how: str) -> None:
+        self.place = ""
+        self.may_go_on = threading.Event()
+        self.reached = threading.Event()
+        name = "size" if how == "a look" else "create"
+        folder = {"a look": "data/", "a manifest": "_versions/", "a deletion": "_deletions/"}[how]
+        real = getattr(LocalStore, name)
+
+        def guarded(store: LocalStore, path: str, *more: Any) -> Any:
+            if self.place and self.place in store._root and path.startswith(folder):
+                self.reached.set()
+                assert self.may_go_on.wait(SETTLED_SECONDS)
+            return real(store, path, *more)
+
+        patch.setattr(LocalStore, name, guarded)
+
+
+@pytest.mark.parametrize("how", ["a look", "a deletion"])
+def test_one_table_s_store_that_hangs_delays_that_table_alone(
+    running: Service, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    client = running.client
+    for name in ("bad", "good"):
+        client.create_table(name, SCHEMA)
+        client.append(name, rows(1, 2, 3))
+    hanging = Hanging(monkeypatch, how)
+    hanging.place = "bad"
+    other = CommitLog(lambda: MemoryLog(running.cluster))
+    stuck: list[Any] = []
+
+    def work() -> None:
+        if how == "a deletion":
+            # Rebased over each other: the leader writes the merged vectors.
+            first = lance.dataset(str(running.location("bad"))).get_fragments()[0]
+            image, also = first.delete("id = 1"), first.delete("id = 2")
+            for one, kept in ((image, "id = 1"), (also, "id = 2")):
+                operation = lance.LanceOperation.Delete([one], [], kept)
+                stuck.append(other.submit("bad", operation, read_version=2, affected_rows=None))
+        else:
+            stuck.append(set_config(other, "bad") if how == "a manifest" else None)
+            stuck.append(other.append("bad", rows(4)) if how == "a look" else None)
+
+    doing = threading.Thread(target=work, daemon=True)
+    doing.start()
+    assert hanging.reached.wait(SETTLED_SECONDS), "the store was never asked"
+    began = time.monotonic()
+    for number in range(10):
+        assert client.append("good", rows(10 + number), timeout=20).version == 3 + number
+    assert time.monotonic() - began < 20
+    assert ids_of(lance.dataset(str(running.location("good")))) == [1, 2, 3, *range(10, 20)]
+    hanging.may_go_on.set()
+    doing.join(SETTLED_SECONDS)
+    version = client.append("bad", rows(5)).version
+    assert client.open("bad").version == version
+    other.close()

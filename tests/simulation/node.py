@@ -7,7 +7,6 @@ leader when the leader is silent, lead, checkpoint, begin again when the term en
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +18,8 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Observation
 from consumers.checkpoint import Checkpoints
 from consumers.events import Event, Read
+from consumers.lanes import Job, Lanes
 from consumers.leader import RECORDS_PER_POLL, Leader
-from consumers.mailbox import Reply
 from consumers.observer import StoreObserver
 from consumers.session import Session
 from tests.core_world import _simple_delta
@@ -34,44 +33,51 @@ if TYPE_CHECKING:
 CHECKPOINT_SECONDS = 1.5
 
 
-@dataclass
-class _Build:
-    """A manifest that the simulated pylance was asked for."""
+class SimulatedLanes(Lanes):
+    """Workers whose jobs come to an end a while later, one step each."""
 
-    wanted: BuildWanted
-    reply: Reply[Found]
-    due: float
+    def __init__(self, node: Node, process: Process, post: Callable[[Job], None]) -> None:
+        """Do the jobs of one process."""
+        scheduler = node.world.scheduler
+        super().__init__("workers", post, clock=scheduler.clock)
+        self._scheduler, self._jobs = scheduler, list[tuple[float, Job]]()
+        self._task = scheduler.add(process, "workers", self.step)
+        self._node = node
+
+    def _hand_out(self, job: Job) -> None:
+        most = 0.2 if isinstance(job.lane, tuple) else 0.01
+        due = self._scheduler.now + self._scheduler.random.random() * most
+        self._jobs.append((due, job))
+        self._task.wakes_at = min(self._task.wakes_at, due)
+
+    def step(self) -> bool:
+        """Do a job that is due; return whether there was one."""
+        due = [entry for entry in self._jobs if entry[0] <= self._scheduler.now]
+        if not due:
+            return False
+        self._jobs.remove(due[0])
+        job = due[0][1]
+        try:
+            job.value = job.work()
+        except Exception as error:
+            job.error = error
+        self._post(job)
+        self._node.wake()
+        return True
 
 
 class SimulatedObserver(StoreObserver):
     """Observes as the real one does; builds as pylance would, later and sometimes not."""
 
-    def __init__(self, node: Node, process: Process, session: Session) -> None:
+    def __init__(self, node: Node, process: Process) -> None:
         """Observe for one term."""
-        super().__init__(
-            node.world.genesis.tables_root,
-            open_store=node.opener(process),
-        )
-        self._node, self._session = node, session
+        super().__init__(node.world.genesis.tables_root, open_store=node.opener(process))
+        self._node = node
         self._open = node.opener(process)
-        self.builds: list[_Build] = []
 
-    def build(self, wanted: BuildWanted, reply: Reply[Found]) -> None:
-        """Ask for a build."""
-        scheduler = self._node.world.scheduler
-        self.builds.append(_Build(wanted, reply, scheduler.now + scheduler.random.random() * 0.2))
-
-    def step(self) -> None:
-        """Build what is due, on the newest manifest, which can be read by path by now."""
-        now = self._node.world.scheduler.now
-        for build in [b for b in self.builds if b.due <= now]:
-            self.builds.remove(build)
-            try:
-                found = self._make(build.wanted, build.wanted.version - 1)
-            except OSError as error:
-                build.reply.refuse(error)
-            else:
-                build.reply.give(found)
+    def build(self, wanted: BuildWanted) -> Found:
+        """Build on the newest manifest, which can be read by path by now."""
+        return self._make(wanted, wanted.version - 1)
 
     def _make(self, wanted: BuildWanted, head: int) -> Found:
         store = self._open(wanted.location)
@@ -101,7 +107,6 @@ class Node:
         self.leader: Leader | None = None
         self.boots = 0
         self.boot_at = 0.0
-        self._observer: SimulatedObserver | None = None
         self._task: Task | None = None
 
     @property
@@ -117,9 +122,14 @@ class Node:
         """Start a process."""
         self.boots += 1
         self.process = Process(f"n{self.number}.{self.boots}")
-        self.session = self.leader = self._observer = None
+        self.session = self.leader = None
         self._task = self.world.scheduler.add(self.process, "main", self._main)
         self.world.scheduler.trace("boot", self.process.name)
+
+    def wake(self) -> None:
+        """Let the loop see what was posted."""
+        if self._task is not None:
+            self._task.wakes_at = 0.0
 
     def _main(self) -> bool:
         try:
@@ -152,13 +162,17 @@ class Node:
             world.genesis,
             folder=MemoryFolder(world.scheduler, process, self.disk),
         )
+        posts: list[Callable[[Job], None]] = []
+        lanes = SimulatedLanes(self, process, lambda job: posts[0](job))
         session = Session(
             log,
             world.genesis,
             checkpoints,
+            lanes=lanes,
             open_store=self.opener(process),
             clock=world.scheduler.clock,
         )
+        posts.append(session.mailbox.post)
         session.on_readable = self._readable
         session.on_committed = self._committed
         if world.eager_standbys:
@@ -204,8 +218,7 @@ class Node:
         if not epoch:
             self._end(session)
             return True
-        observer = SimulatedObserver(self, self.process, session)
-        self._observer = observer
+        observer = SimulatedObserver(self, self.process)
         session.on_saved = lambda: self._saved(session)
         leading = session.lead(epoch, self.process.name, observer, CHECKPOINT_SECONDS)
         self.leader = leading
@@ -229,13 +242,11 @@ class Node:
         return leading is self.leader
 
     def _lead(self, session: Session, leader: Leader) -> bool:
-        assert self._observer is not None
         if leader.failure is not None:
             self._end(session)
             if not isinstance(leader.failure, Fenced | Unavailable):
                 raise leader.failure
             return True
-        self._observer.step()
         events = session.mailbox.take(0)
         if leader.wants_more:
             reader = session.follower.transactions
@@ -248,9 +259,7 @@ class Node:
     def _end(self, session: Session) -> None:
         """End the term; the next step begins a new session."""
         self.world.scheduler.trace("ends", self.process.name)
-        if self._observer is not None:
-            self._observer.close()
-        leader, self.leader, self.session, self._observer = self.leader, None, None, None
+        leader, self.leader, self.session = self.leader, None, None
         if leader is not None:
             leader.close()
         session.close()

@@ -69,7 +69,7 @@ class Program:
                 else:
                     self.leader.writer.poll(0)
                     records = self.session.follower.transactions.poll(timeout_seconds=0)
-                    self.session.step([*self.session.mailbox.take(0), Read(records)])
+                    self.session.step([*self.session.mailbox.take(0.02), Read(records)])
 
     @property
     def digest(self) -> bytes:
