@@ -31,12 +31,14 @@ from consumers.follower import Follower, Recordings
 from consumers.guards import Guards
 from consumers.leader import Leader
 from consumers.leader_watch import stand_by
+from consumers.mailbox import Loop
 from consumers.observer import StoreObserver
 from consumers.old_versions import OldVersions
 from consumers.quotas import Quotas
 from consumers.requests import Requests
 from consumers.session import Session
 
+ACKNOWLEDGE_SECONDS = 0.003
 IDLE_SECONDS = 0.25
 """How long the loop waits when nothing is due."""
 LAST_CHECKPOINT_SECONDS = 5.0
@@ -79,6 +81,7 @@ class Committer:
         self._genesis: Genesis = log.genesis(options.partition)
         self._checkpoints = Checkpoints(options.root, log.identity(), self._genesis)
         self._session: Session | None = None
+        self._is_ready_told = False
         root, allowed = self._genesis.tables_root, options.allowed_locations
         self._allowed = AllowedPlaces(root, allowed) if allowed else None
         places = _Places(lambda: self._session)
@@ -159,17 +162,11 @@ class Committer:
         sequence = session.follower.replica.chain.sequence
         self._answers.begin_term(epoch, self.node, sequence, package_version("lance-commitlog"))
         logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
+        self._is_ready_told = False
+        loop = Loop(session.mailbox)
         try:
-            with self._guards.during(session), Feeding(session) as feeding:
-                self._step_until(
-                    lambda: stop.is_set() or self._guards.has_repaired, session, leader, feeding
-                )
-                if self._guards.has_repaired:
-                    self._on_ready(self.node)
-                self._step_until(stop.is_set, session, leader, feeding)
-                if leader.failure is None:
-                    leader.finish()
-                    self._checkpoint(session, leader, feeding)
+            with self._guards.during(session), Feeding(session, loop.begin) as feeding:
+                loop.run(lambda: self._work(stop, session, leader, feeding))
             if leader.failure is not None and not isinstance(
                 leader.failure, Fenced | Unavailable | TopicSettings
             ):
@@ -177,13 +174,36 @@ class Committer:
         finally:
             leader.close()
 
+    def _work(
+        self, stop: threading.Event, session: Session, leader: Leader, feeding: Feeding
+    ) -> None:
+        """Be the loop of a term; another thread may go on with it from any step."""
+        if not self._is_ready_told:
+            self._step_until(
+                lambda: stop.is_set() or self._guards.has_repaired, session, leader, feeding
+            )
+            self._is_ready_told = True
+            if self._guards.has_repaired:
+                self._on_ready(self.node)
+        self._step_until(stop.is_set, session, leader, feeding)
+        if leader.failure is None:
+            leader.finish()
+            self._checkpoint(session, leader, feeding)
+
     def _step_until(
         self, is_over: Callable[[], bool], session: Session, leader: Leader, feeding: Feeding
     ) -> None:
         """Step the session by what happens, until something is over or the term ends."""
+        mailbox, writer = session.mailbox, leader.writer
         while leader.failure is None and not is_over():
-            wait = min(IDLE_SECONDS, max(0.0, leader.due_at - time.monotonic()))
-            events = session.mailbox.take(wait)
+            writer.poll(0)
+            events = mailbox.take(0)
+            if not events and leader.in_flight_count:
+                # What comes meanwhile could not be sent before the acknowledgement anyway.
+                writer.poll(ACKNOWLEDGE_SECONDS)
+                events = mailbox.take(0)
+            elif not events:
+                events = mailbox.take(min(IDLE_SECONDS, leader.due_at - time.monotonic()))
             session.step(events)
             feeding.received(sum(isinstance(event, Read) for event in events))
             if leader.wants_more:

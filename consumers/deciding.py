@@ -22,7 +22,7 @@ from commitlog.core.machine import Machine
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Submitted
 from consumers.lanes import Lanes
-from consumers.mailbox import Reply
+from consumers.mailbox import Displaced, Reply
 from consumers.observer import Observer, digest
 from consumers.parked import Parked, Turns
 from consumers.readable import Readable
@@ -37,6 +37,8 @@ BARRIER_SECONDS, BARRIER_SECONDS_MAX = 0.05, 2.0
 
 logger = logging.getLogger(__name__)
 
+Outside = Callable[[Callable[[], list[Found | OSError]]], list[Found | OSError]]
+
 
 class Deciding:
     """The transactions of a term that have no outcome yet. Owned by the loop."""
@@ -49,6 +51,7 @@ class Deciding:
         readable: Readable,
         *,
         undecided: Iterable[Submitted],
+        outside: Outside,
         append: Callable[[Submitted, Decision], None],
         may_decide: Callable[[], bool],
         fail: Callable[[BaseException], None],
@@ -56,12 +59,12 @@ class Deciding:
     ) -> None:
         """Decide on `machine` and `append` what was decided, while that `may_decide`.
 
-        `fail` ends the term.
+        `fail` ends the term; `outside` calls what may take long after all.
         """
         self._machine, self._observer = machine, observer
         self._lanes, self._readable = lanes, readable
         self._append, self._may_decide, self._fail = append, may_decide, fail
-        self._clock = clock
+        self._outside, self._clock = outside, clock
         self.backlog = deque(undecided)
         """What was read and not looked at."""
         self._turns = Turns()
@@ -131,6 +134,8 @@ class Deciding:
             if one in item.observed or isinstance(one, BuildWanted):
                 continue
             known = self._observer.known(one)
+            if known is None and self._lanes.is_quick(one.location):
+                known = self._glance(item, one)
             if known is not None:
                 item.observed[one] = known
             elif (item, one) not in self._looking:
@@ -138,6 +143,29 @@ class Deciding:
                 item.outstanding += 1
                 self._looks.setdefault(one.location, []).append((item, one))
         return not item.outstanding
+
+    def _glance(self, item: Parked, wanted: Wanted) -> Found | None:
+        """Look from the loop itself, where that takes less than to ask a worker.
+
+        If it takes long all the same, another thread is the loop when it comes back.
+        """
+        began = self._clock()
+        self._looking.add((item, wanted))
+        item.outstanding += 1
+        try:
+            [found] = self._outside(partial(self._observer.look_all, [wanted]))
+        except Displaced as displaced:
+            displaced.value = partial(
+                self._looked, [(item, wanted)], displaced.value, displaced.error
+            )
+            raise
+        self._looking.discard((item, wanted))
+        item.outstanding -= 1
+        self._lanes.note(wanted.location, self._clock() - began)
+        if isinstance(found, Found):
+            self._observer.learn(wanted, found)
+            return found
+        return None  # a worker looks again, and says what is wrong
 
     def flush_looks(self) -> None:
         """Hand out what is to be looked at, as one job per place."""

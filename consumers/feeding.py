@@ -1,4 +1,4 @@
-"""The threads that feed a leading session's loop: records as they are read, acknowledgements.
+"""The threads beside a leading session's loop: one reads records, one stands in for a stuck loop.
 
 Each ends with the term, and a term doesn't outlive one of them: what ends a thread is an event.
 """
@@ -16,7 +16,8 @@ from consumers.leader import RECORDS_PER_POLL
 from consumers.session import Session
 
 READ_SECONDS = 0.2
-ACKNOWLEDGE_SECONDS = 0.2
+STUCK_SECONDS = 0.05
+"""After so long outside, another thread is the loop."""
 END_CHECK_SECONDS = 1.0
 AHEAD = 2
 """Batches of records that may be read before the loop has decided them."""
@@ -24,22 +25,18 @@ JOIN_SECONDS = 10.0
 
 
 class Feeding:
-    """Reads and acknowledges while the body leads."""
+    """Reads while the body leads, and sees that the loop goes on."""
 
-    def __init__(self, session: Session) -> None:
-        """Feed the session's loop; it leads."""
-        assert session.leader is not None
+    def __init__(self, session: Session, begin_loop: Callable[[], None]) -> None:
+        """Feed the session's loop; `begin_loop` starts another one in place of a stuck one."""
+        self._begin_loop = begin_loop
         self._follower, self._mailbox = session.follower, session.mailbox
-        self._writer = session.leader.writer
         self._stopped = threading.Event()
         self._room = threading.Semaphore(AHEAD)
         self._read = 0
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
-            for name, work in (
-                ("read", self._read_records),
-                ("acknowledge", self._poll_acknowledgements),
-            )
+            for name, work in (("read", self._read_records), ("stand-in", self._stand_in))
         ]
 
     def __enter__(self) -> Feeding:
@@ -91,6 +88,7 @@ class Feeding:
                 return
             self._mailbox.post(Read(records))
 
-    def _poll_acknowledgements(self) -> None:
-        while not self._stopped.is_set():
-            self._writer.poll(ACKNOWLEDGE_SECONDS)
+    def _stand_in(self) -> None:
+        while not self._stopped.wait(STUCK_SECONDS / 2):
+            if self._mailbox.displace(STUCK_SECONDS):
+                self._begin_loop()

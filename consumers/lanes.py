@@ -13,7 +13,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,8 @@ WORKERS_MAX = 256
 """With those that are stuck."""
 STUCK_SECONDS = 0.5
 TICK_SECONDS = 0.1
+QUICK_SECONDS = 0.002
+QUICK_MAX = 10_000
 
 
 @dataclass(eq=False, slots=True)
@@ -39,13 +41,16 @@ class Job:
     began_at: float = 0.0
     value: Any = None
     error: BaseException | None = None
+    took_seconds: float = float("inf")
 
     def run(self) -> None:
         """Do it, on a worker."""
+        began = time.monotonic()
         try:
             self.value = self.work()
         except BaseException as error:
             self.error = error
+        self.took_seconds = time.monotonic() - began
 
 
 class Lanes:
@@ -69,6 +74,8 @@ class Lanes:
         self._for_workers: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._workers = 0
         self._tick_at = 0.0
+        self._quick: OrderedDict[Hashable, None] = OrderedDict()
+        """Lanes whose last job took next to no time."""
 
     def submit(
         self,
@@ -90,6 +97,7 @@ class Lanes:
     def done(self, job: Job) -> None:
         """Take a job back, and begin the next one of its lane that somebody still waits for."""
         del self._running[job]
+        self.note(job.lane, job.took_seconds)
         jobs = self._lanes[job.lane]
         jobs.popleft()
         while jobs and jobs[0].reply.is_given:
@@ -103,6 +111,18 @@ class Lanes:
             job.reply.refuse(job.error)
         else:
             job.reply.give(job.value)
+
+    def note(self, lane: Hashable, took_seconds: float) -> None:
+        """Remember how long something took in a lane."""
+        self._quick.pop(lane, None)
+        if took_seconds <= QUICK_SECONDS:
+            self._quick[lane] = None
+            if len(self._quick) > QUICK_MAX:
+                self._quick.popitem(last=False)
+
+    def is_quick(self, lane: Hashable) -> bool:
+        """Return True if a lane is free, and its last job took next to no time."""
+        return lane in self._quick and lane not in self._lanes
 
     def tick(self) -> None:
         """Refuse what is late, and see that stuck workers keep nobody else waiting."""

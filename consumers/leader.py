@@ -102,6 +102,7 @@ class Leader:
             lanes,
             readable,
             undecided=self._replica.undecided.values(),
+            outside=mailbox.outside,
             append=self._append,
             may_decide=self._has_room,
             fail=self._end,

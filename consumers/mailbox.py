@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
@@ -57,14 +58,63 @@ class Reply(Generic[T]):
             self._deliver(value, error)
 
 
+class Displaced(BaseException):
+    """This thread was stuck outside for so long that another one is the loop by now.
+
+    It passes through everything up to the thread's end; what it brought is an event then.
+    """
+
+    def __init__(self, value: Any, error: Exception | None) -> None:
+        super().__init__("another thread is the loop")
+        self.value, self.error = value, error
+
+
 class Mailbox:
-    """The loop's events, in the order in which they were posted."""
+    """The loop's events, in the order in which they were posted.
+
+    One thread is the loop. What it calls outside must not take long; if it does all the same,
+    another thread takes its place, and this one leaves once it comes back.
+    """
 
     def __init__(self) -> None:
         """Start empty; the thread that takes first is the loop."""
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._owner = 0
+        self._outside_since = 0.0
+        self._lock = threading.Lock()
         self._is_closed = False
+
+    def begin(self) -> None:
+        """Make this thread the loop, in place of the one that was."""
+        self._owner = threading.get_ident()
+
+    def outside(self, work: Callable[[], T]) -> T:
+        """Call something outside, on the loop; raise Displaced if it is the loop no more."""
+        with self._lock:
+            self._outside_since = time.monotonic()
+        value, raised = None, None
+        try:
+            value = work()
+        except Exception as error:
+            raised = error
+        with self._lock:
+            is_loop = self._owner == threading.get_ident()
+            if is_loop:
+                self._outside_since = 0.0
+        if not is_loop:
+            raise Displaced(value, raised)
+        if raised is not None:
+            raise raised
+        return value  # type: ignore[return-value]
+
+    def displace(self, after_seconds: float) -> bool:
+        """Take the loop's place away from a thread that is outside for longer than that."""
+        with self._lock:
+            since = self._outside_since
+            if not since or time.monotonic() - since < after_seconds:
+                return False
+            self._owner, self._outside_since = -1, 0.0
+            return True
 
     def post(self, event: Any) -> None:
         """Leave an event for the loop; from any thread."""
@@ -78,7 +128,8 @@ class Mailbox:
         assert self.is_loop()
         events = []
         with contextlib.suppress(queue.Empty):
-            events.append(self._events.get(timeout_seconds > 0, timeout_seconds or None))
+            wait = timeout_seconds > 0
+            events.append(self._events.get(wait, timeout_seconds if wait else None))
             while True:
                 events.append(self._events.get_nowait())
         return events
@@ -111,6 +162,41 @@ class Mailbox:
                 event = self._events.get_nowait()
                 if isinstance(event, Ask):
                     event.reply.refuse(Unavailable("this committer's term is over; ask again"))
+
+
+class Loop:
+    """The threads that are the loop, one after the other: another one begins when one is stuck."""
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        """Be the loop that takes from this mailbox."""
+        self._mailbox = mailbox
+        self._work: Callable[[], None] = lambda: None
+        self._done = threading.Event()
+        self._error: BaseException | None = None
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do the loop's work on threads of its own until it returns; raise what it raises."""
+        self._work = work
+        self.begin()
+        self._done.wait()
+        self._mailbox.begin()
+        if self._error is not None:
+            raise self._error
+
+    def begin(self) -> None:
+        """Have a new thread be the loop."""
+        threading.Thread(target=self._run, name="loop", daemon=True).start()
+
+    def _run(self) -> None:
+        self._mailbox.begin()
+        try:
+            self._work()
+        except Displaced as displaced:
+            self._mailbox.post(Ask(displaced.value, Reply(lambda value, error: None)))
+            return
+        except BaseException as error:
+            self._error = error
+        self._done.set()
 
 
 class Ask(Generic[T]):

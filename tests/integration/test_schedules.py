@@ -287,6 +287,7 @@ def test_one_table_s_store_that_hangs_delays_that_table_alone(
             first = lance.dataset(str(running.location("bad"))).get_fragments()[0]
             image, also = first.delete("id = 1"), first.delete("id = 2")
             for one, kept in ((image, "id = 1"), (also, "id = 2")):
+                assert one is not None
                 operation = lance.LanceOperation.Delete([one], [], kept)
                 stuck.append(other.submit("bad", operation, read_version=2, affected_rows=None))
         else:
