@@ -58,6 +58,33 @@ def parse(operation: LanceCommit | CreateTableVersion) -> Parsed:
     return Parsed(transaction, kind_of(transaction))
 
 
+class Parses:
+    """What was parsed of transactions that aren't applied yet; of so many at most."""
+
+    def __init__(self, kept_max: int = 1_000) -> None:
+        """Know none."""
+        self._kept_max = kept_max
+        self._kept: dict[int, tuple[Transaction, list[Parsed | None]]] = {}
+
+    def of(self, offset: int, record: Transaction) -> list[Parsed | None]:
+        """Return a transaction's operations, each decoded if it has a message of Lance's."""
+        kept = self._kept.get(offset)
+        if kept is not None and kept[0] is record:
+            return kept[1]
+        parsed = [
+            parse(operation) if isinstance(operation, LanceCommit | CreateTableVersion) else None
+            for operation in record.operations
+        ]
+        if len(self._kept) >= self._kept_max:
+            del self._kept[next(iter(self._kept))]
+        self._kept[offset] = (record, parsed)
+        return parsed
+
+    def forget(self, offset: int) -> None:
+        """Drop what is applied."""
+        self._kept.pop(offset, None)
+
+
 class View:
     """A table as the record's earlier operations leave it."""
 

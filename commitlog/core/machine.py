@@ -33,7 +33,7 @@ from commitlog.core.decisions import (
     Wants,
     rejected,
 )
-from commitlog.core.draft import Draft, Parsed, parse
+from commitlog.core.draft import Draft, Parses
 from commitlog.core.effects import carry_out, rules_after
 from commitlog.core.expectations import check_domains, check_expects
 from commitlog.core.holding import held_by
@@ -85,9 +85,6 @@ __all__ = [
 _NOT_REMEMBERED = frozenset({Code.ID_REUSED, Code.TOO_OLD, Code.MALFORMED_RECORD})
 """Refusals that say nothing about the id's own transaction."""
 
-PARSED_MAX = 1_000
-_Parsed = list[Parsed | None]
-
 
 class Machine:
     """The tables of one partition and what was decided of its transactions."""
@@ -105,7 +102,7 @@ class Machine:
         self.once = Once()
         self._domains = DomainMap(genesis.domains)
         self._decide_catalogue = make_decider(genesis.tables_root)
-        self._parsed: dict[int, tuple[Submitted, _Parsed]] = {}
+        self._parses = Parses()
         self._digests = snapshot.Digests()
 
     def held_by(self, submitted: Submitted) -> frozenset[TableId | str]:
@@ -119,7 +116,7 @@ class Machine:
             return ()
         wanted: dict[Wanted, None] = {}
         try:
-            parsed = self._parse(submitted, record)
+            parsed = self._parses.of(submitted.offset, record)
         except Refused:
             return ()
         for operation, message in zip(record.operations, parsed, strict=True):
@@ -180,8 +177,9 @@ class Machine:
         done: tuple[Change, ...] = ()
         if isinstance(record, Transaction):
             if outcome.status is Status.COMMITTED and outcome.answers is None:
-                parsed = self._parse(submitted, record)
+                parsed = self._parses.of(submitted.offset, record)
                 done = carry_out(self, record, parsed, outcome, changes, recordings or {})
+            self._parses.forget(submitted.offset)
             self._remember(submitted, record, outcome)
         self.sequence = outcome.sequence
         before_ms, self.time_ms = self.time_ms, outcome.time_ms
@@ -215,19 +213,6 @@ class Machine:
         known = self.once.get(record.transaction_id)
         return known is not None and known.attempt >= record.attempt
 
-    def _parse(self, submitted: Submitted, record: Transaction) -> _Parsed:
-        cached = self._parsed.get(submitted.offset)
-        if cached is not None and cached[0] is submitted:
-            return cached[1]
-        parsed = [
-            parse(operation) if isinstance(operation, LanceCommit | CreateTableVersion) else None
-            for operation in record.operations
-        ]
-        if len(self._parsed) >= PARSED_MAX:
-            del self._parsed[next(iter(self._parsed))]
-        self._parsed[submitted.offset] = (submitted, parsed)
-        return parsed
-
     def _decide(
         self, submitted: Submitted, record: Transaction, observed: Observed, time_ms: int
     ) -> Decision:
@@ -248,7 +233,7 @@ class Machine:
         check_domains(self._domains, self.genesis.partition, record)
         draft = Draft(
             record,
-            self._parse(submitted, record),
+            self._parses.of(submitted.offset, record),
             observed,
             time_ms=time_ms,
             rules=self.rules,
