@@ -1,0 +1,59 @@
+"""LanceDB's JavaScript client, unmodified, against the server: `lancedb_remote.mjs` asserts."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.namespace_world import World
+
+PACKAGES = ("@lancedb/lancedb@0.37.1", "apache-arrow@18.1.0")
+SCRIPT = Path(__file__).with_name("lancedb_remote.mjs")
+INSTALL_SECONDS, RUN_SECONDS = 300, 300
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("javascript"))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the client installed; the test is skipped where that can't be."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm aren't on this machine, so the JavaScript client is not tested")
+    made = tmp_path_factory.mktemp("npm")
+    (made / "package.json").write_text('{"private": true}')
+    try:
+        installed = subprocess.run(
+            ["npm", "install", "--no-audit", "--no-fund", *PACKAGES],
+            cwd=made,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("npm could not install the JavaScript client in time, so it is not tested")
+    if installed.returncode:
+        pytest.skip(f"npm could not install the JavaScript client: {installed.stderr[-300:]}")
+    shutil.copy(SCRIPT, made)
+    return made
+
+
+def test_the_javascript_client_works_unmodified(world: World, folder: Path) -> None:
+    ran = subprocess.run(
+        ["node", SCRIPT.name, world.uri, "k-0123456789abcdef", world.fresh_name()],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=RUN_SECONDS,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout.strip()) == (0, "done"), ran.stderr[-3000:]
