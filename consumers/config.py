@@ -90,6 +90,8 @@ SETTINGS = (
     Setting("tls_client_ca", "", "authorities whose certificates clients must show (PEM)"),
     Setting("http_requests_max", 256, "requests carried out at the same time"),
     Setting("batch_operations_max", 1000, "operations of one batch"),
+    Setting("row_processes", 4, "processes for work on rows; 0 does it in the server's own"),
+    Setting("row_memory", 2048, "MiB that one of them may take"),
     Setting("sql", False, "answer SQL over the index at /v1/sql"),
     Setting("kafka_file", "", "properties file with Kafka client settings"),
 )
@@ -125,6 +127,8 @@ class Config:
     tls_client_ca: str
     http_requests_max: int
     batch_operations_max: int
+    row_processes: int
+    row_memory: int
     sql: bool
     kafka: Mapping[str, str] = field(repr=False)
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -30,6 +30,7 @@ from consumers.process import configure_logging, stop_on_signals
 HTTP_SETTINGS = (
     *("access_file", "base_path", "allowed_locations", "tls_certificate"),
     *("tls_key", "tls_client_ca", "http_requests_max", "batch_operations_max", "sql"),
+    *("row_processes", "row_memory"),
 )
 """What only the server part needs to be told."""
 HTTP_FD = "COMMITLOG_HTTP_FD"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,9 @@ from cyclopts import Group, Parameter
 if TYPE_CHECKING:
     from consumers.config import Config
     from consumers.health import Health
+    from consumers.namespace.row_work import Done, Work
     from consumers.namespace.service import Settings
+    from consumers.row_processes import RowProcesses
     from consumers.server import ServerSettings
 
 HTTP = Group("The HTTP server", sort_key=5)
@@ -45,6 +48,12 @@ class Http:
 
     batch_operations_max: Annotated[int | None, Parameter(show_default=False)] = None
     """Operations of one batch (1000). [COMMITLOG_BATCH_OPERATIONS_MAX]"""
+
+    row_processes: Annotated[int | None, Parameter(show_default=False)] = None
+    """Processes for work on rows (4); 0 does it in the server's own. [COMMITLOG_ROW_PROCESSES]"""
+
+    row_memory: Annotated[int | None, Parameter(show_default=False)] = None
+    """MiB of memory that one of them may take (2048). [COMMITLOG_ROW_MEMORY]"""
 
     iceberg_tables_max: Annotated[int | None, Parameter(show_default=False)] = None
     """Tables of one Iceberg transaction (100). [COMMITLOG_ICEBERG_TABLES_MAX]"""
@@ -115,3 +124,38 @@ def namespace_settings(config: Config) -> Settings:
         credentials=storage.credentials,
         operations_max=config.batch_operations_max,
     )
+
+
+ROW_MEMORY_MIN = 512
+"""MiB: less than what pylance itself takes once it is loaded leaves nothing to work with."""
+
+
+def row_processes(config: Config) -> RowProcesses | None:
+    """Return the processes for work on rows, None if the server's own does it."""
+    from consumers.config import ConfigurationError
+    from consumers.row_processes import ProcessSettings, RowProcesses
+
+    if config.row_processes < 0:
+        raise ConfigurationError(f"row_processes is at least 0, not {config.row_processes}")
+    if config.row_memory < ROW_MEMORY_MIN:
+        raise ConfigurationError(
+            f"row_memory is at least {ROW_MEMORY_MIN} MiB, not {config.row_memory}"
+        )
+    if not config.row_processes:
+        return None
+    settings = ProcessSettings(config.row_processes, config.row_memory * 1024**2)
+    return RowProcesses("consumers.commands.http_options:row_handler", config, settings)
+
+
+def row_handler(config: Config) -> Callable[[Work], Done]:
+    """Return what carries requests out in such a process."""
+    from consumers.commands.options import connect_client
+    from consumers.namespace.row_work import Noted, handler
+    from consumers.namespace.service import Service
+    from consumers.security.access_file import AccessFile
+    from consumers.security.identity import Security
+
+    access = AccessFile(Path(config.access_file)) if config.access_file else None
+    noted = Noted()
+    log = connect_client(config)
+    return handler(Service(log, namespace_settings(config), Security(access), noted), noted)

@@ -15,6 +15,7 @@ from consumers.commands.http_options import (
     HTTP_DEFAULTS,
     Http,
     namespace_settings,
+    row_processes,
     server_settings,
 )
 from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
@@ -302,9 +303,14 @@ def server(
         client = connect_client(config)
         health = Health(log, config.root, config.token)
         settings = server_settings(config, health)
-        lance = routes(client, namespace_settings(config), settings.security, settings.metrics)
+        processes = row_processes(config)
+        lance = routes(
+            client, namespace_settings(config), settings.security, settings.metrics, processes
+        )
         ours = iceberg_routes(client, config)
         reading = reading_services(client, root, with_sql=config.sql)
+        if processes is not None:
+            processes.warm()
         try:
             serve(
                 health,
@@ -316,6 +322,8 @@ def server(
             )
         finally:
             reading.close()
+            if processes is not None:
+                processes.close()
             client.close()
             log.close()
 

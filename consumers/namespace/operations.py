@@ -37,7 +37,7 @@ class Entry:
     operation: Operation | None = None
     """None: it answers 406."""
     is_heavy: bool = False
-    """It reads or writes rows."""
+    """It reads or writes rows, or has pylance open a table for another reason."""
     takes_arrow: bool = False
     access: Access | None = Access.READ
     """What it takes on the object that the path names; None: the operation itself checks."""
@@ -85,7 +85,12 @@ OPERATIONS: tuple[Entry, ...] = (
         access=Access.ADMIN,
     ),
     Entry(
-        "RegisterTable", "POST", f"{_TABLE}/register", tables.register_table, access=Access.ADMIN
+        "RegisterTable",
+        "POST",
+        f"{_TABLE}/register",
+        tables.register_table,
+        True,
+        access=Access.ADMIN,
     ),
     Entry("RenameTable", "POST", f"{_TABLE}/rename", tables.rename_table, access=Access.ADMIN),
     Entry(
@@ -206,24 +211,47 @@ OPERATIONS: tuple[Entry, ...] = (
         True,
         access=Access.WRITE,
     ),
-    Entry("ListTableTags", "POST", f"{_TABLE}/tags/list", tags.list_tags),
-    Entry("GetTableTagVersion", "POST", f"{_TABLE}/tags/version", tags.tag_version),
-    Entry("CreateTableTag", "POST", f"{_TABLE}/tags/create", tags.create_tag, access=Access.WRITE),
-    Entry("UpdateTableTag", "POST", f"{_TABLE}/tags/update", tags.update_tag, access=Access.WRITE),
-    Entry("DeleteTableTag", "POST", f"{_TABLE}/tags/delete", tags.delete_tag, access=Access.WRITE),
+    Entry("ListTableTags", "POST", f"{_TABLE}/tags/list", tags.list_tags, True),
+    Entry("GetTableTagVersion", "POST", f"{_TABLE}/tags/version", tags.tag_version, True),
+    Entry(
+        "CreateTableTag",
+        "POST",
+        f"{_TABLE}/tags/create",
+        tags.create_tag,
+        True,
+        access=Access.WRITE,
+    ),
+    Entry(
+        "UpdateTableTag",
+        "POST",
+        f"{_TABLE}/tags/update",
+        tags.update_tag,
+        True,
+        access=Access.WRITE,
+    ),
+    Entry(
+        "DeleteTableTag",
+        "POST",
+        f"{_TABLE}/tags/delete",
+        tags.delete_tag,
+        True,
+        access=Access.WRITE,
+    ),
     Entry(
         "CreateTableBranch",
         "POST",
         f"{_TABLE}/branches/create",
         branches.create_branch,
+        True,
         access=Access.WRITE,
     ),
-    Entry("ListTableBranches", "POST", f"{_TABLE}/branches/list", branches.list_branches),
+    Entry("ListTableBranches", "POST", f"{_TABLE}/branches/list", branches.list_branches, True),
     Entry(
         "DeleteTableBranch",
         "POST",
         f"{_TABLE}/branches/delete",
         branches.delete_branch,
+        True,
         access=Access.WRITE,
     ),
     Entry(

@@ -8,38 +8,32 @@ commits. Whatever happens, the answer is the protocol's JSON.
 from __future__ import annotations
 
 import asyncio
+import io
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import IO, Any, cast
 
-from lance_namespace import InvalidInputError, UnsupportedOperationError
 from lance_namespace.errors import ErrorCode
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from commitlog import CommitLog
-from commitlog.adapters.lance_datasets import behind
-from commitlog.client.caller import acting_for
-from commitlog.errors import InvalidTransaction, OutcomeUnknown
 from consumers.metrics import Metrics
-from consumers.namespace import rows
 from consumers.namespace.call import Call
-from consumers.namespace.native import of_pylance
 from consumers.namespace.operations import OPERATIONS, Entry
-from consumers.namespace.remote import DATABASE, SERVER_VERSION, answer_out, error_out
-from consumers.namespace.service import POSITION, Service, Settings
+from consumers.namespace.respond import admit, check_texts, failure, respond
+from consumers.namespace.row_work import by_process
+from consumers.namespace.service import Service, Settings
 from consumers.namespace.status import HttpError, error_response
 from consumers.observing import tell
-from consumers.security.budgets import text_problem
+from consumers.row_processes import RowProcesses
 from consumers.security.identity import Security, credentials_of_headers
 
 COMMIT_THREADS = 64
 ROW_THREADS = 8
 SPOOL_BYTES = 8 * 1024 * 1024
-_PANIC = "PanicException"
-"""What a panic of Lance's arrives as, past `Exception`; its class cannot be imported."""
 
 _OURS = ("/v1/namespace", "/v1/table", "/v1/transaction", "/v1/materialized_view")
 
@@ -49,15 +43,19 @@ def routes(
     settings: Settings | None = None,
     security: Security | None = None,
     metrics: Metrics | None = None,
+    processes: RowProcesses | None = None,
 ) -> list[Route]:
-    """Return the routes of the Lance Namespace over a log."""
+    """Return the routes of the Lance Namespace over a log.
+
+    With `processes`, those carry out what works on rows, else this one does.
+    """
     service = Service(log, settings, security, metrics)
     threads = ThreadPoolExecutor(COMMIT_THREADS, "namespace")
     row_threads = ThreadPoolExecutor(ROW_THREADS, "namespace-rows")
     found = []
     for entry in OPERATIONS:
         pool = row_threads if entry.is_heavy else threads
-        endpoint = partial(_answer, entry, service, pool)
+        endpoint = partial(_answer, entry, service, pool, processes)
         for path in (entry.path, f"{entry.path}/"):
             found.append(Route(path, endpoint, methods=[entry.method], name=entry.name))
     unknown = partial(_unknown, tuple(found))
@@ -92,28 +90,29 @@ async def _unknown(known: tuple[Route, ...], request: Request) -> Response:
 
 
 async def _answer(
-    entry: Entry, service: Service, pool: ThreadPoolExecutor, request: Request
+    entry: Entry,
+    service: Service,
+    pool: ThreadPoolExecutor,
+    processes: RowProcesses | None,
+    request: Request,
 ) -> Response:
-    instance = request.url.path
     stream: IO[bytes] | None = None
     in_pool = partial(asyncio.get_running_loop().run_in_executor, pool)
     call = _call(entry, service, request)
     try:
         if service.security.is_on and (entry.takes_arrow or credentials_of_headers(call.headers)):
             # Before a body is read, which may be long.
-            await in_pool(_admit, entry, call)
+            await in_pool(admit, entry, call)
         if entry.takes_arrow:
             call.need_arrow()
             stream = call.stream = await _spooled(request, service.settings.arrow_bytes_max)
         else:
             call.body = await _whole(request, service.settings.json_bytes_max)
-        result = await in_pool(_run, entry, service, call)
+        return await in_pool(_carry_out, entry, service, processes, call)
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:
-        if call.is_remote:
-            error = error_out(entry.name, error, call.object_id or "")
-        return error_response(error, instance)
+        return failure(entry, call, error)
     finally:
         if stream is not None:
             stream.close()
@@ -125,14 +124,16 @@ async def _answer(
             transaction=call.committed,
             position=call.position,
         )
-    if call.is_remote:
-        result = answer_out(entry.name, result)
-    response = result if isinstance(result, Response) else JSONResponse(result)
-    if call.is_remote or DATABASE in call.headers:
-        response.headers.update(SERVER_VERSION)
-    if call.position is not None:
-        response.headers[POSITION] = str(call.position)
-    return response
+
+
+def _carry_out(
+    entry: Entry, service: Service, processes: RowProcesses | None, call: Call
+) -> Response:
+    check_texts(call)
+    admit(entry, call)
+    if processes is not None and entry.is_heavy and entry.operation is not None:
+        return by_process(processes, service, entry, call)
+    return respond(entry, service, call)
 
 
 def _call(entry: Entry, service: Service, request: Request) -> Call:
@@ -146,43 +147,6 @@ def _call(entry: Entry, service: Service, request: Request) -> Call:
         items_max=service.settings.operations_max,
         security=service.security,
     )
-
-
-def _admit(entry: Entry, call: Call) -> None:
-    """Refuse who isn't known, and who may not do this."""
-    call.identify()
-    if entry.access is not None:
-        call.need(entry.access, call.parts)
-
-
-def _run(entry: Entry, service: Service, call: Call) -> Any:
-    try:
-        if problem := text_problem(
-            [call.object_id, call.index_name, *map(list, call.query)], "path"
-        ):
-            raise InvalidInputError(problem)
-        _admit(entry, call)
-        if entry.operation is None:
-            raise UnsupportedOperationError(f"{entry.name} is not supported yet")
-        with acting_for(call.caller), behind(service.reach.gate(call.principal)):
-            return entry.operation(service, call)
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
-            raise
-        if call.committed:
-            # What came after the commit cannot undo it, and no answer may say that it failed.
-            raise OutcomeUnknown(
-                f"transaction {call.committed} is committed, and cannot be described: {error};"
-                " describe it again",
-                call.committed,
-            ) from error
-        raise _as_callers_know_it(call, error) from error
-
-
-def _as_callers_know_it(call: Call, error: BaseException) -> Exception:
-    if isinstance(error, InvalidTransaction) and call.stream is not None:
-        return rows.schema_error(error)
-    return of_pylance(error)
 
 
 async def _pieces(request: Request, bytes_max: int) -> Any:
@@ -202,11 +166,16 @@ async def _whole(request: Request, bytes_max: int) -> bytes:
 
 
 async def _spooled(request: Request, bytes_max: int) -> IO[bytes]:
-    # Who asked for it closes it: the operation reads it on another thread.
-    spool = cast(IO[bytes], tempfile.SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115
+    # Who asked for it closes it: the operation reads it on another thread, or by its name.
+    spool: IO[bytes] = io.BytesIO()
     try:
         async for piece in _pieces(request, bytes_max):
+            if isinstance(spool, io.BytesIO) and spool.tell() + len(piece) > SPOOL_BYTES:
+                file = cast(IO[bytes], tempfile.NamedTemporaryFile(prefix="rows-"))  # noqa: SIM115
+                file.write(spool.getvalue())
+                spool = file
             spool.write(piece)
+        spool.flush()
         spool.seek(0)
     except BaseException:
         spool.close()

@@ -1,0 +1,61 @@
+"""A child of `row_processes`: makes its handler, then answers one piece of work after the other.
+
+It ends when its parent does, since the connection ends with that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import os
+import resource
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+OUT_OF_MEMORY_FIRST = "800"
+"""How much rather than others the kernel ends this process when memory runs out: up to 1000."""
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> None:
+    """Answer until the connection ends."""
+    connection = Connection(int(sys.argv[1]))
+    factory, argument, memory_bytes = connection.recv()
+    _limit(memory_bytes)
+    try:
+        handler = _handler(factory)(argument)
+    except Exception as error:  # said to who started it, and by exit
+        logger.exception("the handler of a process for work on rows can't be made")
+        connection.send(f"{type(error).__name__}: {error}")
+        return
+    connection.send("")
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            connection.send(handler(connection.recv()))
+
+
+def _handler(factory: str) -> Callable[[Any], Callable[[Any], Any]]:
+    module, _, name = factory.partition(":")
+    found: Callable[[Any], Callable[[Any], Any]] = getattr(importlib.import_module(module), name)
+    return found
+
+
+def _limit(memory_bytes: int) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = memory_bytes if most == resource.RLIM_INFINITY else min(memory_bytes, most)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, most))
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(OUT_OF_MEMORY_FIRST)
+
+
+if __name__ == "__main__":
+    main()
+    # Threads of native code would keep it.
+    os._exit(0)

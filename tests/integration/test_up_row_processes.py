@@ -1,0 +1,100 @@
+"""Does `commitlog up` lose no more than one request to a process that aborts under load?"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.test_up import Service, service
+from tests.namespace_world import ARROW_STREAM, arrow_stream, numbers
+
+pytestmark = [pytest.mark.broker, pytest.mark.timeout(400)]
+ABORTS, ASKERS = 5, 4
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with service(tmp_path_factory.mktemp("rows"), "--kafka-port", "0") as made:
+        yield made
+
+
+def ask(running: Service, path: str, body: bytes = b"{}", kind: str = "application/json") -> Any:
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{running.port}{path}", data=body, headers={"Content-Type": kind}
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def row_processes(root: Path) -> list[int]:
+    """Return the processes for work on rows that belong to this service."""
+    found = []
+    for line in subprocess.run(
+        ["pgrep", "-f", "consumers.row_process "], capture_output=True, text=True, check=False
+    ).stdout.split():
+        try:
+            environment = Path(f"/proc/{line}/environ").read_bytes()
+        except OSError:
+            continue
+        if str(root).encode() in environment:
+            found.append(int(line))
+    return found
+
+
+def test_an_abort_costs_the_request_that_it_hits_and_nothing_else(running: Service) -> None:
+    made = ask(running, "/v1/table/a$t/create", arrow_stream(numbers(0, 50)), ARROW_STREAM)
+    assert made[0] == 200, made
+    stop = threading.Event()
+    answers: list[tuple[int, Any]] = []
+    commits: list[tuple[int, Any]] = []
+
+    def read() -> None:
+        while not stop.is_set():
+            answers.append(ask(running, "/v1/table/a$t/count_rows"))
+
+    def commit() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            commits.append(ask(running, f"/v1/table/a$d{number}/declare"))
+
+    threads = [threading.Thread(target=read) for _ in range(ASKERS)]
+    threads.append(threading.Thread(target=commit))
+    for thread in threads:
+        thread.start()
+    killed: set[int] = set()
+    deadline = time.monotonic() + 200
+    while len(killed) < ABORTS:
+        assert time.monotonic() < deadline
+        seen = len(answers), len(commits)
+        for pid in row_processes(running.root)[:1]:
+            os.kill(pid, signal.SIGABRT)
+            killed.add(pid)
+        while len(answers) < seen[0] + 20 or len(commits) < seen[1] + 2:
+            assert time.monotonic() < deadline, "others go on"
+            time.sleep(0.05)
+    stop.set()
+    for thread in threads:
+        thread.join(120)
+    lost = [answer for answer in answers if answer != (200, 50)]
+    assert len(lost) <= len(killed), lost[:3]
+    # One that is hit as it starts has done nothing yet.
+    assert {status for status, _ in lost} <= {500, 503}, lost
+    assert all("SIGABRT" in body["error"] for status, body in lost if status == 500), lost
+    assert {status for status, _ in commits} == {200}
+    assert ask(running, "/v1/table/a$t/count_rows") == (200, 50)

@@ -1,0 +1,151 @@
+"""Processes for work on rows: what takes one down costs that piece of work, and no other."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from commitlog.errors import Unavailable
+from consumers.row_processes import ProcessSettings, RowProcesses, WorkLost
+
+GIGABYTE = 1024**3
+_MINE = "tests.unit.test_row_processes:handler"
+
+
+def handler(argument: Any) -> Callable[[Any], Any]:
+    """Return what the children do here."""
+    if argument == "broken":
+        raise ValueError("it is broken")
+    return _do
+
+
+def _do(work: tuple[str, Any]) -> Any:
+    what, value = work
+    if what == "abort":
+        os.abort()
+    if what == "exit":
+        os._exit(value)
+    if what == "take":
+        return len(bytearray(value))
+    if what == "native":
+        return _panic_of_lance()
+    if what == "sleep":
+        time.sleep(value)
+    return os.getpid() if what == "pid" else value
+
+
+def _panic_of_lance() -> Any:
+    """Have Lance panic where nothing can catch it: a field whose name Arrow can't export."""
+    import lance
+    import pyarrow as pa
+
+    schema = pa.schema([pa.field("a", pa.int64())])
+    dataset = lance.write_dataset(pa.table({"a": [1]}, schema=schema), "memory://t")
+    dataset.add_columns({"b\0c": "a + 1"})
+    return dataset.to_table().num_rows
+
+
+@pytest.fixture
+def processes() -> Iterator[RowProcesses]:
+    made = RowProcesses(_MINE, "", ProcessSettings(3, GIGABYTE, wait_seconds=240))
+    yield made
+    made.close()
+
+
+def test_a_child_answers_again_and_again(processes: RowProcesses) -> None:
+    first = processes.ask(("pid", None), 60)
+    assert first != os.getpid()
+    assert processes.ask(("pid", None), 60) == first, "the one that was used last"
+    assert processes.ask(("echo", b"x" * 50_000_000), 60) == b"x" * 50_000_000
+
+
+@pytest.mark.parametrize(
+    ("work", "reason"),
+    [
+        (("abort", None), "SIGABRT"),
+        (("exit", 3), "exited with 3"),
+        (("sleep", 600), "took over 1 s"),
+    ],
+)
+def test_a_child_that_dies_costs_its_own_work_only(
+    processes: RowProcesses, work: Any, reason: str
+) -> None:
+    before = processes.ask(("pid", None), 60)
+    with pytest.raises(WorkLost, match=reason):
+        processes.ask(work, 1 if work[0] == "sleep" else 60)
+    after = processes.ask(("pid", None), 60)
+    assert after != before
+    assert before not in processes.pids()
+
+
+def test_memory_is_bounded(processes: RowProcesses) -> None:
+    with pytest.raises(WorkLost):
+        processes.ask(("take", 4 * GIGABYTE), 60)
+    assert processes.ask(("take", 1000), 60) == 1000
+
+
+def test_others_go_on_beside_aborts_and_panics_of_lance(processes: RowProcesses) -> None:
+    stop = threading.Event()
+    answers: list[int] = []
+    wrong: list[BaseException] = []
+
+    def work(number: int) -> None:
+        while not stop.is_set():
+            try:
+                answers.append(processes.ask(("echo", number), 240))
+            except Exception as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for what in ("abort", "native", "abort"):
+        with pytest.raises(WorkLost, match="SIG"):
+            processes.ask((what, None), 240)
+        seen = len(answers)
+        deadline = time.monotonic() + 240
+        while len(answers) < seen + 20:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    stop.set()
+    for thread in threads:
+        thread.join(120)
+    assert not wrong
+    assert set(answers) == {0, 1, 2, 3}
+
+
+def test_who_finds_none_free_is_told_to_come_again() -> None:
+    processes = RowProcesses(_MINE, "", ProcessSettings(1, GIGABYTE, wait_seconds=0.1))
+    processes.ask(("pid", None), 60)
+    busy = threading.Thread(target=lambda: processes.ask(("sleep", 3), 60))
+    busy.start()
+    deadline = time.monotonic() + 60
+    try:
+        while True:
+            assert time.monotonic() < deadline
+            try:
+                processes.ask(("echo", 1), 60)
+            except Unavailable:
+                break
+    finally:
+        busy.join(60)
+        processes.close()
+
+
+def test_a_child_that_cannot_start_says_why() -> None:
+    processes = RowProcesses(_MINE, "broken", ProcessSettings(1, GIGABYTE))
+    with pytest.raises(Unavailable, match="it is broken"):
+        processes.ask(("pid", None), 60)
+
+
+def test_children_end_with_their_parent(processes: RowProcesses) -> None:
+    pid = processes.ask(("pid", None), 60)
+    processes.close()
+    assert processes.pids() == []
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
