@@ -42,6 +42,7 @@ FAULT_ROUNDS := 200
 soak: $(STAMP) ## Search for hours: SEED=1 SEEDS=100000 HISTORIES_SECONDS=3600 FAULT_ROUNDS=200
 	$(BIN)/python -m tests.simulation --from $(SEED) --seeds $(SEEDS)
 	$(BIN)/python -m tests.histories --seed $(SEED) --seconds $(HISTORIES_SECONDS)
+	$(BIN)/python -m tests.histories.rows --seed $(SEED) --seconds $(HISTORIES_SECONDS)
 	$(BIN)/python -m tests.faults --seed $(SEED) --rounds $(FAULT_ROUNDS)
 
 check: $(STAMP) ## Check lint, format, types and the house's contracts

@@ -85,7 +85,9 @@ def prepare_merge(
     hashes = check_merge(info, source, on)
     if options.when_not_matched_insert_all:
         check_columns(source.schema, info.schema, info.name)
-    builder = dataset.merge_insert(list(on)).use_index(options.use_index)
+    # pylance panics where an index covers only some rows and a struct lacks fields.
+    is_whole = all(info.schema.field(field.name).type == field.type for field in source.schema)
+    builder = dataset.merge_insert(list(on)).use_index(options.use_index and is_whole)
     if options.when_matched_update_all:
         builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
     if options.when_matched_delete:
@@ -100,7 +102,7 @@ def prepare_merge(
         )
     try:
         transaction, counts = builder.execute_uncommitted(source)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:
         raise InvalidTransaction(
             f"the merge into {info.name} cannot be executed: {error}", field="merge_insert"
         ) from error

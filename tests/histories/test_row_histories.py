@@ -1,0 +1,27 @@
+"""A few random histories of rows; `python -m tests.histories.rows` lives through many more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.histories.rows import RowHistory
+from tests.namespace_world import World
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("rows"))
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("seed", [15, 1, 2])
+def test_random_rows_are_those_of_plain_pylance(world: World, tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    tally: Counter[str] = Counter()
+    RowHistory(world, tmp_path, seed, tally).live()
+    assert tally["compared"] == 25
