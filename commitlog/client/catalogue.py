@@ -7,13 +7,13 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import pyarrow as pa
 
 from commitlog.adapters.lance_datasets import open_dataset, stored_schema
 from commitlog.adapters.storage import local_path
+from commitlog.client.host import Host
 from commitlog.client.opening import is_there
 from commitlog.client.reach import check_leader_reaches, reach
 from commitlog.client.runtime import Runtime
@@ -33,9 +33,6 @@ from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.operations import CreateTable, DropTable, Properties, RegisterTable
 from commitlog.model.records import Code, Genesis, Outcome, Transaction
 from commitlog.model.table import Policy, TableId
-
-if TYPE_CHECKING:
-    from commitlog.client.log import CommitLog
 
 Change = CreateTable | RegisterTable | DropTable
 
@@ -151,7 +148,7 @@ def register_table(
     )
 
 
-def drop_table(log: CommitLog, table: TableId, missing_ok: bool) -> DropTable | None:
+def drop_table(log: Host, table: TableId, missing_ok: bool) -> DropTable | None:
     """Make the operation that drops the table as it stands now."""
     try:
         info = log.describe(table, fresh=True)
@@ -163,7 +160,7 @@ def drop_table(log: CommitLog, table: TableId, missing_ok: bool) -> DropTable | 
 
 
 def change(
-    log: CommitLog,
+    log: Host,
     tables: Tables,
     operation: Change,
     timeout: float,

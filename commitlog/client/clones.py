@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 import lance
 
 from commitlog.client import catalogue
+from commitlog.client.host import Host, TableName
 from commitlog.client.submission import (
     LanceRequest,
     as_operation,
@@ -22,16 +23,12 @@ from commitlog.model.limits import BRANCHES_SINCE
 from commitlog.model.operations import DeclareTable, LanceCommit, Operation
 from commitlog.model.table import TableId, parse_table_id
 
-if TYPE_CHECKING:
-    from commitlog.client.log import CommitLog, TableName
-
-
 _CLONE_TAG = b"\x8a\x07"
 """How the field `clone` of Lance's message begins; most messages don't have these bytes at all."""
 
 
 def as_operations(
-    log: CommitLog,
+    log: Host,
     table_id: TableName | None,
     operation: Any,
     *,
@@ -61,7 +58,7 @@ def _is_clone(operation: Any) -> bool:
     return isinstance(inner, lance.LanceOperation.Clone)
 
 
-def _clone(log: CommitLog, table: TableId, request: LanceRequest) -> tuple[Operation, ...]:
+def _clone(log: Host, table: TableId, request: LanceRequest) -> tuple[Operation, ...]:
     """Return what makes a clone: the new table's declaration, unless it stands, and the Clone."""
     declared: tuple[Operation, ...] = ()
     message = _message(request)
@@ -102,7 +99,7 @@ def _branch_location(clone: Transaction.Clone) -> str:
     return branch_location(home, clone.branch_name)
 
 
-def _check_protocol(log: CommitLog, table: TableId) -> None:
+def _check_protocol(log: Host, table: TableId) -> None:
     """Refuse a branch while the log goes on by a protocol that knows none."""
     runtime = log.runtime()
     partition = runtime.domains.partition(table)

@@ -15,11 +15,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from commitlog.client.data import rows_reader, rows_table
+from commitlog.client.host import Host
 from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
 from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.rows import (
@@ -36,9 +37,6 @@ from commitlog.errors import NoSuchVersion, OutcomeUnknown
 from commitlog.model.records import Application, Code, Expect, Outcome, Status
 from commitlog.model.table import TableId
 
-if TYPE_CHECKING:
-    from commitlog.client.log import CommitLog
-
 ATTEMPTS_MAX = 50
 BACKOFF_SECONDS = (0.002, 0.25)
 ATTEMPT_PROPERTY = "commitlog.attempt."
@@ -51,7 +49,7 @@ class Execution:
 
     def __init__(
         self,
-        log: CommitLog,
+        log: Host,
         table: TableId,
         *,
         transaction_id: str | None = None,

@@ -21,8 +21,9 @@ from commitlog.client.caller import caller
 from commitlog.client.clones import as_operations
 from commitlog.client.execution import Execution
 from commitlog.client.forks import keep_for_ever, on_fork
+from commitlog.client.host import Pairs, TableName
 from commitlog.client.merging import MergeOptions
-from commitlog.client.names import Pairs, check_names, pairs
+from commitlog.client.names import check_names, pairs
 from commitlog.client.opening import Opened, is_readable
 from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.client.session import TransactionBuilder
@@ -39,8 +40,6 @@ from commitlog.ports import Log
 from commitlog.protocol import LOG_NAME_DEFAULT
 
 CONNECT_TIMEOUT_SECONDS = 30.0
-
-TableName = str | Sequence[str]
 
 
 class CommitLog(Reads, KeepsTables):
@@ -61,7 +60,7 @@ class CommitLog(Reads, KeepsTables):
         self._runtime: Runtime | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self.opened = Opened(self.runtime, self._tables)
+        self.opened = Opened(self.runtime)
         reference = weakref.ref(self)
         on_fork(lambda: _new_lock(reference()))
 
@@ -295,9 +294,10 @@ class CommitLog(Reads, KeepsTables):
     def open(self, table_id: TableName, version: int | None = None) -> lance.LanceDataset:
         """Open a table at a version, else at its head; native writes go through the log."""
         from commitlog.client.managed import ManagedDataset
+        from commitlog.client.native import open_managed
 
         info = self.table(table_id)
-        dataset = self.opened.managed(info, version)
+        dataset = open_managed(self.runtime, self._tables, info, version)
         return ManagedDataset.of(dataset, self, info.table_id)
 
     def outcome(
@@ -379,7 +379,7 @@ class CommitLog(Reads, KeepsTables):
         if abandoned is not None:
             keep_for_ever(abandoned)
         self._tables = Tables()
-        self.opened = Opened(self.runtime, self._tables)
+        self.opened = Opened(self.runtime)
         self._pid = os.getpid()
 
 

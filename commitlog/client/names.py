@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
+from commitlog.client.host import Pairs
 from commitlog.client.submission import parse_message
 from commitlog.core.openable import operation_problem
 from commitlog.model.names import first_problem, key_problem, properties_problem
 from commitlog.model.operations import LanceCommit, Operation, Properties
 from commitlog.model.records import Application
-
-Pairs = Mapping[str, str] | Sequence[tuple[str, str]]
 
 
 def check_names(

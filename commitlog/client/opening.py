@@ -11,7 +11,7 @@ import lance
 from commitlog.adapters.lance_datasets import let_through, open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.runtime import Runtime
-from commitlog.client.tables import TableInfo, Tables
+from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     NamingScheme,
@@ -30,10 +30,9 @@ _INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES = 256 << 20, 64 << 20
 class Opened:
     """Datasets by location and version, so that writers don't open one per commit."""
 
-    def __init__(self, runtime: Callable[[], Runtime], tables: Tables) -> None:
+    def __init__(self, runtime: Callable[[], Runtime]) -> None:
         """Share one of pylance's caches among all."""
         self._runtime = runtime
-        self._tables = tables
         self._lock = threading.Lock()
         self._session = lance.Session(  # type: ignore[attr-defined]
             index_cache_size_bytes=_INDEX_CACHE_BYTES,
@@ -76,12 +75,6 @@ class Opened:
             ):
                 return dataset
         return self.plain(info, info.version)
-
-    def managed(self, info: TableInfo, version: int | None) -> lance.LanceDataset:
-        """Open a version whose native writes go through the log."""
-        from commitlog.client.native import open_managed
-
-        return open_managed(self._runtime, self._tables, info, version)
 
     def _open(self, info: TableInfo, version: int) -> lance.LanceDataset:
         if not is_there(info.location, version):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from commitlog.client.data import rows_reader, rows_table
+from commitlog.client.host import Host, TableName
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.rows import (
     Prepared,
@@ -33,16 +34,13 @@ from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Status
 from commitlog.model.table import parse_table_id
 
-if TYPE_CHECKING:
-    from commitlog.client.log import CommitLog, TableName
-
 
 class TransactionBuilder:
     """What `CommitLog.transact()` gives: add operations, then leave the block."""
 
     def __init__(
         self,
-        log: CommitLog,
+        log: Host,
         *,
         transaction_id: str | None,
         application: Application | None,

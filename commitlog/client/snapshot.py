@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import lance
 
@@ -30,6 +30,7 @@ from commitlog.client.feed import (
     starts,
 )
 from commitlog.client.feed_events import Selection, token_places
+from commitlog.client.host import Host
 from commitlog.client.opening import is_there
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
@@ -38,9 +39,6 @@ from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Una
 from commitlog.model.operations import DropNamespace, RenameTable
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id, parse_table_id
-
-if TYPE_CHECKING:
-    from commitlog.client.log import CommitLog
 
 TIMEOUT_SECONDS = 60.0
 FILE_SECONDS = 10.0
@@ -72,7 +70,7 @@ class Snapshot:
     """The tables of a log as of one position. Reads only; nothing needs to be closed."""
 
     def __init__(
-        self, log: CommitLog, positions: Mapping[int, int], tables: Mapping[str, TableAt]
+        self, log: Host, positions: Mapping[int, int], tables: Mapping[str, TableAt]
     ) -> None:
         """Use `CommitLog.snapshot`."""
         self._log = log
@@ -348,7 +346,7 @@ class Reads(AsksSql):
             found, tables = _from_index(index, wanted)
         else:
             found, tables = self._folded(runtime, wanted, time.monotonic() + timeout)
-        return Snapshot(cast("CommitLog", self), found, tables)
+        return Snapshot(cast("Host", self), found, tables)
 
     def _folded(
         self, runtime: Runtime, wanted: Mapping[int, int] | None, deadline: float

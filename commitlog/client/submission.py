@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
 import lance
@@ -22,6 +22,7 @@ from uuid_utils import uuid7
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
 from commitlog.client.contents import contents, summary
+from commitlog.client.host import Host, TableName
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
@@ -38,9 +39,6 @@ from commitlog.model.operations import (
     target,
 )
 from commitlog.model.table import format_table_id, parse_table_id
-
-if TYPE_CHECKING:
-    from commitlog.client.log import CommitLog, TableName
 
 AffectedRowsLike = Mapping[int, BitMap | Iterable[int] | bytes] | Sequence[AffectedRows]
 _DATA_DIRECTORY = "data"
@@ -123,7 +121,7 @@ def parse_message(data: bytes) -> LanceMessage:
 
 
 def as_operation(
-    log: CommitLog,
+    log: Host,
     table_id: TableName | None,
     operation: Any,
     *,
