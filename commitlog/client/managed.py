@@ -78,6 +78,9 @@ class ManagedDataset(lance.LanceDataset):
 class _Optimizer(DatasetOptimizer):
     def compact_files(self, **options: Any) -> Any:
         """Merge small fragments and drop deleted rows; leaves the dataset at the new head."""
+        if options.get("defer_index_remap"):
+            # Pylance's own: what it commits is no Rewrite that the log could carry over others.
+            return super().compact_files(**options)
         dataset = cast(ManagedDataset, self._dataset)
         given = {name: value for name, value in options.items() if value is not None}
         kept = dataset._log.compact(dataset._table, **given)
