@@ -18,7 +18,7 @@ from commitlog.errors import (
     TopicSettings,
     WrongLog,
 )
-from commitlog.model.limits import RECORD_BYTES_MAX
+from commitlog.model.limits import OUTCOME_HEAD_BYTES_MAX, RECORD_BYTES_MAX
 from commitlog.model.records import (
     Genesis,
     LeaderStarted,
@@ -333,8 +333,9 @@ def test_a_record_at_the_limit_passes_and_one_above_is_refused_unsent(log: Log) 
             on_delivery=lambda offset, _error: told.append(offset),
         )
     outcomes = log.outcomes_writer(0)
+    too_much = b"x" * (RECORD_BYTES_MAX + OUTCOME_HEAD_BYTES_MAX + 1)
     with pytest.raises(RecordTooLarge):
-        outcomes.append("1/1", b"x" * (RECORD_BYTES_MAX + 1), lambda offset, _: told.append(offset))
+        outcomes.append("1/1", too_much, lambda offset, _: told.append(offset))
     assert writer.flush(120) == 0
     writer.close()
     outcomes.close()
