@@ -191,8 +191,9 @@ class Execution:
         left = self._deadline - time.monotonic()
         if left <= 0 and not reasons:
             raise OutcomeUnknown(
-                f"{self._timeout:g} s passed before transaction {self._transaction_id} was"
-                " appended; nothing was committed by this call",
+                f"{self._timeout:g} s passed before this call appended transaction"
+                f" {self._transaction_id}. Ask again with log.outcome(id), or make the same call"
+                " again under this id",
                 self._transaction_id,
             )
         # Files differ each time a caller repeats an id: whatever content was committed counts.

@@ -35,7 +35,11 @@ from commitlog.core.versions import (
     same_operation,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE, UPDATES_BUILT_HERE_SINCE
+from commitlog.model.limits import (
+    OVERLAYS_BY_ROW_SINCE,
+    REMOVALS_CONFLICT_SINCE,
+    UPDATES_BUILT_HERE_SINCE,
+)
 from commitlog.model.operations import LanceCommit
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, FileWritten, OperationResult, Recording
@@ -59,7 +63,8 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
     rebased = NOT_NEEDED
     if read_version != table.version or view.own is not None or operation.affected_rows:
         rebased = _check_conflicts(draft, view, operation, parsed, read_version)
-    check_fits(view, kind, without_gone(parsed.transaction, rebased.images))
+    since = read_version if draft.rules.protocol >= REMOVALS_CONFLICT_SINCE else None
+    check_fits(view, kind, without_gone(parsed.transaction, rebased.images), since)
     if kind in _BRINGS_FILES:
         check_files(draft, view, parsed)
     state = view.state

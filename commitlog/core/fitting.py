@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
+from commitlog.core.asking import Finding, Nearest, Verdict
 from commitlog.core.decisions import Refused, rejected
 from commitlog.core.draft import View
 from commitlog.core.manifest import DeltaRefused, ManifestState
 from commitlog.core.mem_wal import with_compacted
-from commitlog.core.refusals import delta_refused
+from commitlog.core.refusals import conflict_refused, delta_refused
 from commitlog.core.tables import is_in
 from commitlog.core.touches import rewritten_fragments
 from commitlog.lancepb.table_pb2 import CompactedSsTable, DataFragment
@@ -24,14 +25,40 @@ from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code
 from commitlog.model.table import format_table_id
 
+_DROPPED_BY = ("Merge.dropped", "Project.dropped")
 _USED_BY = ("Delete.removed", "Update.removed", "Rewrite.old")
 
 
-def check_fits(view: View, kind: str, transaction: Transaction) -> None:
-    """Refuse an operation that names what the head doesn't have."""
+def check_fits(view: View, kind: str, transaction: Transaction, since: int | None = None) -> None:
+    """Refuse an operation that names what the head doesn't have.
+
+    What was removed after version `since`, which it read, it lost against that version.
+    """
     check = _CHECKS.get(kind)
     if check is not None:
-        check(view, kind, transaction)
+        check(Fitting(view, kind, since), transaction)
+
+
+class Fitting(NamedTuple):
+    """An operation that has to fit the head."""
+
+    view: View
+    kind: str
+    since: int | None
+    """The version that it read; None: removals don't count as conflicts (older protocols)."""
+
+    def check_removals(self, hows: Iterable[str], gone: Iterable[int], lost: Finding) -> None:
+        """Refuse it as a conflict if a version removed one of these since it read the table."""
+        if self.since is None:
+            return
+        table, nearest = self.view.table, Nearest(lost.rule, lost.verdict)
+        for one in gone:
+            for how in hows:
+                version = table.history.first(how, one, self.since)
+                fragment = one if lost.rule == "fragment_removed" else None
+                nearest.offer(version, fragment=fragment, key=None if fragment == one else one)
+        if nearest.finding is not None:
+            raise conflict_refused(table, self.kind, nearest.finding, self.since, self.view.version)
 
 
 def added_fragments(operation: Transaction.Rewrite) -> list[DataFragment]:
@@ -40,13 +67,14 @@ def added_fragments(operation: Transaction.Rewrite) -> list[DataFragment]:
     return list(chain(operation.new_fragments, *groups))
 
 
-def _rewrite(view: View, kind: str, transaction: Transaction) -> None:
+def _rewrite(fitting: Fitting, transaction: Transaction) -> None:
+    view, kind = fitting.view, fitting.kind
     state = _state(view)
-    _fragments(view, kind, rewritten_fragments(transaction.rewrite))
+    _fragments(fitting, rewritten_fragments(transaction.rewrite))
     maximum = state.max_fragment_id
     last = state.fragments.last_id if maximum is None else maximum
     ids = [fragment.id for fragment in added_fragments(transaction.rewrite) if fragment.id]
-    _once(view, kind, ids)
+    _once(fitting, ids)
     history = view.table.history
     for fragment_id in ids:
         is_used = any(history.last(how, fragment_id) for how in _USED_BY)
@@ -60,34 +88,38 @@ def _rewrite(view: View, kind: str, transaction: Transaction) -> None:
             )
 
 
-def _create_index(view: View, kind: str, transaction: Transaction) -> None:
+def _create_index(fitting: Fitting, transaction: Transaction) -> None:
     for index in transaction.create_index.new_indices:
         if not index.name.startswith("__lance_"):
-            _fields(view, Phrase("the_index", {"name": index.name}), index.fields)
+            _fields(fitting, Phrase("the_index", {"name": index.name}), index.fields)
 
 
-def _data_replacement(view: View, kind: str, transaction: Transaction) -> None:
+def _data_replacement(fitting: Fitting, transaction: Transaction) -> None:
     replacements = transaction.data_replacement.replacements
-    _exist(view, kind, (group.fragment_id for group in replacements))
+    _exist(fitting, (group.fragment_id for group in replacements))
     for group in replacements:
-        _fields(view, Phrase("the_data_file", {"path": group.new_file.path}), group.new_file.fields)
-
-
-def _data_overlay(view: View, kind: str, transaction: Transaction) -> None:
-    groups = transaction.data_overlay.groups
-    _fragments(view, kind, (group.fragment_id for group in groups))
-    for overlay in chain.from_iterable(group.overlays for group in groups):
         _fields(
-            view, Phrase("the_overlay", {"path": overlay.data_file.path}), overlay.data_file.fields
+            fitting, Phrase("the_data_file", {"path": group.new_file.path}), group.new_file.fields
         )
 
 
-def _mem_wal(view: View, kind: str, transaction: Transaction) -> None:
-    _compacted(view, transaction, transaction.update_mem_wal_state.compacted_sstables)
+def _data_overlay(fitting: Fitting, transaction: Transaction) -> None:
+    groups = transaction.data_overlay.groups
+    _fragments(fitting, (group.fragment_id for group in groups))
+    for overlay in chain.from_iterable(group.overlays for group in groups):
+        _fields(
+            fitting,
+            Phrase("the_overlay", {"path": overlay.data_file.path}),
+            overlay.data_file.fields,
+        )
 
 
-def _update(view: View, kind: str, transaction: Transaction) -> None:
-    _compacted(view, transaction, transaction.update.compacted_sstables)
+def _mem_wal(fitting: Fitting, transaction: Transaction) -> None:
+    _compacted(fitting.view, transaction, transaction.update_mem_wal_state.compacted_sstables)
+
+
+def _update(fitting: Fitting, transaction: Transaction) -> None:
+    _compacted(fitting.view, transaction, transaction.update.compacted_sstables)
 
 
 def _compacted(view: View, transaction: Transaction, tables: Iterable[CompactedSsTable]) -> None:
@@ -101,7 +133,8 @@ def _compacted(view: View, transaction: Transaction, tables: Iterable[CompactedS
         raise delta_refused(error) from error
 
 
-def _restore(view: View, kind: str, transaction: Transaction) -> None:
+def _restore(fitting: Fitting, transaction: Transaction) -> None:
+    view, kind = fitting.view, fitting.kind
     version, head = transaction.restore.version, _state(view).version
     if not 1 <= version <= head:
         raise rejected(
@@ -122,42 +155,47 @@ def _restore(view: View, kind: str, transaction: Transaction) -> None:
         )
 
 
-def _fragments(view: View, kind: str, ids: Iterable[int]) -> None:
+def _fragments(fitting: Fitting, ids: Iterable[int]) -> None:
     named = list(ids)
-    _once(view, kind, named)
-    _exist(view, kind, named)
+    _once(fitting, named)
+    _exist(fitting, named)
 
 
-def _once(view: View, kind: str, ids: list[int]) -> None:
+def _once(fitting: Fitting, ids: list[int]) -> None:
     if len(set(ids)) != len(ids):
         twice = sorted({i for i in ids if ids.count(i) > 1})
         raise rejected(
             Code.DUPLICATE_FRAGMENT,
             "fragments_twice",
-            kind=kind,
-            table=_name(view),
+            kind=fitting.kind,
+            table=_name(fitting.view),
             fragments=twice,
         )
 
 
-def _exist(view: View, kind: str, ids: Iterable[int]) -> None:
-    state = _state(view)
+def _exist(fitting: Fitting, ids: Iterable[int]) -> None:
+    state = _state(fitting.view)
     missing = sorted(i for i in ids if i not in state.fragments)
     if missing:
+        lost = Finding(0, Verdict.RETRYABLE, "fragment_removed")
+        fitting.check_removals(_USED_BY, missing, lost)
         raise rejected(
             Code.UNKNOWN_FRAGMENT,
             "fragments_unknown",
-            kind=kind,
+            kind=fitting.kind,
             fragments=missing[:5],
-            table=_name(view),
+            table=_name(fitting.view),
             version=state.version,
         )
 
 
-def _fields(view: View, what: Phrase, fields: Iterable[int]) -> None:
+def _fields(fitting: Fitting, what: Phrase, fields: Iterable[int]) -> None:
+    view = fitting.view
     known = _state(view).header.fields
     missing = sorted(f for f in fields if f >= 0 and f not in known)
     if missing:
+        lost = Finding(0, Verdict.INCOMPATIBLE, "field_dropped")
+        fitting.check_removals(_DROPPED_BY, missing, lost)
         raise rejected(
             Code.WRONG_SCHEMA,
             "field_ids_unknown",
@@ -183,7 +221,7 @@ def _name(view: View) -> str:
     return format_table_id(view.table.table_id)
 
 
-_CHECKS: dict[str, Callable[[View, str, Any], None]] = {
+_CHECKS: dict[str, Callable[[Fitting, Any], None]] = {
     "Rewrite": _rewrite,
     "CreateIndex": _create_index,
     "DataReplacement": _data_replacement,

@@ -77,6 +77,10 @@ CLOCK_STEP_MS = 3600 * 1000
 """How far an append time moves the log's clock beyond what the writer's clock confirms. Brokers'
 and writers' clocks differ by less, or somebody should know."""
 
+REMOVALS_CONFLICT_SINCE = 4
+"""The protocol under which a field or fragment that somebody removed since an operation read the
+table makes it lose against that version; before, it was called wrong as it stands."""
+
 NAMES_CHECKED_SINCE = 4
 """The protocol under which names, schemas and indices that Lance can't open are refused."""
 

@@ -12,20 +12,23 @@ from unittest import mock
 import lance
 import pytest
 from lance import LanceOperation
+from lance.schema import LanceSchema
 
 from commitlog.adapters import log_start
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
 from commitlog.client.rows import Prepared, prepare_delete
 from commitlog.client.updating import prepare_update
 from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE
-from commitlog.model.records import Outcome, Status
+from commitlog.model.records import Code, Outcome, Status
 from tests.operations_world import (
     T,
     column_file,
+    committed,
     decided_again_alike,
     manifest,
     opened,
     pylance_commits,
+    submit,
     three_fragments,
 )
 from tests.service import Service
@@ -192,3 +195,28 @@ def test_older_logs_compare_fragments(older: Service) -> None:
     assert ask(older, overlay(older, 5)).status is Status.COMMITTED
     for asked in (other, replaced):
         assert ask(older, asked).status is Status.RETRYABLE
+
+
+def without_name(running: Service) -> LanceOperation.Project:
+    """Return what drops the column that the overlays are of."""
+    fields = opened(running).lance_schema.__reduce__()[1]
+    return LanceOperation.Project(LanceSchema._from_protos(*fields[:2]), True)
+
+
+def test_an_overlay_of_a_dropped_column_loses_to_who_dropped_it(running: Service) -> None:
+    laid = overlay(running, 4)
+    committed(running, without_name(running))
+    outcome = submit(running, laid, HEAD)
+    assert (outcome.status, outcome.code) == (Status.INCOMPATIBLE, Code.CONFLICT), outcome.message
+    assert outcome.conflict is not None
+    assert (outcome.conflict.operation, outcome.conflict.version) == ("Project", HEAD + 1)
+    assert outcome.conflict.rule.endswith("field_dropped")
+    # Whoever read the version without the column, names one that isn't there.
+    assert submit(running, laid).status is Status.REJECTED
+
+
+def test_older_logs_call_it_wrong_as_it_stands(older: Service) -> None:
+    laid = overlay(older, 4)
+    committed(older, without_name(older))
+    outcome = submit(older, laid, HEAD)
+    assert (outcome.status, outcome.code) == (Status.REJECTED, Code.WRONG_SCHEMA)
