@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
+from commitlog.core.driving import next_step
 from commitlog.core.machine import Machine
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Submitted
@@ -112,20 +113,16 @@ class Deciding:
             self._defer(item, item.error)
             return
         submitted, observed = item.submitted, item.observed
-        if not self._look(item, self._machine.prefetch(submitted)):
-            return
-        decision = self._machine.decide(submitted, observed)
-        while isinstance(decision, Need):
-            item.unbuilt = [w for w in decision.wanted if isinstance(w, BuildWanted)]
+        while isinstance(step := next_step(self._machine, submitted, observed), Need):
+            item.unbuilt = [w for w in step.wanted if isinstance(w, BuildWanted)]
             if item.unbuilt:
                 item.build_by = self._clock() + BUILD_WAIT_SECONDS
                 self._late[item] = None
                 self._begin_builds(item)
-            if not self._look(item, decision.wanted) or not item.is_free:
+            if not self._look(item, step.wanted) or not item.is_free:
                 return
-            decision = self._machine.decide(submitted, observed)
-        if self._write(item, decision):
-            self._append(submitted, decision)
+        if self._write(item, step):
+            self._append(submitted, step)
             self._ready.extend(one for one in self._turns.leave(item) if one.is_free)
 
     def _look(self, item: Parked, wanted: Iterable[Wanted]) -> bool:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
+from commitlog.core.driving import next_step
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
@@ -362,29 +363,20 @@ class Requests:
             position = follower.replica.transactions_position
             return Submitted(self._partition, position, follower.machine.time_ms, record)
 
-        def prefetch(session: Session) -> tuple[Wanted, ...]:
-            return session.follower.machine.prefetch(submitted(session))
-
         def decide(session: Session) -> Decision | Need:
             machine = session.follower.machine
-            decision = machine.decide(submitted(session), observed)
-            while isinstance(decision, Need):
-                builds = [one for one in decision.wanted if isinstance(one, BuildWanted)]
-                if len(builds) < len(decision.wanted):
-                    return decision
+            while isinstance(step := next_step(machine, submitted(session), observed), Need):
+                builds = [one for one in step.wanted if isinstance(one, BuildWanted)]
+                if len(builds) < len(step.wanted):
+                    break
                 observed.update({one: unbuilt(machine, one) for one in builds})
-                decision = machine.decide(submitted(session), observed)
-            return decision
+            return step
 
-        wanted = await self._ask(prefetch)
-        while True:
-            looks = [one for one in wanted if not isinstance(one, BuildWanted)]
+        while isinstance(step := await self._ask(decide), Need):
+            looks = [one for one in step.wanted if not isinstance(one, BuildWanted)]
             found = await _worker(partial(_look, observer, looks))
             observed.update(zip(looks, found, strict=True))
-            decision = await self._ask(decide)
-            if not isinstance(decision, Need):
-                return decision.outcome
-            wanted = decision.wanted
+        return step.outcome
 
 
 def _look(observer: StoreObserver, wanted: Sequence[Wanted]) -> list[Found]:

@@ -11,6 +11,7 @@ from pyroaring import BitMap
 
 from commitlog.core.creation import STORAGE_VERSIONS
 from commitlog.core.deletion_vectors import deletion_file_path, portable
+from commitlog.core.driving import drive
 from commitlog.core.machine import (
     BuildWanted,
     Change,
@@ -19,7 +20,6 @@ from commitlog.core.machine import (
     Found,
     Machine,
     ManifestWanted,
-    Need,
     PlaceWanted,
     VectorWanted,
     Wanted,
@@ -106,12 +106,7 @@ class World:
 
     def decide(self, submitted: Submitted) -> Decision:
         """Decide, observing whatever is asked for."""
-        observed = {wanted: self.observe(wanted) for wanted in self.machine.prefetch(submitted)}
-        decision = self.machine.decide(submitted, observed)
-        while isinstance(decision, Need):
-            observed.update({wanted: self.observe(wanted) for wanted in decision.wanted})
-            decision = self.machine.decide(submitted, observed)
-        return decision
+        return drive(self.machine, submitted, self.observe)
 
     def run(self, record: LogRecord) -> Outcome:
         """Decide the next record and apply it."""

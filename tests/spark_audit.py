@@ -15,7 +15,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from pyspark.sql import SparkSession
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.codecs.avro import encode_leader_started, seal_outcome
-from commitlog.core.decisions import Decision, FileWanted, Found, Need, Wanted
+from commitlog.core.driving import drive
 from commitlog.core.machine import Machine
 from commitlog.core.replica import Replica
 from commitlog.errors import Overloaded
@@ -36,7 +36,6 @@ from commitlog.model.operations import LanceCommit
 from commitlog.model.records import (
     Application,
     LeaderStarted,
-    Observation,
     Submitted,
     Transaction,
 )
@@ -45,7 +44,7 @@ from commitlog.protocol import outcomes_topic
 from commitlog.spark import local_session
 from commitlog.spark.audit import audit
 from commitlog.spark.log_positions import read_to
-from consumers.bench.made_log import FILE_BYTES, append_to, create
+from consumers.bench.made_log import append_to, create, look
 from consumers.broker import EmbeddedBroker
 
 TABLES = 100
@@ -151,15 +150,7 @@ class _Leader:
         assert not chain.admit(started)
 
     def _decide(self, submitted: Submitted) -> None:
-        decision = self._machine.decide(submitted, {})
-        if isinstance(decision, Need):
-            seen: Mapping[Wanted, Found] = {
-                file: Found(Observation(file.path, FILE_BYTES))
-                for file in decision.wanted
-                if isinstance(file, FileWanted)
-            }
-            decision = self._machine.decide(submitted, seen)
-        assert isinstance(decision, Decision)
+        decision = drive(self._machine, submitted, look)
         chain, made = self._replica.chain, self._made
         outcome, record = seal_outcome(
             decision.outcome, previous_hash=chain.hash, epoch=chain.epoch, node=NODE

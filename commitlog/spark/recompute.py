@@ -10,7 +10,6 @@ counted; the states that later leaders declared show whether it was right.
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -20,46 +19,27 @@ from commitlog.adapters.storage import store_for
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.core.chain import Chain
-from commitlog.core.creation import empty_state
 from commitlog.core.decisions import (
-    BuildWanted,
     BytesWanted,
-    Decision,
-    FileWanted,
     Found,
-    ManifestWanted,
-    Need,
-    PlaceWanted,
     VectorWanted,
     Wanted,
 )
 from commitlog.core.machine import Machine
-from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
-from commitlog.core.refusals import build_error
+from commitlog.core.recorded import decide_again
 from commitlog.core.replica import Decided
-from commitlog.core.versions import STAGED_DIRECTORY, recorded
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DeletionFile
-from commitlog.model.operations import CreateTableVersion, target
 from commitlog.model.records import (
-    Code,
     LeaderStarted,
     Observation,
-    OperationResult,
     Outcome,
-    Status,
-    Transaction,
 )
 from commitlog.ports import Log
 from commitlog.spark.log_positions import Position, Stretch, decided_in, read_to, stretches
 
 RECORDINGS = "_commitlog/recordings"
 """Below the tables root: what an outcome recorded outside itself, by sha256."""
-DECIDED = (
-    *("status", "code", "message", "answers", "time_ms", "results", "conflict", "observed"),
-    *("failed_requirements", "payload_hash", "attempt"),
-)
-"""An outcome's fields that the machine decides."""
 DIFFERENCES_MAX = 20
 STRETCH_OUTCOMES = 5_000
 PROGRESS_SECONDS = 1.0
@@ -98,10 +78,6 @@ class Audited:
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
         return {"ok": self.is_whole, **asdict(self)}
-
-
-class FileGone(Exception):
-    """A file that a decision read is no longer there."""
 
 
 OnProgress = Callable[[int, int], None]
@@ -164,109 +140,30 @@ def _audit(machine: Machine, decided: Decided, found: Audited) -> None:
     found.outcomes += 1
     found.head = outcome.hash.hex()
     recordings = _recordings(machine, outcome)
-    try:
-        again = decide_again(machine, decided, recordings)
-        sealed, _ = seal_outcome(
-            again, previous_hash=outcome.previous_hash, epoch=outcome.epoch, node=outcome.node
-        )
-        if sealed.hash == outcome.hash:
-            found.recomputed += 1
-        else:
-            _differs(found, outcome.sequence, outcome.transaction_id, _problem(again, outcome))
-    except FileGone:
+    again = decide_again(machine, decided, recordings, _look)
+    if again.decision is None:
         found.as_recorded += 1
+    elif problem := again.difference or _seal_problem(again.decision.outcome, outcome):
+        _differs(found, outcome.sequence, outcome.transaction_id, problem)
+    else:
+        found.recomputed += 1
     machine.apply(decided.submitted, outcome, recordings=recordings)
 
 
-def decide_again(machine: Machine, decided: Decided, recordings: dict[bytes, bytes]) -> Outcome:
-    """Return what the machine decides when it sees what the leader saw.
-
-    Raises FileGone.
-    """
-    memory = _Memory(machine, decided, recordings)
-    observed = {wanted: memory.find(wanted) for wanted in machine.prefetch(decided.submitted)}
-    while True:
-        decision = machine.decide(decided.submitted, observed)
-        if isinstance(decision, Decision):
-            return decision.outcome
-        assert isinstance(decision, Need)
-        missing = [wanted for wanted in decision.wanted if wanted not in observed]
-        if not missing:
-            raise CorruptLog(
-                f"outcome {decided.outcome.sequence} cannot be decided again: the machine asks"
-                " for what it was shown"
-            )
-        observed |= {wanted: memory.find(wanted) for wanted in missing}
-
-
-class _Memory:
-    """What the leader saw when it decided one record."""
-
-    def __init__(self, machine: Machine, decided: Decided, recordings: dict[bytes, bytes]) -> None:
-        self._machine = machine
-        self._outcome = decided.outcome
-        self._record = decided.submitted.record
-        self._recordings = recordings
-        self._seen = {seen.path: seen for seen in decided.outcome.observed}
-
-    def find(self, wanted: Wanted) -> Found:
-        if isinstance(wanted, FileWanted | PlaceWanted):
-            seen = self._seen.get(wanted.path)
-            size = seen.size if seen else store_for(wanted.location).size(wanted.path)
-            return Found(seen or Observation(wanted.path, size))
-        if isinstance(wanted, VectorWanted | BytesWanted):
-            return self._read(wanted)
-        if isinstance(wanted, ManifestWanted):
-            return self._staged(wanted)
-        return self._built(wanted)
-
-    def _read(self, wanted: VectorWanted | BytesWanted) -> Found:
-        seen = self._seen.get(wanted.path)
-        if seen is not None and seen.size < 0:
-            return Found(seen, error="there is no such deletion file")
-        try:
-            data = store_for(wanted.location).read(wanted.path)
-        except FileNotFoundError as error:
-            raise FileGone(wanted.path) from error
-        found = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
-        if isinstance(wanted, BytesWanted):
-            return Found(found, data=data)
-        arrow = wanted.path.endswith(".arrow")
-        file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
-        return Found(found, vector=decode_deletion_file(data, file_type))
-
-    def _staged(self, wanted: ManifestWanted) -> Found:
-        assert isinstance(self._record, Transaction)
-        seen = self._seen.get(wanted.path)
-        for operation, result in zip(self._record.operations, self._outcome.results, strict=False):
-            if not isinstance(operation, CreateTableVersion) or seen is None:
-                continue
-            if operation.manifest_path == wanted.path:
-                table = self._machine.tables.get(target(operation))
-                before = table.manifest if table is not None else None
-                return Found(seen, state=self._after(before, result), transaction=operation.message)
-        raise FileGone(wanted.path)
-
-    def _built(self, wanted: BuildWanted) -> Found:
-        if self._outcome.code is Code.BUILD_REFUSED:
-            return Found(Observation("", -1), error=build_error(self._outcome, wanted))
-        if self._outcome.status is not Status.COMMITTED or wanted.index >= len(
-            self._outcome.results
-        ):
-            raise FileGone(f"what Lance built of version {wanted.version}")
-        result = self._outcome.results[wanted.index]
-        staged = next((f for f in result.files if f.path.startswith(STAGED_DIRECTORY)), None)
-        seen = Observation(staged.path, staged.size, staged.sha256) if staged else None
-        table = self._machine.tables.get(wanted.table)
-        before = table.manifest if table is not None else None
-        return Found(seen or Observation("", -1), state=self._after(before, result))
-
-    def _after(self, before: ManifestState | None, result: OperationResult) -> ManifestState:
-        if result.delta is None:
-            raise FileGone(f"the delta of version {result.version}")
-        state = before.fork() if before is not None else empty_state()
-        apply_delta(state, ManifestDelta.from_bytes(recorded(result.delta, self._recordings)))
-        return state
+def _look(wanted: Wanted) -> Found | None:
+    """Read a file again that never changes; None if it is gone, or is of another kind."""
+    if not isinstance(wanted, VectorWanted | BytesWanted):
+        return None
+    try:
+        data = store_for(wanted.location).read(wanted.path)
+    except OSError:
+        return None
+    seen = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
+    if isinstance(wanted, BytesWanted):
+        return Found(seen, data=data)
+    arrow = wanted.path.endswith(".arrow")
+    file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
+    return Found(seen, vector=decode_deletion_file(data, file_type))
 
 
 def _recordings(machine: Machine, outcome: Outcome) -> dict[bytes, bytes]:
@@ -284,10 +181,12 @@ def _recordings(machine: Machine, outcome: Outcome) -> dict[bytes, bytes]:
     return found
 
 
-def _problem(again: Outcome, outcome: Outcome) -> str:
-    other = [name for name in DECIDED if getattr(again, name) != getattr(outcome, name)]
-    shown = {n: f"{getattr(outcome, n)} -> {getattr(again, n)}"[:300] for n in other[:2]}
-    return f"decided again it differs in {', '.join(other) or 'its hash'}: {json.dumps(shown)}"
+def _seal_problem(again: Outcome, outcome: Outcome) -> str:
+    """Say if an equal outcome would have another hash, empty if it has the recorded one."""
+    sealed, _ = seal_outcome(
+        again, previous_hash=outcome.previous_hash, epoch=outcome.epoch, node=outcome.node
+    )
+    return "" if sealed.hash == outcome.hash else "decided again it has another hash"
 
 
 def _differs(found: Audited, sequence: int, transaction_id: str, problem: str) -> None:

@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from commitlog.core.decisions import Decision, FileWanted, Found, Need, Wanted
+from commitlog.core.decisions import FileWanted, Found, Wanted
+from commitlog.core.driving import drive
 from commitlog.core.iceberg.creating import parse_create
 from commitlog.core.iceberg.domain import decide_iceberg
 from commitlog.core.iceberg.table import IcebergTable
@@ -122,14 +123,11 @@ class _World:
         record = Transaction(f"id-{self._offset}", (operation,))
         submitted = Submitted(0, self._offset, _START_MS + self._offset, record)
         self._offset += 1
-        decision = self.machine.decide(submitted, {})
-        if isinstance(decision, Need):
-            nothing: dict[Wanted, Found] = {
-                wanted: Found(Observation(wanted.path, -1))
-                for wanted in decision.wanted
-                if isinstance(wanted, FileWanted)
-            }
-            decision = self.machine.decide(submitted, nothing)
-        assert isinstance(decision, Decision)
+        decision = drive(self.machine, submitted, _nothing_there)
         assert decision.outcome.status is Status.COMMITTED, decision.outcome.message
         self.machine.apply(submitted, decision.outcome, changes=decision.changes)
+
+
+def _nothing_there(wanted: Wanted) -> Found:
+    assert isinstance(wanted, FileWanted), wanted
+    return Found(Observation(wanted.path, -1))

@@ -7,14 +7,14 @@ files are missing, so what reads such a log does all of its own work and waits f
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
 from dataclasses import replace
 
 from commitlog.adapters.log_records import encode_to_append
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.avro import encode_leader_started, payload_hash, seal_outcome
 from commitlog.core.creation import STORAGE_VERSIONS
-from commitlog.core.decisions import Decision, FileWanted, Found, Need, Wanted
+from commitlog.core.decisions import Decision, FileWanted, Found, Wanted
+from commitlog.core.driving import drive
 from commitlog.core.machine import Machine
 from commitlog.core.replica import Replica
 from commitlog.lancepb.file_pb2 import Field
@@ -80,22 +80,13 @@ def configure(table: str, number: int) -> Transaction:
 
 def decide(machine: Machine, submitted: Submitted) -> Decision:
     """Decide a record; files that it names are there. Nothing changes."""
-    seen = look(machine.prefetch(submitted))
-    decision = machine.decide(submitted, seen)
-    if isinstance(decision, Need):
-        seen |= look(decision.wanted)
-        decision = machine.decide(submitted, seen)
-    assert isinstance(decision, Decision)
-    return decision
+    return drive(machine, submitted, look)
 
 
-def look(wanted: Iterable[Wanted]) -> dict[Wanted, Found]:
-    """Return files as found, of the size that `append_to` gives them."""
-    found: dict[Wanted, Found] = {}
-    for file in wanted:
-        assert isinstance(file, FileWanted), file
-        found[file] = Found(Observation(file.path, FILE_BYTES))
-    return found
+def look(wanted: Wanted) -> Found:
+    """Return a file as found, of the size that `append_to` gives it."""
+    assert isinstance(wanted, FileWanted), wanted
+    return Found(Observation(wanted.path, FILE_BYTES))
 
 
 class MadeLog:

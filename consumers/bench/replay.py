@@ -185,7 +185,7 @@ def decision_rates(count: int, rounds: int) -> list[dict[str, float]]:
             started = now()
             wanted = machine.prefetch(one)
             prefetched = now()
-            seen = look(wanted)
+            seen = {file: look(file) for file in wanted}
             begun = now()
             decision = machine.decide(one, seen)
             assert isinstance(decision, Decision)
