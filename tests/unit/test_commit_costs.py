@@ -34,7 +34,7 @@ TABLE = "shop$orders"
 TRANSACTION_BYTES_MAX, OUTCOME_BYTES_MAX = 360, 360
 FRAGMENT_BYTES_MAX = 75
 """Of a manifest, for a fragment of one file with three columns and a name of 38 bytes."""
-DECIDE_CALLS_MAX = 230
+DECIDE_CALLS_MAX = 270
 CALLS_SPREAD, BLOCKS_MAX = 1.05, 25
 
 

@@ -80,9 +80,7 @@ def test_a_decision_that_would_be_another_is_named(
     monkeypatch.setattr(Machine, "decide", lenient)
     found = audit(world)
     assert not found.is_whole
-    assert {d.problem.partition(":")[0] for d in found.differences} == {
-        "decided again it differs in code"
-    }
+    assert all(" has code <Code." in d.problem for d in found.differences)
     assert "NOT_LATEST" in found.differences[0].problem
 
 
