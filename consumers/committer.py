@@ -134,6 +134,7 @@ class Committer:
         past = DiskFolder(self._options.root / "past" / str(self._options.partition))
         session = Session(self._log, self._genesis, self._checkpoints, past=past)
         self._session = session
+        self._old_versions.rules = lambda: session.follower.machine.rules
         session.materializer.start()
         try:
             session.catch_up()

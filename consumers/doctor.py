@@ -8,10 +8,10 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import read_storage_file
@@ -22,6 +22,7 @@ from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.config import PREFIX, Config, unknown_variables
 from consumers.health import INDEX_LAG_SECONDS, Check, Health, Level, finding, index_check
 from consumers.places import check_own_place, is_in_place
+from consumers.rules import rules_in
 
 if TYPE_CHECKING:
     from commitlog.adapters.kafka import KafkaLog
@@ -206,10 +207,26 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
     health = Health(log, config.root, config.token)
     try:
         yield from (check for check in health.check() if check.name.startswith("leader"))
+        yield from (lance_release(number, one) for number, one in health.statuses.items())
         if config.root is not None:
             yield _index(config.root, health.sequences)
     finally:
         health.close()
+
+
+def lance_release(partition: int, status: Mapping[str, Any]) -> Check:
+    """Compare the release of pylance that a leader has with the one that the rules name."""
+    has, named = str(status.get("pylance", "")), rules_in(status["rules"]).lance_release
+    name = "lance" if not partition else f"lance {partition}"
+    if not has or has == named:
+        return Check(name, Level.OK, f"manifests name Lance {named} as their writer")
+    return Check(
+        name,
+        Level.WARN,
+        f"the leader has pylance {has}, and manifests name Lance {named} as their writer",
+        f"once all programs that follow the log are new, run `commitlog rules --upgrade "
+        f"--lance-release {has}`; or install pylance {named}",
+    )
 
 
 def _index(root: Path, due: dict[int, int]) -> Check:

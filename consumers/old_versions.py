@@ -8,7 +8,7 @@ finds it. Outcomes are read by the chain, from the nearest place that is known t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from commitlog.adapters.storage import ObjectStore, store_for
@@ -30,6 +30,7 @@ from commitlog.core.replica import check_answers
 from commitlog.core.tables import Table, is_in
 from commitlog.core.versions import realize
 from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
+from commitlog.model.limits import Rules
 from commitlog.model.operations import CreateTableVersion, LanceCommit
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import format_table_id
@@ -63,6 +64,8 @@ class OldVersions:
         self._partition = partition
         self._recordings = recordings
         self._places = places
+        self.rules: Callable[[], Rules] = Rules
+        """Return the rules in force, which know what older versions were made by; any thread."""
 
     def outcome(self, sequence: int, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
         """Return the valid outcome of a sequence, with its offset and record.
@@ -148,8 +151,9 @@ class OldVersions:
             if not isinstance(operation, LanceCommit | CreateTableVersion):
                 continue
             recordings = self._recordings.of(outcome)
+            release = self.rules().lance_release_at(outcome.sequence)
             change = realize(
-                table, operation, parse(operation), result, outcome.time_ms, recordings
+                table, operation, parse(operation), result, outcome.time_ms, recordings, release
             )
             assert change.delta is not None
             assert table.manifest is not None

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
+from importlib.metadata import version as package_version
 from typing import Any, TypeVar
 
 from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
@@ -195,6 +196,7 @@ class Requests:
             "voids": follower.replica.void_count,
             "outcomes": dict(session.outcomes),
             "rules": asdict(follower.machine.rules),
+            "pylance": package_version("pylance"),
             "ready": leader is not None,
             **self._guards.status(),
         }

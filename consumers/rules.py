@@ -7,7 +7,8 @@ that follow a log before its protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 from uuid import uuid4
 
 from commitlog.adapters.log_start import append_rules, protocol_version
@@ -21,13 +22,21 @@ def in_force(log: CommitLog) -> list[Rules]:
     """Return what each partition's leader decides by, once it decided what is in the log now."""
     runtime = log.runtime()
     return [
-        Rules(**runtime.request(partition, "status", newest_rules=True)["rules"])
+        rules_in(runtime.request(partition, "status", newest_rules=True)["rules"])
         for partition in range(runtime.partitions)
     ]
 
 
-def put_in_force(log: CommitLog, change: Callable[[Rules], Rules]) -> list[Rules]:
-    """Change each partition's rules; return those in force then.
+def rules_in(said: Mapping[str, Any]) -> Rules:
+    """Return the rules that a leader's status has."""
+    releases = tuple((since, release) for since, release in said.get("lance_releases", ()))
+    return Rules(**{**said, "lance_releases": releases})
+
+
+def put_in_force(
+    log: CommitLog, change: Callable[[Rules], Rules], lance_release: str = ""
+) -> list[Rules]:
+    """Change each partition's rules, and what release of Lance manifests name; return the rules.
 
     Raises:
         TransactionRejected: a leader refuses them, as it does limits that aren't positive.
@@ -38,11 +47,13 @@ def put_in_force(log: CommitLog, change: Callable[[Rules], Rules]) -> list[Rules
     try:
         for partition, rules in enumerate(in_force(log)):
             changed = change(rules)
-            if changed == rules:
-                continue
-            record = protocol_version(str(uuid4()), changed)
-            append_rules(writer, record, partition, RECORD_SECONDS)
-            log.outcome(record.transaction_id, RECORD_SECONDS).raise_for_conflict()
+            records = [protocol_version(str(uuid4()), changed)] if changed != rules else []
+            if lance_release not in ("", rules.lance_release):
+                # Apart, behind a protocol under which every program can read it.
+                records.append(protocol_version(str(uuid4()), changed, lance_release))
+            for record in records:
+                append_rules(writer, record, partition, RECORD_SECONDS)
+                log.outcome(record.transaction_id, RECORD_SECONDS).raise_for_conflict()
     finally:
         writer.close()
     return in_force(log)

@@ -78,14 +78,15 @@ def check_shape(partitions: int, domains: Mapping[str, int] | None) -> None:
             )
 
 
-def protocol_version(transaction_id: str, rules: Rules) -> ProtocolVersion:
-    """Return the record that puts rules in force."""
+def protocol_version(transaction_id: str, rules: Rules, lance_release: str = "") -> ProtocolVersion:
+    """Return the record that puts rules in force, with another release of Lance if one is named."""
     return ProtocolVersion(
         transaction_id=transaction_id,
         protocol=rules.protocol,
         id_horizon_ms=rules.id_horizon_ms,
         history_versions=rules.history_versions,
         operations_max=rules.operations_max,
+        lance_release=lance_release,
     )
 
 

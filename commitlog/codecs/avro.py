@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -48,7 +49,7 @@ PREFIX_BYTES = 10
 TRANSACTION_ID_LENGTH_MAX = 128
 """A UUID has 36 characters; others' idempotency keys stay below this."""
 
-LOG_SCHEMAS = ("transaction-v1", "protocol-version-v1")
+LOG_SCHEMAS = ("transaction-v1", "protocol-version-v1", "protocol-version-v2")
 OUTCOME_SCHEMAS = ("genesis-v1", "leader-started-v1", "outcome-v1", "outcome-v2", "retained-v1")
 
 
@@ -239,34 +240,33 @@ def encode_transaction(transaction: Transaction) -> bytes:
 
 def encode_protocol_version(version: ProtocolVersion) -> bytes:
     """Return a ProtocolVersion's record."""
-    try:
-        return _schema("protocol-version-v1").encode(values.protocol_version_to_plain(version))
-    except _NOT_ENCODED as error:
-        raise _not_encoded(f"protocol version {version.transaction_id}", error) from error
+    # Programs that know no release read the first schema, and go on by what it says.
+    name = "protocol-version-v2" if version.lance_release else "protocol-version-v1"
+    what = f"protocol version {version.transaction_id}"
+    return _encoded(name, what, values.protocol_version_to_plain, version)
 
 
 def encode_genesis(genesis: Genesis) -> bytes:
     """Return a Genesis record."""
-    try:
-        return _schema("genesis-v1").encode(values.genesis_to_plain(genesis))
-    except _NOT_ENCODED as error:
-        raise _not_encoded(f"the genesis of {genesis.log}", error) from error
+    return _encoded("genesis-v1", f"the genesis of {genesis.log}", values.genesis_to_plain, genesis)
 
 
 def encode_leader_started(started: LeaderStarted) -> bytes:
     """Return a LeaderStarted record."""
-    try:
-        return _schema("leader-started-v1").encode(values.leader_started_to_plain(started))
-    except _NOT_ENCODED as error:
-        raise _not_encoded(f"the start of leader {started.leader_id}", error) from error
+    what = f"the start of leader {started.leader_id}"
+    return _encoded("leader-started-v1", what, values.leader_started_to_plain, started)
 
 
 def encode_retained(retained: Retained) -> bytes:
     """Return a Retained record."""
+    what = f"the giving up of what is archived through {retained.sequence}"
+    return _encoded("retained-v1", what, values.retained_to_plain, retained)
+
+
+def _encoded(name: str, what: str, to_plain: Callable[[Any], values.Plain], value: Any) -> bytes:
     try:
-        return _schema("retained-v1").encode(values.retained_to_plain(retained))
+        return _schema(name).encode(to_plain(value))
     except _NOT_ENCODED as error:
-        what = f"the giving up of what is archived through {retained.sequence}"
         raise _not_encoded(what, error) from error
 
 
@@ -299,8 +299,7 @@ def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
     key_id = _id_in_key(key)
     schema = _known(LOG_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
-        problem = "record_of_unknown_schema" if value[:2] == MARKER else "record_not_avro"
-        return _malformed(key_id, _unknown_prefix(value), value, problem)
+        return _of_unknown_schema(key_id, value)
     record: LogRecord
     try:
         if (found := _compiled("transaction-v1").read(value)) is not None:
@@ -309,7 +308,9 @@ def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
             head, content, tail = schema.decode_parts(value)
             record = values.transaction_to_value(head, content, _sha256(tail))
         else:
-            record = values.protocol_version_to_value(schema.decode(value))
+            plain = schema.decode(value)
+            unread = _of_unknown_schema(key_id, value) if "lance_release" in plain else None
+            record = values.protocol_version_to_value(plain, unread)
     except Exception as error:  # fastavro raises nearly every kind on broken bytes
         why = f"broken {schema.name} record: {_brief(error)}"
         return _malformed(key_id, why, value, "record_broken")
@@ -341,15 +342,9 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
         kind = UnsupportedFormat if value[:2] == MARKER else CorruptLog
         raise kind(_unknown_prefix(value))
     try:
-        if schema.name == "Genesis":
-            genesis: Genesis = values.genesis_to_value(schema.decode(value))
-            return genesis
-        if schema.name == "LeaderStarted":
-            started: LeaderStarted = values.leader_started_to_value(schema.decode(value))
-            return started
-        if schema.name == "Retained":
-            retained: Retained = values.retained_to_value(schema.decode(value))
-            return retained
+        if (to_value := values.FRAMING.get(schema.name)) is not None:
+            framing: OutcomeRecord = to_value(schema.decode(value))
+            return framing
         head, decision, tail = schema.decode_parts(value)
     except Exception as error:  # fastavro raises nearly every kind on broken bytes
         raise CorruptLog(f"broken {schema.name} record: {_brief(error)}") from error
@@ -369,6 +364,11 @@ def _changed(sequence: int) -> CorruptLog:
 
 def _malformed(transaction_id: str, reason: str, value: bytes, problem: str) -> Malformed:
     return Malformed(transaction_id, reason, hashlib.sha256(value).digest(), problem)
+
+
+def _of_unknown_schema(transaction_id: str, value: bytes) -> Malformed:
+    problem = "record_of_unknown_schema" if value[:2] == MARKER else "record_not_avro"
+    return _malformed(transaction_id, _unknown_prefix(value), value, problem)
 
 
 def _unknown_prefix(value: bytes) -> str:

@@ -43,6 +43,7 @@ from commitlog.model.records import (
     Genesis,
     KeyAbsent,
     LeaderStarted,
+    Malformed,
     Observation,
     OperationResult,
     Outcome,
@@ -277,7 +278,17 @@ def outcome_to_value(header: Plain, decision: Plain) -> Outcome:
     )
 
 
-protocol_version_to_plain, protocol_version_to_value = _converter(ProtocolVersion, {})
+def protocol_version_to_plain(version: ProtocolVersion) -> Plain:
+    """Return a ProtocolVersion's fields, of either schema."""
+    names = [name for name in _fields(ProtocolVersion) if name != "unread"]
+    return {name: getattr(version, name) for name in names}
+
+
+def protocol_version_to_value(plain: Plain, unread: Malformed | None = None) -> ProtocolVersion:
+    """Return a ProtocolVersion, of either schema."""
+    return ProtocolVersion(**plain, unread=unread)
+
+
 leader_started_to_plain, leader_started_to_value = _converter(LeaderStarted, {})
 genesis_to_plain, genesis_to_value = _converter(
     Genesis, {"domains": _pairs("name", "partition", is_sorted=True)}
@@ -286,6 +297,13 @@ genesis_to_plain, genesis_to_value = _converter(
 retained_to_plain, retained_to_value = _converter(
     Retained, {"segments": _many(_converter(RetainedSegment, {}))}
 )
+
+FRAMING = {
+    "Genesis": genesis_to_value,
+    "LeaderStarted": leader_started_to_value,
+    "Retained": retained_to_value,
+}
+"""What reads the records of the outcomes topic that answer no transaction, by their name."""
 
 CLASSES: Mapping[str, type] = {
     kind.__name__: kind

@@ -117,7 +117,12 @@ def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
         registered = _register(draft, operation, location)
         result = replace(result, delta=record_delta(draft, registered))
     table, change = make_table(
-        operation, draft.transaction.transaction_id, draft.time_ms, result, lambda _: registered
+        operation,
+        draft.transaction.transaction_id,
+        draft.time_ms,
+        result,
+        lambda _: registered,
+        draft.rules.lance_release,
     )
     result = replace(result, version=table.version)
     draft.views[operation.table] = View(table)

@@ -38,11 +38,12 @@ def make_table(
     time_ms: int,
     result: OperationResult,
     delta_of: DeltaOf,
+    release: str,
 ) -> tuple[Table, Change]:
     """Return the table that a committed operation made, and its first change."""
     delta, message, kind = None, b"", ChangeKind.DECLARED
     if isinstance(operation, CreateTable):
-        state, message = first_version(operation, transaction_id, time_ms)
+        state, message = first_version(operation, transaction_id, time_ms, release)
         delta, kind = diff(empty_state(), state), ChangeKind.CREATED
     elif isinstance(operation, RegisterTable):
         delta = delta_of(result)
@@ -106,10 +107,11 @@ class Catalogue:
         result: OperationResult,
         outcome: Outcome,
         delta_of: DeltaOf,
+        release: str,
     ) -> list[Change]:
         """Carry out a committed catalogue operation."""
         if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
-            return self._make(operation, result, outcome, delta_of)
+            return self._make(operation, result, outcome, delta_of, release)
         if isinstance(operation, DropTable | DeregisterTable):
             is_drop = isinstance(operation, DropTable)
             if operation.table in self.iceberg.tables:
@@ -136,6 +138,7 @@ class Catalogue:
         result: OperationResult,
         outcome: Outcome,
         delta_of: DeltaOf,
+        release: str,
     ) -> list[Change]:
         if result.incarnation != operation.incarnation:
             return []  # it existed, and that was fine
@@ -143,7 +146,7 @@ class Catalogue:
         if standing is not None and standing.manifest is not None:
             return []
         table, change = make_table(
-            operation, outcome.transaction_id, outcome.time_ms, result, delta_of
+            operation, outcome.transaction_id, outcome.time_ms, result, delta_of, release
         )
         table.changed_at = outcome.sequence
         self.tables[operation.table] = table

@@ -113,7 +113,8 @@ def _direct(draft: Draft, state: ManifestState, final: Transaction) -> ManifestD
     if final.HasField("update") and draft.rules.protocol < UPDATES_BUILT_HERE_SINCE:
         return None
     try:
-        return direct_delta(state, final, timestamp_ms=draft.time_ms)
+        release = draft.rules.lance_release
+        return direct_delta(state, final, timestamp_ms=draft.time_ms, release=release)
     except DeltaRefused as error:
         raise delta_refused(error) from error
     except NotDirect:

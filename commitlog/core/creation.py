@@ -15,7 +15,7 @@ from commitlog.core.decisions import rejected
 from commitlog.core.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.fragments import Fragments
 from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
-from commitlog.core.manifest_header import LANCE_VERSION
+from commitlog.core.manifest_header import WRITER
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -45,7 +45,7 @@ def state_of(delta: ManifestDelta, features: Mapping[int, int] | None = None) ->
 
 
 def first_version(
-    operation: CreateTable, transaction_id: str, time_ms: int
+    operation: CreateTable, transaction_id: str, time_ms: int, release: str
 ) -> tuple[ManifestState, bytes]:
     """Return version 1 of a new table, and the transaction to write into it."""
     fields = _checked_fields(operation)
@@ -63,7 +63,7 @@ def first_version(
         fields=fields,
         schema_metadata=dict(operation.schema_metadata),
         transaction_file=f"0-{transaction_id}.txn",
-        writer_version=Manifest.WriterVersion(library="lance", version=LANCE_VERSION),
+        writer_version=Manifest.WriterVersion(library=WRITER, version=release),
         data_format=Manifest.DataStorageFormat(
             file_format="lance", version=operation.data_storage_version
         ),

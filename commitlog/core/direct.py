@@ -33,6 +33,7 @@ from commitlog.core.manifest import DeltaRefused, ManifestDelta, ManifestState, 
 from commitlog.core.manifest_header import ManifestHeader
 from commitlog.core.metadata_changes import updated_bases, updated_config
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import LANCE_RELEASE_AT_FIRST
 
 
 class _Change(NamedTuple):
@@ -54,9 +55,13 @@ def is_direct(transaction: Transaction) -> bool:
 
 
 def direct_delta(
-    state: ManifestState, transaction: Transaction, *, timestamp_ms: int
+    state: ManifestState,
+    transaction: Transaction,
+    *,
+    timestamp_ms: int,
+    release: str = LANCE_RELEASE_AT_FIRST,
 ) -> ManifestDelta:
-    """Return what `transaction` makes of `state`."""
+    """Return what `transaction` makes of `state`, in a manifest written for a release of Lance."""
     build = _BUILDERS.get(transaction.WhichOneof("operation") or "")
     if build is None:
         raise NotDirect(f"{transaction.WhichOneof('operation') or 'an unknown operation'}")
@@ -66,7 +71,7 @@ def direct_delta(
     indices = index_list(state.index_section) if state.index_section else NO_INDICES
     _check_direct(state, indices)
     change = build(state, transaction)
-    header = change.header or state.header.by_this_writer
+    header = (change.header or state.header).by(release)
     if change.index_section is not None:
         indices = index_list(change.index_section)
     reader, writer = _flags(state, change, header, indices)

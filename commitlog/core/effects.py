@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,12 @@ from commitlog.core.manifest import ManifestDelta, apply_delta
 from commitlog.core.tables import Table
 from commitlog.core.versions import finalize, realize, recorded, touches_of
 from commitlog.errors import UnsupportedFormat
-from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
+from commitlog.model.limits import (
+    LANCE_RELEASE_LENGTH_MAX,
+    LANCE_RELEASE_SINCE,
+    PROTOCOL_SUPPORTED,
+    Rules,
+)
 from commitlog.model.operations import CreateTableVersion, IcebergChange, LanceCommit
 from commitlog.model.records import (
     Application,
@@ -25,6 +32,7 @@ from commitlog.model.records import (
     OperationResult,
     Outcome,
     ProtocolVersion,
+    Submitted,
     Transaction,
 )
 from commitlog.model.table import TableId
@@ -33,6 +41,7 @@ if TYPE_CHECKING:
     from commitlog.core.machine import Machine
 
 
+_RELEASE = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*")
 E_TAGS_KEPT = 1000
 """How many versions back at least the e_tags are kept that clients gave with them."""
 
@@ -59,7 +68,8 @@ def carry_out(
         change = known.get((result.incarnation, result.version))
         if message is None:
             delta = partial(_delta_of, change, recordings)
-            done += machine.catalogue.apply(operation, result, outcome, delta)
+            release = machine.rules.lance_release
+            done += machine.catalogue.apply(operation, result, outcome, delta, release)
             continue
         assert isinstance(operation, LanceCommit | CreateTableVersion)
         table = machine.tables[operation.table]
@@ -67,7 +77,10 @@ def carry_out(
             table.manifest = empty_state()
             table.history = History(result.version - 1)
         if change is None:
-            change = realize(table, operation, message, result, outcome.time_ms, recordings)
+            release = machine.rules.lance_release
+            change = realize(
+                table, operation, message, result, outcome.time_ms, recordings, release
+            )
         _advance(machine, table, operation, message, result, change, outcome)
         done.append(change)
     if record.application is not None:
@@ -129,7 +142,17 @@ def _delta_of(
     return ManifestDelta.from_bytes(recorded(result.delta, recordings))
 
 
-def rules_after(rules: Rules, record: ProtocolVersion) -> Rules:
+def as_read(rules: Rules, submitted: Submitted) -> Submitted:
+    """Return a record as every program reads it that decides by these rules."""
+    record = submitted.record
+    if rules.protocol >= LANCE_RELEASE_SINCE or not isinstance(record, ProtocolVersion):
+        return submitted
+    if not record.lance_release or record.unread is None:
+        return submitted
+    return replace(submitted, record=record.unread)
+
+
+def rules_after(rules: Rules, record: ProtocolVersion, sequence: int) -> Rules:
     """Return the rules that a ProtocolVersion puts in force; a newer one stops this program."""
     if record.protocol > PROTOCOL_SUPPORTED:
         raise UnsupportedFormat(
@@ -145,9 +168,16 @@ def rules_after(rules: Rules, record: ProtocolVersion) -> Rules:
             limits=numbers,
             current=rules.protocol,
         )
+    release, releases = record.lance_release, rules.lance_releases
+    is_name = _RELEASE.fullmatch(release) and len(release) <= LANCE_RELEASE_LENGTH_MAX
+    if release and not is_name:
+        raise rejected(Code.INVALID_OPERATION, "lance_release_invalid", release=release)
+    if release and release != rules.lance_release:
+        releases = (*releases, (sequence, release))
     return Rules(
         protocol=record.protocol,
         id_horizon_ms=record.id_horizon_ms,
         history_versions=record.history_versions,
         operations_max=record.operations_max,
+        lance_releases=releases,
     )

@@ -34,7 +34,7 @@ from commitlog.core.decisions import (
     rejected,
 )
 from commitlog.core.draft import Draft, Parses
-from commitlog.core.effects import carry_out, rules_after
+from commitlog.core.effects import as_read, carry_out, rules_after
 from commitlog.core.expectations import check_domains, check_expects
 from commitlog.core.holding import held_by
 from commitlog.core.iceberg_tables import IcebergTables
@@ -135,13 +135,14 @@ class Machine:
 
     def decide(self, submitted: Submitted, observed: Observed) -> Decision | Need:
         """Decide a record, or name what is missing for it."""
+        submitted = as_read(self.rules, submitted)
         record = submitted.record
         time_ms = time_of(self, submitted)
         try:
             if isinstance(record, Transaction):
                 return self._decide(submitted, record, observed, time_ms)
             if isinstance(record, ProtocolVersion):
-                rules_after(self.rules, record)
+                rules_after(self.rules, record, self.sequence + 1)
                 return self._decision(submitted, Status.COMMITTED, time_ms)
             raise rejected(
                 Code.MALFORMED_RECORD,
@@ -173,7 +174,7 @@ class Machine:
             )
         record = submitted.record
         if isinstance(record, ProtocolVersion) and outcome.status is Status.COMMITTED:
-            self.rules = rules_after(self.rules, record)
+            self.rules = rules_after(self.rules, record, outcome.sequence)
         done: tuple[Change, ...] = ()
         if isinstance(record, Transaction):
             if outcome.status is Status.COMMITTED and outcome.answers is None:

@@ -19,8 +19,7 @@ from commitlog.core.feature_flags import (
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import Manifest
 
-LANCE_VERSION = "14.0.2"
-_WRITER_VERSION = Manifest.WriterVersion(library="lance", version=LANCE_VERSION)
+WRITER = "lance"
 _SCALARS = (
     "version",
     "version_aux_data",
@@ -43,6 +42,7 @@ class ManifestHeader:
 
     def __init__(self, encoded: bytes) -> None:
         self.encoded = encoded
+        self._by: tuple[str, ManifestHeader] | None = None
 
     @classmethod
     def of(cls, manifest: Manifest) -> ManifestHeader:
@@ -73,13 +73,18 @@ class ManifestHeader:
         """The ids of the base paths."""
         return frozenset(base.id for base in self.message.base_paths)
 
-    @cached_property
-    def by_this_writer(self) -> ManifestHeader:
-        """The same header, written by the Lance version whose manifests ours equal."""
-        if self.message.writer_version == _WRITER_VERSION:
+    def by(self, release: str) -> ManifestHeader:
+        """Return the same header, written by a release of Lance."""
+        if self._by is None or self._by[0] != release:
+            self._by = release, self._written_by(release)
+        return self._by[1]
+
+    def _written_by(self, release: str) -> ManifestHeader:
+        writer = Manifest.WriterVersion(library=WRITER, version=release)
+        if self.message.writer_version == writer:
             return self
         manifest = Manifest.FromString(self.encoded)
-        manifest.writer_version.CopyFrom(_WRITER_VERSION)
+        manifest.writer_version.CopyFrom(writer)
         return ManifestHeader.of(manifest)
 
     @cached_property

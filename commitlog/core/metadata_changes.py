@@ -33,7 +33,7 @@ def updated_config(
 ) -> ManifestHeader:
     """Return the header after an UpdateConfig."""
     operation = newer_form(operation)
-    manifest = Manifest.FromString(header.by_this_writer.encoded)
+    manifest = Manifest.FromString(header.encoded)
     had_range_segments = _is_true(manifest.config.get(_RANGE_SEGMENTS, ""))
     if operation.HasField("config_updates"):
         _update_strings(manifest.config, operation.config_updates)
@@ -192,7 +192,7 @@ def verify_primary_key(manifest: Manifest, fields: Mapping[int, Field]) -> None:
 
 def updated_bases(header: ManifestHeader, operation: Transaction.UpdateBases) -> ManifestHeader:
     """Return the header after an UpdateBases."""
-    manifest = Manifest.FromString(header.by_this_writer.encoded)
+    manifest = Manifest.FromString(header.encoded)
     for new_base in operation.new_bases:
         for base in manifest.base_paths:
             # As in Lance, two bases without a name have the same name.

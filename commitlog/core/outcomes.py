@@ -17,7 +17,6 @@ from commitlog.model.records import (
     Conflict,
     OperationResult,
     Outcome,
-    ProtocolVersion,
     Status,
     Submitted,
     Transaction,
@@ -43,7 +42,7 @@ def outcome_of(
         status=status,
         attempt=record.attempt if isinstance(record, Transaction) else 0,
         time_ms=time_ms,
-        payload_hash=b"" if isinstance(record, ProtocolVersion) else record.payload_hash,
+        payload_hash=record.payload_hash,
         **held,
     )
     return worded(outcome)

@@ -116,6 +116,7 @@ def _machine(machine: Machine) -> bytes:
                 rules.id_horizon_ms,
                 rules.history_versions,
                 rules.operations_max,
+                *([list(map(list, rules.lance_releases))] if rules.lance_releases else []),
             ],
             "namespaces": sorted(
                 [list(n), [list(p) for p in properties]]
@@ -147,7 +148,9 @@ def _restore_machine(machine: Machine, state: Any) -> None:
     machine.sequence, machine.time_ms = state["sequence"], state["time_ms"]
     machine.once.forgotten_ms = state["ids_forgotten_ms"]
     machine.once.clock_ms = state.get("ids_clock_ms", 0)
-    machine.rules = Rules(*state["rules"])
+    protocol, horizon, versions, operations, *releases = state["rules"]
+    named = tuple((since, release) for one in releases for since, release in one)
+    machine.rules = Rules(protocol, horizon, versions, operations, named)
     for name, properties in state["namespaces"]:
         machine.catalogue.namespaces[tuple(name)] = tuple((k, v) for k, v in properties)
     _restore_places(machine.locations, state["locations"])

@@ -114,6 +114,7 @@ def realize(
     result: OperationResult,
     time_ms: int,
     recordings: Mapping[bytes, bytes],
+    release: str,
 ) -> Change:
     """Return the change that a committed result stands for, on the state that it was made for."""
     state = table.manifest
@@ -129,7 +130,7 @@ def realize(
         if isinstance(operation, LanceCommit):
             final = as_built(final, state.index_section, delta.index_section)
     else:
-        delta = direct_delta(state, final, timestamp_ms=time_ms)
+        delta = direct_delta(state, final, timestamp_ms=time_ms, release=release)
     is_next = result.version == state.version + 1 or not state.version
     if delta.version != result.version or not is_next:
         raise CorruptLog(

@@ -35,6 +35,13 @@ FAILED_REQUIREMENTS_MAX = 100
 """Requirements of Iceberg in an outcome, of those that didn't hold."""
 
 
+LANCE_RELEASE_AT_FIRST = "14.0.2"
+"""The release of Lance that manifests name as their writer until a log's rules name another."""
+
+LANCE_RELEASE_LENGTH_MAX = 64
+"""The name of a release."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rules:
     """What a ProtocolVersion record puts in force: the numbers that decisions depend on."""
@@ -45,6 +52,18 @@ class Rules:
     history_versions: int = 100_000
     """How many versions back a read version may be; older is `retryable`."""
     operations_max: int = OPERATIONS_PER_TRANSACTION_MAX
+    lance_releases: tuple[tuple[int, str], ...] = ()
+    """Releases of Lance that were put in force, each by the outcome of this sequence."""
+
+    @property
+    def lance_release(self) -> str:
+        """The release of Lance that manifests name as their writer."""
+        return self.lance_releases[-1][1] if self.lance_releases else LANCE_RELEASE_AT_FIRST
+
+    def lance_release_at(self, sequence: int) -> str:
+        """Return the release by which the outcome of a sequence was decided."""
+        before = [release for since, release in self.lance_releases if since < sequence]
+        return before[-1] if before else LANCE_RELEASE_AT_FIRST
 
 
 PROTOCOL_SUPPORTED = 4
@@ -99,6 +118,10 @@ LOCATION_BYTES_MAX = 2_000
 BASES_CHECKED_SINCE = 4
 """The protocol under which a new base path is refused unless it is the location of a table of the
 log, or the leader's policy allows it."""
+
+LANCE_RELEASE_SINCE = 4
+"""The protocol under which a ProtocolVersion may put another release of Lance in force; earlier
+programs don't know the schema of such a record and refuse it."""
 
 INLINE_SUM_SINCE = 4
 """The protocol under which `OUTCOME_INLINE_SUM_MAX` bounds the deltas in an outcome."""

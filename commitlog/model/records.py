@@ -138,6 +138,15 @@ class ProtocolVersion:
     id_horizon_ms: int
     history_versions: int
     operations_max: int
+    lance_release: str = ""
+    """The release of Lance that manifests name as their writer; empty: as before."""
+    unread: Malformed | None = field(default=None, compare=False)
+    """What programs make of the record that know no release in it."""
+
+    @property
+    def payload_hash(self) -> bytes:
+        """What its outcome says of its content, whichever program decides it."""
+        return self.unread.payload_hash if self.unread is not None else b""
 
 
 @dataclass(frozen=True, slots=True)

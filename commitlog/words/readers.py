@@ -26,6 +26,10 @@ WORDS: dict[str, str] = {
         "versions {ranges!j} of {table} cannot be deleted: {deleted!j} are deleted already; name "
         "versions that exist"
     ),
+    "lance_release_invalid": (
+        "{release!r} is not a release of Lance; name one as 14.0.2 is named, of at most 64 "
+        "characters"
+    ),
     "base_path_invalid": "base path of {table}: {problem}",
     "base_path_not_allowed": (
         "base path {path} of {table} is neither a table of this log nor a place that its leader "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from dataclasses import asdict, replace
 from importlib.metadata import version as package_version
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -81,6 +81,7 @@ def rules(
     id_horizon: float | None = None,
     history_versions: int | None = None,
     operations_max: int | None = None,
+    lance_release: str = "",
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
@@ -100,20 +101,27 @@ def rules(
         Take commits that read a version up to this many before the head.
     operations_max
         Take transactions of up to this many operations.
+    lance_release
+        Have manifests name this release of Lance as their writer, for example 14.0.2: the one of
+        pylance that the log's leaders have. It needs protocol 4.
     """
     from commitlog.model.limits import PROTOCOL_SUPPORTED
     from consumers.rules import in_force, put_in_force
 
-    asked: dict[str, int | None] = {
+    asked = {
         "protocol": PROTOCOL_SUPPORTED if upgrade else None,
         "id_horizon_ms": None if id_horizon is None else round(id_horizon * 1000),
         "history_versions": history_versions,
         "operations_max": operations_max,
     }
-    given = {name: value for name, value in asked.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     log = connect_client(where.load())
     try:
-        found = put_in_force(log, lambda rules: replace(rules, **given)) if given else in_force(log)
+        found = (
+            put_in_force(log, lambda rules: replace(rules, **given), lance_release)
+            if given or lance_release
+            else in_force(log)
+        )
     finally:
         log.close()
     columns = (
@@ -122,8 +130,12 @@ def rules(
         output.Column("ids kept, s", lambda row: row["id_horizon_ms"] / 1000, is_number=True),
         output.Column("versions back", lambda row: row["history_versions"], is_number=True),
         output.Column("operations", lambda row: row["operations_max"], is_number=True),
+        output.Column("lance", lambda row: row["lance_release"]),
     )
-    rows = [{"partition": number, **asdict(one)} for number, one in enumerate(found)]
+    rows = [
+        {"partition": number, **asdict(one), "lance_release": one.lance_release}
+        for number, one in enumerate(found)
+    ]
     output.print_listing(columns, rows, as_json=as_json, nothing="no partition")
 
 

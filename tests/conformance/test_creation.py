@@ -49,7 +49,9 @@ def test_the_first_manifest_equals_pylances(
         stable_row_ids=stable_row_ids,
         data_storage_version=storage_version,
     )
-    state, ours = first_version(operation, transaction.uuid, theirs.timestamp_nanos // 1_000_000)
+    state, ours = first_version(
+        operation, transaction.uuid, theirs.timestamp_nanos // 1_000_000, lance.__version__
+    )
     theirs.timestamp_nanos = state.timestamp_nanos
     assert state == theirs
     assert Transaction.FromString(ours) == transaction

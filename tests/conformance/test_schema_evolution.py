@@ -28,6 +28,7 @@ from tests.golden.records import (
     OUTCOME,
     PROTOCOL_VERSION,
     REFUSED,
+    RELEASE_CHANGE,
     RETAINED,
     TRANSACTION,
 )
@@ -38,6 +39,7 @@ RELEASED = {
     "outcome-v1": "555dfcdc2d21409d",
     "outcome-v2": "8b08d6bbaabf0b76",
     "protocol-version-v1": "3c593c737fe8ccec",
+    "protocol-version-v2": "943936dceabf0f0a",
     "retained-v1": "a554efd8c1acf6ee",
     "transaction-v1": "829f9a0767bc85cb",
 }
@@ -96,7 +98,7 @@ def test_schemas_have_the_fields_of_the_values() -> None:
     kinds += [type(operation) for operation in TRANSACTION.operations]
     assert set(Operation.__args__) <= set(kinds), "the golden transaction has each operation"
     for kind in kinds:
-        names = {field.name for field in dataclasses.fields(kind)}
+        names = {field.name for field in dataclasses.fields(kind)} - {"unread"}
         assert {field["name"] for field in records[kind.__name__]["fields"]} == names
     transaction = {field.name for field in dataclasses.fields(Transaction)}
     written = {
@@ -143,6 +145,7 @@ def test_frozen_bytes_are_still_read() -> None:
         "b9a830c1e9664c10950f5f386d4a0bdea85b772b88421690fc7ffa59b9fd534c"
     )
     assert avro.decode_log_record(KEY, frozen("protocol-version-v1")) == PROTOCOL_VERSION
+    assert avro.decode_log_record(KEY, frozen("protocol-version-v2")) == RELEASE_CHANGE
     assert avro.decode_outcome_record(frozen("genesis-v1")) == GENESIS
     assert avro.decode_outcome_record(frozen("leader-started-v1")) == LEADER_STARTED
     assert avro.decode_outcome_record(frozen("outcome-v1")) == OUTCOME

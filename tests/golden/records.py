@@ -133,6 +133,7 @@ TRANSACTION = Transaction(
     ),
 )
 PROTOCOL_VERSION = ProtocolVersion(TRANSACTION_ID, 1, 604_800_000, 100_000, 1_000)
+RELEASE_CHANGE = replace(PROTOCOL_VERSION, protocol=4, lance_release="15.0.0")
 GENESIS = Genesis(
     log="commitlog",
     log_id=INCARNATION,
@@ -253,6 +254,7 @@ REFUSED, REFUSED_BYTES = avro.seal_outcome(
 ENCODED = {
     "transaction-v1": avro.encode_transaction(TRANSACTION),
     "protocol-version-v1": avro.encode_protocol_version(PROTOCOL_VERSION),
+    "protocol-version-v2": avro.encode_protocol_version(RELEASE_CHANGE),
     "genesis-v1": avro.encode_genesis(GENESIS),
     "leader-started-v1": avro.encode_leader_started(LEADER_STARTED),
     "outcome-v1": OUTCOME_BYTES,

@@ -76,3 +76,13 @@ def test_the_command_ends_with_one_if_something_fails(capsys: pytest.CaptureFixt
     assert {finding["level"] for finding in findings} <= {"ok", "warn", "fail"}
     assert cli.main(["doctor"]) == ExitCode.REFUSED
     assert "-> start `commitlog up" in capsys.readouterr().out
+
+
+def test_a_leader_with_another_pylance_than_the_rules_name_is_a_warning() -> None:
+    status = {"pylance": "15.0.0", "rules": {"protocol": 4, "lance_releases": [[7, "14.1.0"]]}}
+    found = doctor.lance_release(0, status)
+    assert found.level is Level.WARN
+    assert "pylance 15.0.0, and manifests name Lance 14.1.0" in found.message
+    assert "--lance-release 15.0.0" in found.advice
+    status["pylance"] = "14.1.0"
+    assert doctor.lance_release(0, status).level is Level.OK

@@ -13,14 +13,16 @@ import pytest
 
 from commitlog import words
 from commitlog.adapters import log_start, memory
-from commitlog.model.limits import PROTOCOL_SUPPORTED
+from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.errors import TransactionRejected
+from commitlog.model.limits import LANCE_RELEASE_SINCE, PROTOCOL_SUPPORTED
 from commitlog.model.operations import DropTable
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
-from consumers.rules import put_in_force
+from consumers.rules import in_force, put_in_force
 from consumers.verify import Options, verify
-from tests.service import Service, rows, service
+from tests.service import SCHEMA, Service, rows, service
 from tests.unit.test_spark_audit import TABLE, make_history
 
 UPGRADED = "3, then 4"
@@ -82,3 +84,45 @@ def test_reworded_refusals_prove_the_same_log(
     for one in typed:
         assert one.message.endswith("it cannot be")
         assert one.conflict is None or one.conflict.advice in ("give up", "")
+
+
+def test_another_release_of_lance_is_put_in_force_by_a_record(
+    world: Service, tmp_path: Path
+) -> None:
+    client = world.client
+    if in_force(client)[0].protocol < LANCE_RELEASE_SINCE:
+        with pytest.raises(TransactionRejected, match="which this program"):
+            put_in_force(client, lambda rules: rules, lance_release="15.1.0")
+        assert_proven(world)
+        return
+    before = client.append(TABLE, rows(200)).version
+    put_in_force(client, lambda rules: rules, lance_release="15.1.0")
+    after = client.append(TABLE, rows(201)).version
+    client.create_table("made$since", SCHEMA)
+    found = [writer_of(world, TABLE, version) for version in (before, after)]
+    assert [*found, writer_of(world, "made$since", 1)] == ["14.0.2", "15.1.0", "15.1.0"]
+    world.running.pop().stop()
+    world.start().await_leading()
+    assert in_force(client)[0].lance_release == "15.1.0"
+    assert_proven(world)
+    # Made again from the log alone, an old version is as it was.
+    for version in (before, after):
+        manifest = next(world.location(TABLE).glob(f"_versions/*{2**64 - 1 - version}.manifest"))
+        data = manifest.read_bytes()
+        manifest.unlink()
+        client.open(TABLE, version)
+        assert manifest.read_bytes() == data
+
+
+def writer_of(world: Service, table: str, version: int) -> str:
+    """Return the release that a version's manifest names as its writer."""
+    path = next(world.location(table).glob(f"_versions/*{2**64 - 1 - version}.manifest"))
+    state, _ = decode_manifest(path.read_bytes())
+    return state.header.message.writer_version.version
+
+
+def test_a_name_that_is_no_release_is_refused(tmp_path: Path) -> None:
+    with service(tmp_path) as made:
+        for name in ("newest", "1.2", "14.0.2 ", "1.2." + "3" * 80):
+            with pytest.raises(TransactionRejected, match="is not a release of Lance"):
+                put_in_force(made.client, lambda rules: rules, lance_release=name)
