@@ -155,6 +155,9 @@ def to_spark(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 def readable(values: pa.Array) -> pa.Array:
     """Return values in the nearest type that Spark knows: what is below microseconds is cut off."""
+    if is_blob(values.type):
+        # As it is written: what is read are bytes already.
+        return values.storage.flatten()[values.storage.type.get_field_index("data")]
     plain = readable_type(values.type)
     if plain.equals(values.type):
         return values

@@ -206,7 +206,11 @@ def _scan(
         return
     present = [name for name in columns if name in dataset.schema.names]
     scanner = dataset.scanner(
-        columns=present, fragments=chosen, with_row_address=True, with_row_id=True
+        columns=present,
+        fragments=chosen,
+        with_row_address=True,
+        with_row_id=True,
+        blob_handling="all_binary",
     )
     yield from scanner.to_batches()
 

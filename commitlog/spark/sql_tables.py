@@ -151,8 +151,8 @@ def _checked(schema: StructType, metadata: Mapping[str, Any]) -> dict[str, str]:
             f" CREATE TABLE ran{': ' + ', '.join(new) + ' is new' if new else ''}. ALTER TABLE"
             " changes the catalog alone, not the table",
             field="columns", value=schema.names,
-            advice="Change columns in the log (`CommitLog.open(table).add_columns(…)`,"
-            " drop_columns, alter_columns), then DROP TABLE and CREATE TABLE again",
+            advice="Change columns in the log (`CommitLog.add_columns`; drop_columns and"
+            " alter_columns of `CommitLog.open`), then DROP TABLE and CREATE TABLE again",
         )  # fmt: skip
     return kept
 

@@ -43,7 +43,7 @@ servers, log, folder = sys.argv[1:]
 options = {"kafka.bootstrap.servers": servers, "log": log}
 spark = local_session("oldest")
 spark.dataSource.register(CommitLogDataSource)
-columns = ["id", "name", "timestamp'2013-07-01' AS at", "array(1.0, 0.5) AS v"]
+columns = ["id", "name", "timestamp'2013-07-01' AS at", "array(1F, 0.5F) AS v"]
 def frame(*ids, name="a"):
     rows = spark.createDataFrame([(i, name) for i in ids], "id long, name string")
     return rows.selectExpr(*columns)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import duckdb
 import lance
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
+from commitlog.adapters.row_values import is_blob
 from commitlog.errors import InvalidTransaction
 from commitlog.spark import Batch, each_batch, merge, upsert
 from tests.spark_world import SparkWorld, finish
@@ -50,6 +52,7 @@ class Kind:
     """Whether DuckDB reads the column's Arrow type, or what it reads."""
 
 
+ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 UTC_AT = AT.replace(tzinfo=UTC)
 KINDS = [
     Kind("boolean", pa.bool_(), "true", True),
@@ -94,12 +97,17 @@ KINDS = [
     Kind("map<string,int>", pa.map_(pa.string(), pa.int32()), "map('a', 1)", [("a", 1)], {"a": 1}),
     Kind("struct<x:bigint,y:string>", pa.struct([("x", pa.int32()), ("y", pa.string())]),
          "named_struct('x', 1L, 'y', null)", {"x": 1, "y": None}),
+    Kind("binary", pa.uuid(), "x'00112233445566778899aabbccddeeff'", ID, ID.bytes, str(ID)),
+    Kind("string", pa.json_(), "'[1]'", "[1]"),
+    Kind("binary", lance.blob_field("b").type, "x'00ff'", b"\x00\xff"),
     Kind("array<struct<x:int>>", pa.list_(pa.struct([("x", pa.int32())])),
          "array(named_struct('x', 1))", [{"x": 1}]),
 ]  # fmt: skip
+BLOB = f"c{next(at for at, kind in enumerate(KINDS) if is_blob(kind.column))}"
 SCHEMA = pa.schema(
     [
         pa.field("id", pa.int32()),
+        pa.field("legacy", pa.large_binary(), metadata={"lance-encoding:blob": "true"}),
         *(pa.field(f"c{at}", kind.column) for at, kind in enumerate(KINDS)),
     ]
 )
@@ -111,7 +119,13 @@ def source(world: SparkWorld) -> DataFrame:
         f"cast(CASE WHEN id = 1 THEN {kind.value} END AS {kind.spark}) AS c{at}"
         for at, kind in enumerate(KINDS)
     ]
-    return world.spark.range(1, 3).selectExpr("id", *columns)
+    blob = "CASE WHEN id = 1 THEN x'0102' END AS legacy"
+    return world.spark.range(1, 3).selectExpr("id", blob, *columns)
+
+
+def all_of(dataset: lance.LanceDataset) -> pa.Table:
+    """Return all rows, with the bytes of blobs."""
+    return dataset.scanner(blob_handling="all_binary").to_table()
 
 
 def table(world: SparkWorld, schema: pa.Schema = SCHEMA, **options: Any) -> str:
@@ -187,13 +201,13 @@ def ansi(world: SparkWorld, enabled: bool) -> Iterator[None]:
 def test_every_type_is_written_and_read_back_by_everybody(world: SparkWorld, write: Write) -> None:
     name = table(world)
     write(world, name, source(world))
-    stored = [kind.stored for kind in KINDS]
+    stored = [b"\x01\x02", *(kind.stored for kind in KINDS)]
     location = world.client.table(name).location
     for dataset in (lance.dataset(location), world.client.open(name)):
-        rows = dataset.to_table().sort_by("id").to_pylist()
-        assert [list(row.values()) for row in rows] == [[1, *stored], [2, *[None] * len(KINDS)]]
+        rows = all_of(dataset).sort_by("id").to_pylist()
+        assert [list(row.values()) for row in rows] == [[1, *stored], [2, *[None] * len(stored)]]
     columns = ["id", *(f"c{at}" for at, kind in enumerate(KINDS) if kind.duckdb)]
-    found = duckdb.from_arrow(lance.dataset(location).to_table(columns=columns)).order("id")
+    found = duckdb.from_arrow(all_of(lance.dataset(location)).select(columns)).order("id")
     same, none = found.to_arrow_table().to_pylist()
     assert list(none.values()) == [2, *[None] * (len(columns) - 1)]
     for column, kind in ((f"c{at}", kind) for at, kind in enumerate(KINDS) if kind.duckdb):
@@ -207,13 +221,17 @@ def test_every_type_is_written_and_read_back_by_everybody(world: SparkWorld, wri
         if isinstance(value, datetime) and kind.spark == "timestamp":
             value = value.astimezone(UTC)
         assert value == expected, (kind, value)
-    assert list(nothing) == [2, *[None] * len(KINDS)]
+    assert read["legacy"] == b"\x01\x02"
+    assert list(nothing) == [2, *[None] * len(stored)]
+    if write is append:
+        [change] = world.read(name, read="changes").filter("id = 1").collect()
+        assert [change[column] for column in ("legacy", BLOB)] == [b"\x01\x02", b"\x00\xff"]
 
 
 def test_a_stream_writes_every_type(world: SparkWorld) -> None:
     name = table(world)
     streamed(world, name, source(world).drop("c29", "c30"))
-    [row, _] = lance.dataset(world.client.table(name).location).to_table().sort_by("id").to_pylist()
+    [row, _] = all_of(lance.dataset(world.client.table(name).location)).sort_by("id").to_pylist()
     assert row["c29"] is row["c30"] is None, "Parquet has no place for times and intervals"
     kept = [at for at in range(len(KINDS)) if at not in (29, 30)]
     assert [row[f"c{at}"] for at in kept] == [KINDS[at].stored for at in kept]

@@ -4,6 +4,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType, YearMonthIntervalType
@@ -64,6 +65,7 @@ def test_other_values_are_read_as_they_are() -> None:
     assert read(pa.array([1.5], pa.float16())) == [1.5]
     storage = pa.array([b"0123456789abcdef"], pa.binary(16))
     assert read(pa.ExtensionArray.from_storage(pa.uuid(), storage)) == [b"0123456789abcdef"]
+    assert read(lance.blob_array([b"x", None, b""])) == [b"x", None, b""]
     vectors = pa.array([[[1.0, 2.0]]], pa.list_(pa.list_(pa.float32(), 2)))
     assert read(vectors) == [[[1.0, 2.0]]]
 
