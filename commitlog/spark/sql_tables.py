@@ -118,7 +118,7 @@ def kept_for_writing(schema: StructType, options: Mapping[str, str], needed: str
     kept = [f.metadata for f in schema.fields if KEPT in (f.metadata or {})]
     if given and not kept:
         return given
-    if not kept or any(READ in metadata for metadata in kept):
+    if not kept or any(READ in metadata or COLUMNS not in metadata for metadata in kept):
         raise _without_options(needed)
     return _checked(schema, kept[0]) | given
 

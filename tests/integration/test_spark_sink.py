@@ -147,11 +147,11 @@ tell(
     told = run(log, program)
     for name, says in {
         "drift": "Rename it to 'at'",
-        "types": "'id' is string where the table has int64",
+        "types": "'id' of nyc$events is int64 and cannot hold string",
         "option": "Perhaps you mean 'txnAppId'",
         "half": "txnAppId and txnVersion belong together",
         "table": "cannot name a table",
-        "nulls": "the table allows none",
+        "nulls": "it may not be null",
         "update": "pdate",
     }.items():
         assert says in told[name], (name, told[name][-500:])
