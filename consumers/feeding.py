@@ -29,7 +29,7 @@ class Feeding:
 
     def __init__(self, session: Session, begin_loop: Callable[[], None]) -> None:
         """Feed the session's loop; `begin_loop` starts another one in place of a stuck one."""
-        self._begin_loop = begin_loop
+        self._session, self._begin_loop = session, begin_loop
         self._follower, self._mailbox = session.follower, session.mailbox
         self._stopped = threading.Event()
         self._room = threading.Semaphore(AHEAD)
@@ -92,3 +92,4 @@ class Feeding:
         while not self._stopped.wait(STUCK_SECONDS / 2):
             if self._mailbox.displace(STUCK_SECONDS):
                 self._begin_loop()
+            self._session.materializer.displace(STUCK_SECONDS)

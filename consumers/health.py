@@ -24,6 +24,8 @@ UNDECIDED_MAX = 20_000
 """More than this waiting at the leader is some seconds of work."""
 LAG_SECONDS_MAX = 30.0
 """A transaction that waits longer for its decision is waiting for somebody to look."""
+FILES_SECONDS_MAX = 30.0
+"""Files that are later than this are waiting for somebody to look at their store."""
 SILENCE_SECONDS_MAX = 10.0
 """The leader's deciding thread comes by at least every second; then it hangs."""
 SETTINGS_SECONDS = 3600.0
@@ -174,7 +176,17 @@ class Health:
             found = f"{where}; {hung if silence > SILENCE_SECONDS_MAX else late}"
             advice = "see the committer's log for what holds it up: a store, or a build"
             return Check(name, Level.FAIL, found, advice)
+        unheard = float(status.get("acknowledge_lag_seconds", 0))
+        if unheard > LAG_SECONDS_MAX:
+            found = f"{where}; Kafka has acknowledged no outcome for {unheard:.0f} s"
+            return Check(name, Level.FAIL, found, "see that Kafka takes what is appended")
         failing = status.get("failing_tables") or []
+        files_lag = float(status.get("files_lag_seconds", 0))
+        if files_lag > FILES_SECONDS_MAX:
+            tables = ", ".join(map(str, failing)) or "some tables"
+            found = f"{where}; manifests of {tables} have not been written for {files_lag:.0f} s"
+            advice = "see the committer's log for what their stores say; commits go on"
+            return Check(name, Level.FAIL, found, advice)
         if failing:
             return Check(
                 name,

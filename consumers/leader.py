@@ -95,6 +95,7 @@ class Leader:
         self._next_offset = self._replica.outcomes_position
         self._in_flight: deque[Event] = deque()
         self._acknowledged: list[Event] = []
+        self._heard_at = 0.0
         self._failure: Exception | None = None
         self._deciding = Deciding(
             self._machine,
@@ -149,6 +150,11 @@ class Leader:
     def failure(self) -> Exception | None:
         """What ended the term; None while it lasts."""
         return self._failure
+
+    @property
+    def silence_seconds(self) -> float:
+        """For how long Kafka has acknowledged nothing of what is in flight."""
+        return self._clock() - self._heard_at if self._in_flight else 0.0
 
     @property
     def is_idle(self) -> bool:
@@ -240,6 +246,8 @@ class Leader:
         void = chain.admit(outcome)
         assert not void, void
         self._replica.decide(submitted)
+        if not self._in_flight:
+            self._heard_at = self._clock()
         self._in_flight.append(Event(submitted, outcome, record, changes))
         if self._failure is None:
             sequence, post = outcome.sequence, self._mailbox.post
@@ -271,6 +279,7 @@ class Leader:
         else:
             event = self._in_flight[0]
             event.offset = offset
+            self._heard_at = self._clock()
             self._next_offset = offset + 1
             self._replica.outcome_offset = offset
             self._acknowledged.append(event)

@@ -6,8 +6,9 @@ and lets a standby do the leader's work without asking. Under policy `every` eac
 file; under `latest` a group of versions gets one, and where that leaves a gap a version hint goes
 ahead of it: a reader may trust a hint that runs ahead but not one that stays behind a gap.
 
-Tables in object stores are written side by side, since each request takes its time; local files,
-which take next to none, one after another.
+Tables in object stores are written side by side, since each request takes its time, and so are
+local ones that were slow; other local files, which take next to none, one after another. If one of
+those hangs all the same, another thread goes on with the others.
 
 A file that stands under a canonical name and isn't ours was written around the log. It is moved to
 `_quarantine/` and reported; the table goes on. A table whose files cannot be written is tried again
@@ -24,8 +25,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from functools import partial
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from itertools import islice
 
 from commitlog.adapters.storage import ObjectStore, local_path, store_for
@@ -33,27 +33,28 @@ from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     encode_manifest,
     manifest_name,
-    parse_manifest_name,
     transaction_path,
 )
 from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.manifest import ManifestState, apply_delta
+from commitlog.core.manifest import ManifestState
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event, Filed
 from consumers.lance_branches import follow_branch
+from consumers.mailbox import Displaced
 from consumers.table_files import (
     Deletions,
     TableFiles,
+    apply_change,
     delete_versions,
     hint_at,
     naming_scheme,
     resolve_existing,
+    retry_later,
 )
 from consumers.unusable import open_or_fail_later
 
-RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
 GATHERING = 5.0
 """Under `latest`, how many times as long as a manifest takes is waited for more versions before the
 next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
@@ -63,6 +64,8 @@ GATHERING_SECONDS_MAX = 0.1
 SIDE_BY_SIDE = 16
 """How many tables in object stores are written at once."""
 END_SECONDS = 5.0
+QUICK_SECONDS = 0.02
+"""A local table that takes longer is written by another thread the next time."""
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +103,8 @@ class Materializer:
         self._news: dict[str, int] = {}
         """The newest versions that were written and not reported yet."""
         self._reported_failing: tuple[str, ...] = ()
+        self._outside_since = 0.0
+        """Since when its thread is in a local store; 0: it isn't."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._side_by_side: ThreadPoolExecutor | None = None
@@ -126,13 +131,23 @@ class Materializer:
 
     def start(self) -> None:
         """Begin to write."""
-        self._thread = threading.Thread(target=self._run, name="materializer", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="materializer", daemon=True)
+        self._thread = thread
+        thread.start()
 
     def put(self, events: list[Event]) -> None:
         """Hand over acknowledged events, in sequence order."""
         self._deletions.announce(change for event in events for change in event.changes)
         self._queue.put((self._clock() + self._delay_seconds, events))
+
+    def displace(self, after_seconds: float) -> None:
+        """Have another thread go on if this one is stuck in a local store for longer than that."""
+        with self._lock:
+            since = self._outside_since
+            if not since or time.monotonic() - since < after_seconds:
+                return
+            self._outside_since = 0.0
+            self.start()
 
     def hurry(self) -> None:
         """Drop the delay, for what is queued as well: this process leads now."""
@@ -164,6 +179,8 @@ class Materializer:
             while self.step(self._patience()):
                 pass
             self._await_writes()
+        except Displaced:
+            self._queue.put((0.0, []))  # so that what it has written is looked at
         except BaseException as error:
             logger.exception("the materializer stopped; its tables stay at what is written")
             self._on_end(error)
@@ -246,15 +263,43 @@ class Materializer:
             self._report(Filed(readable, news, self.written_sequence, failing))
 
     def _begin_write(self, files: TableFiles) -> None:
-        if local_path(files.location) is not None:
-            self._settle(files, partial(self._write_table, files))
+        if local_path(files.location) is not None and (files.is_quick or self._thread is None):
+            self._write_here(files)
             return
         if self._side_by_side is None:
             self._side_by_side = ThreadPoolExecutor(SIDE_BY_SIDE, "materializer")
         # One version at a time, so that each is told of when it stands.
-        files.writing = self._side_by_side.submit(self._write_table, files, 1)
+        files.writing = self._side_by_side.submit(self._write_timed, files, 1)
         # An empty group, so that the end is looked at when it comes.
         files.writing.add_done_callback(lambda _: self._queue.put((0.0, [])))
+
+    def _write_here(self, files: TableFiles) -> None:
+        """Write on this thread, which takes less than to ask another one."""
+        written: Future[None] = Future()
+        files.writing = written
+        with self._lock:
+            self._outside_since = time.monotonic()
+        try:
+            self._write_timed(files)
+        except Exception as error:
+            written.set_exception(error)
+        else:
+            written.set_result(None)
+        with self._lock:
+            self._outside_since = 0.0 if self._is_mine() else self._outside_since
+        if not self._is_mine():
+            raise Displaced(None, None)
+        self._settle(files, written.result)
+
+    def _write_timed(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
+        began = time.monotonic()
+        try:
+            self._write_table(files, versions_max)
+        finally:
+            files.is_quick = time.monotonic() - began < QUICK_SECONDS
+
+    def _is_mine(self) -> bool:
+        return self._thread in (None, threading.current_thread())
 
     def _settle(self, files: TableFiles, write: Callable[[], None]) -> None:
         """Note how a write went; `write` does it, or raises what it raised."""
@@ -262,7 +307,8 @@ class Materializer:
         try:
             write()
         except (OSError, CommitLogError) as error:
-            self._failed(files, error)
+            retry_later(files, error, self._clock())
+            self._failing.add(files.incarnation)
             return
         finally:
             if files.written_version != files.reported_version:
@@ -286,20 +332,6 @@ class Materializer:
             self._write_all()
         if self._side_by_side is not None:
             self._side_by_side.shutdown(wait=False, cancel_futures=True)
-
-    def _failed(self, files: TableFiles, error: Exception) -> None:
-        seconds = RETRY_SECONDS[min(files.failures, len(RETRY_SECONDS) - 1)]
-        files.failures += 1
-        files.retry_at = self._clock() + seconds
-        self._failing.add(files.incarnation)
-        logger.warning(
-            "table %s: version %d is committed but its manifest cannot be written (%s); "
-            "trying again in %.2f s",
-            format_table_id(files.table),
-            files.pending[0][0].version,
-            error,
-            seconds,
-        )
 
     def _write_table(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
         """Write what a table has to come, as its policy says: under `every` only so many."""
@@ -325,7 +357,7 @@ class Materializer:
             if change.delta is not None:
                 last = change
             if position >= files.applied:
-                self._apply(files, change)
+                apply_change(files, change)
                 files.applied = position + 1
         if last is not None and not files.dropped:
             if not self._deletions.include(last):
@@ -345,19 +377,6 @@ class Materializer:
                 # What stays behind is in nobody's way.
                 with contextlib.suppress(OSError):
                     files.store.delete(change.staged_path)
-
-    def _apply(self, files: TableFiles, change: Change) -> None:
-        files.table, files.policy = change.table, change.policy
-        if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
-            files.dropped = True
-        elif change.delta is not None:
-            if change.kind is ChangeKind.REGISTERED:
-                # It may come back after it was deregistered.
-                files.state, files.dropped = empty_state(), False
-            staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
-            if staged is not None and not files.state.version:
-                files.naming_scheme = staged.scheme
-            apply_delta(files.state, change.delta)
 
     def _write_manifest(self, files: TableFiles, change: Change) -> None:
         if change.kind is not ChangeKind.REGISTERED:

@@ -190,14 +190,13 @@ class Requests:
             "node": self.node,
             "epoch": chain.epoch,
             "sequence": chain.sequence,
-            "written_sequence": session.written_sequence,
             "undecided": len(follower.replica.undecided),
-            "failing_tables": list(session.failing_tables),
             "voids": follower.replica.void_count,
             "outcomes": dict(session.outcomes),
             "rules": asdict(follower.machine.rules),
             "pylance": package_version("pylance"),
             "ready": leader is not None,
+            **session.status(),
             **self._guards.status(),
         }
 

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import version as package_version
+from typing import Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.avro import encode_leader_started
@@ -26,6 +27,7 @@ from commitlog.core.machine import Machine
 from commitlog.core.replica import Replica
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis, LeaderStarted
+from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.catalogue import Catalogue, Head
 from consumers.checkpoint import Checkpoint, Checkpoints, Folder
@@ -44,6 +46,8 @@ from consumers.readable import Readable
 CATCH_UP_SECONDS = 600.0
 CAMPAIGN_SECONDS = 30.0
 STANDBY_DELAY_SECONDS = 2.0
+SLOW_SECONDS = 5.0
+"""Tables whose files are late by this are named, also if no call has failed."""
 BEHIND_MAX = 1_000
 """With more outcomes than this that lack files, no checkpoint is waited for."""
 REPEAT_SECONDS = 600.0
@@ -119,6 +123,8 @@ class Session:
         self.written_sequence = replica.chain.sequence
         """Up to this outcome, everything has its files, as the materializer said."""
         self.failing_tables: tuple[str, ...] = ()
+        self._followed_at = clock()
+        """When files last followed as far as they could, or got further."""
         self.catalogue = Catalogue(
             machine.tables, machine.catalogue.namespaces, machine.iceberg.tables
         )
@@ -127,6 +133,21 @@ class Session:
     def now(self) -> float:
         """Return the time by which deadlines are kept."""
         return self._clock()
+
+    def status(self) -> dict[str, Any]:
+        """Say how far files and acknowledgements are."""
+        lag = self._clock() - self._followed_at if self._behind() > 0 else 0.0
+        tables = self.failing_tables
+        if lag > SLOW_SECONDS and not tables:
+            newest = self.readable.newest
+            late = (h for h in self.catalogue.heads() if newest(h.incarnation) < h.version)
+            tables = tuple(format_table_id(head.table) for head in late)
+        return {
+            "written_sequence": self.written_sequence,
+            "failing_tables": list(tables),
+            "files_lag_seconds": round(lag, 3),
+            "acknowledge_lag_seconds": round(self.leader.silence_seconds if self.leader else 0, 3),
+        }
 
     def step(self, events: Iterable[object]) -> None:
         """Take what happened, and do what follows from it."""
@@ -142,6 +163,8 @@ class Session:
                 self.leader.hear(event)
             elif isinstance(event, Ended):
                 raise event.error
+        if self.written_sequence >= self.published:
+            self._followed_at = self._clock()
         self.readable.tick(self._clock())
         self.lanes.tick()
         if self.leader is not None:
@@ -252,7 +275,8 @@ class Session:
 
     def _filed(self, filed: Filed) -> None:
         """Take the materializer's word."""
-        self.written_sequence = max(self.written_sequence, filed.written_sequence)
+        if filed.written_sequence > self.written_sequence:
+            self.written_sequence, self._followed_at = filed.written_sequence, self._clock()
         self.failing_tables = filed.failing
         for incarnation, version in filed.versions:
             self.readable.written(incarnation, version)

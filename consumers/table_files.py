@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
-from commitlog.core.decisions import Change
-from commitlog.core.manifest import ManifestState
+from commitlog.core.creation import empty_state
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.manifest import ManifestState, apply_delta
 from commitlog.core.tables import VersionRanges, is_in
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
 
 QUARANTINE = "_quarantine"
 HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
+RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
 UNHINTED_MAX = 8
 """A reader looks for later versions than the hint's one by one, so it doesn't stay far behind."""
 
@@ -57,6 +59,8 @@ class TableFiles:
     """How long the last manifest took under `latest`."""
     writing: Future[None] | None = None
     """Its changes that are being written; nobody else may touch its state and its pending ones."""
+    is_quick: bool = True
+    """Whether its last write took next to no time."""
     dropped: bool = False
 
 
@@ -157,3 +161,33 @@ def naming_scheme(store: ObjectStore) -> str:
         if ending == "manifest" and stem.isdigit():
             return "V2" if len(stem) == 20 else "V1"
     return "V2"
+
+
+def apply_change(files: TableFiles, change: Change) -> None:
+    """Take the next change to a table into its state."""
+    files.table, files.policy = change.table, change.policy
+    if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
+        files.dropped = True
+    elif change.delta is not None:
+        if change.kind is ChangeKind.REGISTERED:
+            # It may come back after it was deregistered.
+            files.state, files.dropped = empty_state(), False
+        staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
+        if staged is not None and not files.state.version:
+            files.naming_scheme = staged.scheme
+        apply_delta(files.state, change.delta)
+
+
+def retry_later(files: TableFiles, error: Exception, now: float) -> None:
+    """Note that a table's files cannot be written at present."""
+    seconds = RETRY_SECONDS[min(files.failures, len(RETRY_SECONDS) - 1)]
+    files.failures += 1
+    files.retry_at = now + seconds
+    logger.warning(
+        "table %s: version %d is committed but its manifest cannot be written (%s); "
+        "trying again in %.2f s",
+        format_table_id(files.table),
+        files.pending[0][0].version,
+        error,
+        seconds,
+    )

@@ -174,6 +174,33 @@ def test_readiness_is_red_while_topics_are_set_wrong(
         watch.close()
 
 
+def test_readiness_is_red_while_files_do_not_follow_and_says_which(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "FILES_SECONDS_MAX", 0.2)
+    bad, _ = table(running, "bad"), table(running, "good")
+    versions = Path(bad) / "_versions"
+    versions.rename(versions.with_name("kept"))
+    versions.write_bytes(b"a file where a folder should be")
+    watch = Health(MemoryLog(running.cluster), None)
+
+    def found() -> tuple[Level, str]:
+        [check] = [check for check in watch.check() if check.name == "leader"]
+        return check.level, check.message
+
+    try:
+        updates = lance.LanceOperation.UpdateMap({"a": "b"}, replace=False)
+        operation = lance.LanceOperation.UpdateConfig(table_metadata_updates=updates)
+        running.client.submit("bad", operation).result(wait="committed")
+        eventually(lambda: found()[0] is Level.FAIL, "nobody noticed")
+        assert "manifests of bad have not been written" in found()[1]
+        versions.unlink()
+        versions.with_name("kept").rename(versions)
+        eventually(lambda: found()[0] is Level.OK, "it stays red")
+    finally:
+        watch.close()
+
+
 class Clock:
     """A clock that a test sets."""
 

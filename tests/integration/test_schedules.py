@@ -268,7 +268,7 @@ class Hanging:
         patch.setattr(LocalStore, name, guarded)
 
 
-@pytest.mark.parametrize("how", ["a look", "a deletion"])
+@pytest.mark.parametrize("how", ["a look", "a manifest", "a deletion"])
 def test_one_table_s_store_that_hangs_delays_that_table_alone(
     running: Service, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
