@@ -56,7 +56,8 @@ def feed_routes(log: CommitLog, settings: FeedSettings | None = None) -> list[Ro
     Its parameters are `table` (repeatable; `ns$*` is a namespace), `refused=1`, `from` (a position,
     a resume token, `beginning` or `now`) and `seconds`, after which it ends.
     """
-    return [Route("/v1/feed", _Feeds(log, settings or FeedSettings()).endpoint, methods=["GET"])]
+    endpoint = _Feeds(log, settings or FeedSettings()).endpoint
+    return [Route(path, endpoint, methods=["GET"]) for path in ("/v1/log/feed", "/v1/feed")]
 
 
 class _Feeds:

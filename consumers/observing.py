@@ -22,7 +22,7 @@ from consumers.metrics import Metrics
 
 _PLACES = (
     *("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/api", "/page"),
-    *("/v1/feed", "/v1/sql"),
+    *("/v1/feed", "/v1/log/feed", "/v1/sql"),
 )
 FACTS = "commitlog.facts"
 """In a request's scope: what its operation tells about it."""

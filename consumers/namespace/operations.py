@@ -11,6 +11,7 @@ from consumers.namespace import (
     branches,
     deletion,
     indices,
+    log_transactions,
     namespaces,
     query,
     rows,
@@ -275,6 +276,26 @@ OPERATIONS: tuple[Entry, ...] = (
         "RefreshMaterializedView", "POST", "/v1/materialized_view/{id}/refresh", access=Access.WRITE
     ),
 )
+
+
+LOG_OPERATIONS: tuple[Entry, ...] = (
+    Entry(
+        "SubmitLogTransaction",
+        "POST",
+        "/v1/log/transactions",
+        log_transactions.submit_transaction,
+        True,
+        access=None,
+    ),
+    Entry(
+        "DescribeLogTransaction",
+        "GET",
+        "/v1/log/transactions/{id}",
+        log_transactions.describe_log_transaction,
+        access=None,
+    ),
+)
+"""The log's own, in the protocol's manner."""
 
 
 def unsupported() -> Iterator[str]:

@@ -22,7 +22,7 @@ from starlette.routing import Match, Route
 from commitlog import CommitLog
 from consumers.metrics import Metrics
 from consumers.namespace.call import Call
-from consumers.namespace.operations import OPERATIONS, Entry
+from consumers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
 from consumers.namespace.respond import admit, check_texts, failure, respond
 from consumers.namespace.row_work import by_process
 from consumers.namespace.service import Service, Settings
@@ -35,7 +35,13 @@ COMMIT_THREADS = 64
 ROW_THREADS = 8
 SPOOL_BYTES = 8 * 1024 * 1024
 
-_OURS = ("/v1/namespace", "/v1/table", "/v1/transaction", "/v1/materialized_view")
+_OURS = (
+    "/v1/log/transactions",
+    "/v1/namespace",
+    "/v1/table",
+    "/v1/transaction",
+    "/v1/materialized_view",
+)
 
 
 def routes(
@@ -53,7 +59,7 @@ def routes(
     threads = ThreadPoolExecutor(COMMIT_THREADS, "namespace")
     row_threads = ThreadPoolExecutor(ROW_THREADS, "namespace-rows")
     found = []
-    for entry in OPERATIONS:
+    for entry in (*OPERATIONS, *LOG_OPERATIONS):
         pool = row_threads if entry.is_heavy else threads
         endpoint = partial(_answer, entry, service, pool, processes)
         for path in (entry.path, f"{entry.path}/"):

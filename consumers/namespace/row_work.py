@@ -17,7 +17,7 @@ from starlette.responses import Response
 from commitlog.model.records import Outcome
 from consumers.metrics import Metrics
 from consumers.namespace.call import Call
-from consumers.namespace.operations import OPERATIONS, Entry
+from consumers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
 from consumers.namespace.respond import respond
 from consumers.namespace.service import Service
 from consumers.namespace.status import error_response
@@ -26,7 +26,7 @@ from consumers.security.grants import Access, Principal
 
 READ_SECONDS, WRITE_SECONDS = 300.0, 3700.0
 """How long a question may take, and how long a change: a merge may ask for an hour."""
-_ENTRIES = {entry.name: entry for entry in OPERATIONS}
+_ENTRIES = {entry.name: entry for entry in (*OPERATIONS, *LOG_OPERATIONS)}
 
 
 @dataclass(frozen=True, slots=True)

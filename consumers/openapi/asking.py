@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from consumers.namespace.log_transactions import LogTransactionRequest
+
 _JSON = "application/json"
 _TEXTS = {"type": "array", "items": {"type": "string"}}
 _ERROR = {
@@ -40,7 +42,7 @@ def _query(name: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 _FEED = _operation(
     "Feed",
     "Follow what is decided: server-sent events, each a CloudEvent with its position.",
-    {"text/event-stream": {"schema": {"type": "string"}}},
+    {"text/event-stream": {"schema": {"type": ["string", "object"]}}},
     parameters=[
         _query("table", "Tables, and namespaces as `ns$*`; all by default.", _TEXTS),
         _query("refused", "Refused transactions too.", {"type": "string", "enum": ["0", "1"]}),
@@ -95,8 +97,105 @@ _SQL = _operation(
     },
 )
 
+_OUTCOME = {
+    "type": "object",
+    "required": ["transaction_id", "status", "sequence", "results"],
+    "properties": {
+        "transaction_id": {"type": "string"},
+        "status": {
+            "type": "string",
+            "enum": ["committed", "retryable", "incompatible", "rejected", "superseded"],
+        },
+        "sequence": {"type": "integer", "description": "Its position in the log."},
+        "attempt": {"type": "integer"},
+        "time_ms": {"type": "integer"},
+        "results": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "table": _TEXTS,
+                    "operation": {"type": "string"},
+                    "version": {"type": "integer"},
+                    "rebased_over": {"type": "integer"},
+                },
+            },
+        },
+        "code": {"type": "string", "description": "Why it was refused."},
+        "message": {"type": "string"},
+        "conflict": {"type": "object", "description": "What it lost to."},
+    },
+}
+_MORE = {
+    "404": "There is no such table, or no outcome of this transaction by now.",
+    "406": "The operation isn't served.",
+    "409": "It was refused: somebody else was first, or the key was used for another body.",
+    "415": "The body is compressed in a way that isn't known.",
+    "429": "Too much of yours is being carried out.",
+    "500": "Whether it was carried out isn't known: ask for it by its id.",
+}
+
+
+def _of_log(name: str, summary: str, **more: Any) -> dict[str, Any]:
+    found = _operation(name, summary, {_JSON: {"schema": _OUTCOME}}, **more)
+    for status, text in _MORE.items():
+        found["responses"][status] = {"description": text, "content": {_JSON: {"schema": _ERROR}}}
+    return found
+
+
+def _submit() -> dict[str, Any]:
+    schema = LogTransactionRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    return _of_log(
+        "SubmitLogTransaction",
+        "Commit operations on any tables as one record: all of it, or nothing.",
+        parameters=[
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "One key is one transaction, however often it is sent.",
+                "schema": {"type": "string"},
+            }
+        ],
+        requestBody={"required": True, "content": {_JSON: {"schema": _inlined(schema)}}},
+    )
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with its definitions in the places where they are named."""
+    definitions = schema.pop("$defs", {})
+
+    def put(value: Any) -> Any:
+        if isinstance(value, list):
+            return [put(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            return put(definitions[value["$ref"].rsplit("/", 1)[-1]])
+        return {name: put(one) for name, one in value.items()}
+
+    found: dict[str, Any] = put(schema)
+    return found
+
+
+_DESCRIBE = _of_log(
+    "DescribeLogTransaction",
+    "Say what became of a transaction.",
+    parameters=[
+        {
+            "name": "id",
+            "in": "path",
+            "required": True,
+            "description": "Its id: a UUID.",
+            "schema": {"type": "string", "minLength": 1},
+        }
+    ],
+)
+
 ASKING: Mapping[tuple[str, str], dict[str, Any]] = {
-    ("GET", "/v1/feed"): _FEED,
+    ("GET", "/v1/log/feed"): _FEED,
+    ("GET", "/v1/feed"): {**_FEED, "operationId": "FeedByItsOldPath"},
+    ("POST", "/v1/log/transactions"): _submit(),
+    ("GET", "/v1/log/transactions/{id}"): _DESCRIBE,
     ("POST", "/v1/sql"): _SQL,
 }
 """Operations by method and path."""

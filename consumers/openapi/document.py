@@ -56,11 +56,6 @@ _ANSWERS: dict[str, dict[str, Any] | str | None] = {
     },
 }
 """Answers that aren't `<operation>Response`: another model's, a plain value, or an empty body."""
-_NOT_SERVED = (
-    ("QueryTableRequestFullTextQuery", "structured_query"),
-    ("QueryTableRequestVector", "multi_vector"),
-)
-"""Fields that are answered by 406, and lead to schemas of their own."""
 _NOT_IN_QUERY = frozenset({"id", "identity", "context"})
 
 
@@ -121,8 +116,6 @@ def _schemas() -> dict[str, Any]:
         [(_model(name), "validation") for name in sorted(names)], ref_template=_REFERENCE
     )
     schemas: dict[str, Any] = _without_nulls(found["$defs"])
-    for name, field in _NOT_SERVED:
-        del schemas[name]["properties"][field]
     _drop_unused(schemas, names)
     schemas["ErrorResponse"]["required"] = ["error", "code", "instance"]
     return schemas

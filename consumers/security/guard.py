@@ -27,7 +27,10 @@ from consumers.security.grants import Access, Principal
 from consumers.security.identity import Security, credentials_of_headers
 
 OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/page")
-CHECKS_ITSELF = ("/v1/namespace", "/v1/table", "/v1/transaction", "/v1/materialized_view")
+CHECKS_ITSELF = (
+    *("/v1/namespace", "/v1/table", "/v1/transaction", "/v1/materialized_view"),
+    "/v1/log/transactions",
+)
 BODY_BYTES_MAX = 16 * 1024 * 1024
 _SEPARATOR = "\x1f"
 
@@ -118,7 +121,7 @@ def _needs_of_path(path: str, method: str) -> Iterator[Need]:
         yield access, (*_namespace(table[1]), table[2])
     elif namespace is not None:
         yield READ if is_reading else ADMIN, _namespace(namespace[1])
-    elif path == "/metrics" or is_under(path, ("/api", "/v1/feed", "/v1/sql")):
+    elif path == "/metrics" or is_under(path, ("/api", "/v1/feed", "/v1/log/feed", "/v1/sql")):
         yield READ, ()
     else:
         yield ADMIN, ()

@@ -14,6 +14,7 @@ from typing import Any
 
 from lance_namespace.errors import UnauthenticatedError
 
+from commitlog.model.names import label_problem
 from commitlog.model.table import TableId
 from consumers.security.access_file import AccessFile
 from consumers.security.grants import Access, Principal, denied
@@ -96,6 +97,14 @@ class Security:
             if rules.tokens is None:
                 raise UnauthenticatedError("bearer tokens are not taken here; send an API key")
             principal = rules.tokens.principal(shown.token)
+            if label_problem(principal.name):
+                raise UnauthenticatedError("the token's principal has a name that no record keeps")
+            if any(name == principal.name for _, name in rules.keys):
+                # Whoever issues tokens would hand out the key's grants, and sign its records.
+                raise UnauthenticatedError(
+                    f"the token is for {principal.name!r}, and that is the name of an API key;"
+                    " give the key another name, or show the key"
+                )
             if shown.api_key and _owner(rules.keys, shown.api_key) != principal.name:
                 raise UnauthenticatedError("the API key and the token are not of one principal")
             return principal

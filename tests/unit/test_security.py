@@ -265,3 +265,19 @@ def test_credentials_are_read_from_headers_and_never_printed() -> None:
     assert credentials_of_headers({"authorization": "Basic abc"}).token == "?"
     assert not credentials_of_headers({})
     assert not credentials_of_headers({"authorization": "Bearer"}), "some send it without a token"
+
+
+def test_names_of_keys_and_of_tokens_do_not_meet(tmp_path: Path) -> None:
+    (tmp_path / "key.pem").write_text(PEM)
+    lines = ["[keys]", f'alice = "{hashed(KEY)}"', "[oidc]", f'issuer = "{ISSUER}"']
+    lines += [f'audience = "{AUDIENCE}"', f'key_file = "{tmp_path / "key.pem"}"']
+    (tmp_path / "access.toml").write_text("\n".join(lines))
+    security = Security(AccessFile(tmp_path / "access.toml"))
+    assert security.identify(Credentials(KEY)) == Principal("alice", "api-key")
+    assert security.identify(Credentials("", token())).name == "bob"
+    with pytest.raises(UnauthenticatedError, match="the name of an API key"):
+        security.identify(Credentials("", token(sub="alice")))
+    with pytest.raises(UnauthenticatedError):
+        security.identify(Credentials(KEY, token(sub="alice")))
+    with pytest.raises(UnauthenticatedError, match="no record keeps"):
+        security.identify(Credentials("", token(sub="bob\n")))
