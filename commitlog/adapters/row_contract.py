@@ -75,17 +75,21 @@ def check_columns(
         found = given.field(position).type
         if types.is_null(found) and not field.nullable:
             raise _bad(table, field.name, "may not be null and is always null", "Give it values")
-        problem = _misfit(found, field.type, field.name)
-        if problem is not None:
-            path, inner, reason = problem
-            where = "" if path == field.name else f" ({path!r}: {inner})"
-            raise InvalidTransaction(
-                f"column {field.name!r} of {table} is {field.type} and cannot hold"
-                f" {found}{where}: {reason}",
-                field=field.name,
-                value=str(found),
-                advice="Convert the column first",
-            )
+        _check_type(found, field, table)
+
+
+def _check_type(given: pa.DataType, field: pa.Field, table: str) -> None:
+    problem = _misfit(given, field.type, field.name)
+    if problem is not None:
+        path, inner, reason = problem
+        where = "" if path == field.name else f" ({path!r}: {inner})"
+        raise InvalidTransaction(
+            f"column {field.name!r} of {table} is {field.type} and cannot hold"
+            f" {given}{where}: {reason}",
+            field=field.name,
+            value=str(given),
+            advice="Convert the column first",
+        )
 
 
 def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
@@ -130,6 +134,7 @@ def conform_column(
 
     With `rounds`, floats are rounded to the nearest of the column's width, as vectors always are.
     """
+    _check_type(values.type, field, table)
     try:
         converted = compact(convert(values, field.type, rounds))
         require(converted, field)

@@ -69,7 +69,7 @@ def _array(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> p
 
 
 def _leaf(values: Sequence[Any], kind: pa.DataType, name: str, table: str) -> pa.Array:
-    groups = {_group(value) for value in values if value is not None} - {None}
+    groups = _groups(values)
     if len(groups) > 1:
         raise _wrong(values, kind, name, table, "the values are of several kinds")
     try:
@@ -148,6 +148,14 @@ def _is_vector(kind: pa.DataType) -> bool:
     if is_list(kind):
         return _is_vector(kind.value_type)
     return bool(types.is_floating(kind) or types.is_integer(kind))
+
+
+def _groups(values: Sequence[Any]) -> set[Any]:
+    """Return which kinds of values there are; times with and without a zone are two kinds."""
+    samples = {type(value): value for value in values}
+    if any(issubclass(kind, datetime.datetime) for kind in samples):
+        return {_group(value) for value in values} - {None}
+    return {_group(value) for value in samples.values()} - {None}
 
 
 def _group(value: Any) -> Any:

@@ -63,12 +63,7 @@ def prepare_append(
         # pylance wraps what went wrong in the caller's stream beyond recognition.
         if keys.error is not None:
             raise keys.error from None
-        if any(words in str(error) for words in _WRONG_ROWS):
-            raise InvalidTransaction(
-                f"Lance refuses rows for {info.name}: {error}",
-                field="data",
-                advice="Correct the rows",
-            ) from error
+        _raise_wrong_rows(info, error)
         raise
     count = sum(fragment.physical_rows for fragment in fragments)
     return Prepared(
@@ -77,6 +72,16 @@ def prepare_append(
         keys=keys.result(),
         counts={"inserted": count},
     )
+
+
+def _raise_wrong_rows(info: TableInfo, error: Exception) -> None:
+    """Raise InvalidTransaction if it was the rows that were wrong."""
+    if any(words in str(error) for words in _WRONG_ROWS):
+        raise InvalidTransaction(
+            f"Lance refuses rows for {info.name}: {error}",
+            field="data",
+            advice="Correct the rows",
+        ) from error
 
 
 def prepare_delete(info: TableInfo, dataset: lance.LanceDataset, predicate: str) -> Prepared:
@@ -175,7 +180,11 @@ def write_moved(
     """Write rows, the first of which are moved ones with their row ids, as new fragments."""
     if rows.num_rows == 0:
         return []
-    fragments = write_fragments(rows, dataset)
+    try:
+        fragments = write_fragments(rows, dataset)
+    except (OSError, ValueError) as error:
+        _raise_wrong_rows(info, error)
+        raise
     if info.stable_row_ids:
         ids = row_ids.to_pylist()
         start = 0

@@ -189,6 +189,8 @@ def test_types_that_never_fit_are_refused_by_their_schema(
     given: pa.DataType, wanted: pa.DataType
 ) -> None:
     assert not fits(given, wanted)
+    with pytest.raises(InvalidTransaction, match="column 'c' of a\\$t is"):
+        conform_column(pa.nulls(1, given), pa.field("c", wanted), "a$t")
     with pytest.raises(InvalidTransaction, match="column 'c' of a\\$t is") as caught:
         check_columns(pa.schema([("c", given)]), pa.schema([("c", wanted)]), "a$t")
     assert caught.value.field == "c"
