@@ -73,6 +73,7 @@ SETTINGS = (
     Setting("port", 2333, "port of the HTTP server; 0 picks one"),
     Setting("kafka_port", 0, "port of the embedded broker; 0 picks one and keeps it"),
     Setting("fsync", False, "records and files are on disk before a commit is acknowledged"),
+    Setting("start_seconds", 120, "how long a start may make no progress"),
     Setting("socket_host", "127.0.0.1", "address of the leader's socket"),
     Setting("socket_port", 0, "port of the leader's socket; 0 picks one"),
     Setting("token", "", "what writers must show at the leader's socket", is_secret=True),
@@ -110,6 +111,7 @@ class Config:
     port: int
     kafka_port: int
     fsync: bool
+    start_seconds: int
     socket_host: str
     socket_port: int
     token: str = field(repr=False)

@@ -17,8 +17,10 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from consumers.exit_codes import is_final
+from consumers.config import PREFIX
+from consumers.exit_codes import ExitCode, is_final
 from consumers.process import LIFELINE
 from consumers.roots import PartFailed
 
@@ -26,6 +28,7 @@ RESTARTS_MAX = 6
 RESTARTS_WITHIN_SECONDS = 120.0
 PAUSE_SECONDS = 0.25
 PAUSE_SECONDS_MAX = 8.0
+LAST_WORDS_BYTES = 4096
 
 logger = logging.getLogger(__name__)
 
@@ -37,18 +40,22 @@ class Restarts:
     name: str
     deaths: deque[float] = field(default_factory=deque)
 
-    def after_death(self, now: float) -> float:
-        """Note a death; return the pause in seconds. PartFailed if there were too many."""
+    def after_death(self, now: float, *, is_waiting: bool = False) -> float:
+        """Note a death; return the pause in seconds.
+
+        Who dies because something else isn't there yet `is_waiting`, and is started again for as
+        long as that takes. Raises PartFailed if there were too many other deaths.
+        """
         self.deaths.append(now)
         while self.deaths and self.deaths[0] < now - RESTARTS_WITHIN_SECONDS:
             self.deaths.popleft()
         count = len(self.deaths)
-        if count > RESTARTS_MAX:
+        if count > RESTARTS_MAX and not is_waiting:
             raise PartFailed(
                 f"{self.name} died {count} times within {RESTARTS_WITHIN_SECONDS:.0f} s: "
                 "its log in the root says why"
             )
-        return min(PAUSE_SECONDS * 2.0 ** (count - 1), PAUSE_SECONDS_MAX)
+        return min(PAUSE_SECONDS * 2.0 ** min(count - 1, 10), PAUSE_SECONDS_MAX)
 
 
 class Part:
@@ -122,9 +129,27 @@ class Part:
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         if is_final(code):
             raise PartFailed(f"{self.name} ended with {how}: what it said stands above", code=code)
-        pause = self._restarts.after_death(now)
-        logger.warning("%s ended with %s; it is started again in %.2g s", self.name, how, pause)
+        pause = self._restarts.after_death(now, is_waiting=code == ExitCode.UNAVAILABLE)
+        logger.warning(
+            "%s ended with %s%s; it is started again in %.2g s",
+            self.name,
+            how,
+            self._last_words(),
+            pause,
+        )
         self._start_at = now + pause
+
+    def _last_words(self) -> str:
+        """Return what the part said as it ended, from its log in the root."""
+        log = Path(self._environment.get(f"{PREFIX}ROOT", "")) / f"{self.name}.log"
+        try:
+            with log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        _, said, why = (lines[-1] if lines else "").partition(" ends: ")
+        return f" ({why})" if said else ""
 
     def ask_to_end(self) -> None:
         """Send it SIGTERM."""

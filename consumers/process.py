@@ -25,12 +25,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from commitlog.errors import Unavailable
 from consumers.log_lines import VARIABLE, JsonLines
 
 LIFELINE = "COMMITLOG_SUPERVISOR_FD"
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
 LOG_BYTES_MAX = 16 * 1024 * 1024
 LOG_FILES = 2
+WAIT_SECONDS = 0.25
+WAIT_SECONDS_MAX = 5.0
+"""From one try to reach Kafka or a leader to the next."""
 GRACE_SECONDS = 4.0
 """How long a part may take to end after its supervisor is gone."""
 _PENDING_LINES_MAX = 10_000
@@ -78,11 +82,43 @@ def run_part(
 
     logger.info("%s starts (process %d)", name, os.getpid())
     try:
-        work(stop, on_ready)
+        _work_patiently(name, work, stop, on_ready, is_patient=lifeline is not None)
     except Exception as error:
         logger.error("%s ends: %s", name, error)
         raise
     logger.info("%s has ended", name)
+
+
+def _work_patiently(
+    name: str,
+    work: Callable[[threading.Event, OnReady], None],
+    stop: threading.Event,
+    on_ready: OnReady,
+    *,
+    is_patient: bool,
+) -> None:
+    """Work until `stop`; begin again, in this process, when Kafka or a leader was away.
+
+    Who was started by hand learns of a wrong address at once: only a supervised part waits for
+    what it has never reached.
+    """
+    pause, was_ready = WAIT_SECONDS, False
+
+    def ready(address: str) -> None:
+        nonlocal pause, was_ready
+        pause, was_ready = WAIT_SECONDS, True
+        on_ready(address)
+
+    while True:
+        try:
+            return work(stop, ready)
+        except Unavailable as error:
+            if not (is_patient or was_ready):
+                raise
+            logger.warning("%s waits %.2g s and begins again: %s", name, pause, error)
+        if stop.wait(pause):
+            return None
+        pause = min(2 * pause, WAIT_SECONDS_MAX)
 
 
 def stop_on_signals(stop: threading.Event, *, on_signal: Callable[[], None] | None = None) -> None:

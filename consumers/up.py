@@ -24,6 +24,7 @@ from consumers import roots
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
 from consumers.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.parts import Part, Restarts
+from consumers.patience import Patience
 from consumers.places import check_own_place, check_place
 from consumers.process import configure_logging, stop_on_signals
 
@@ -34,7 +35,6 @@ HTTP_SETTINGS = (
 )
 """What only the server part needs to be told."""
 HTTP_FD = "COMMITLOG_HTTP_FD"
-READY_SECONDS = 120.0
 POLL_SECONDS = 0.1
 PARTS_END_SECONDS = 4.0
 BROKER_END_SECONDS = 8.5
@@ -98,7 +98,7 @@ class Supervisor:
         self._listener = roots.listen(config.host, config.port, root=self._root)
         port = self._listener.getsockname()[1]
         servers = self._start_broker()
-        partitions = self._make_log(servers)
+        partitions = self._await_log(servers)
         write_endpoints(
             self._root,
             {
@@ -119,7 +119,11 @@ class Supervisor:
         if config.bootstrap_servers and not left:
             return config.bootstrap_servers
         self._broker = EmbeddedBroker.start(
-            self._root, port=config.kafka_port, fsync=config.fsync, on_progress=self._say
+            self._root,
+            port=config.kafka_port,
+            fsync=config.fsync,
+            start_seconds=config.start_seconds,
+            on_progress=self._say,
         )
         if not config.fsync:
             logger.info(
@@ -127,6 +131,20 @@ class Supervisor:
                 " so a power cut may take the last commits. --fsync writes to disk first"
             )
         return self._broker.bootstrap_servers
+
+    def _await_log(self, servers: str) -> int:
+        """Make the log as soon as its broker answers; return how many partitions it has."""
+        said = ""
+        patience = self._patience(lambda: said)
+        while True:
+            try:
+                return self._make_log(servers)
+            except Unavailable as error:
+                if self._broker is None or self._broker.poll() is not None or not patience.left:
+                    raise
+                said = str(error)
+                logger.warning("waiting for the log: %s", error)
+                self._stop.wait(1.0)
 
     def _make_log(self, servers: str) -> int:
         config = self._config
@@ -206,20 +224,32 @@ class Supervisor:
 
     def _await_readiness(self, port: int) -> None:
         self._say("waiting until everything answers")
-        deadline = time.monotonic() + READY_SECONDS
-        missing = "no answer yet"
-        while time.monotonic() < deadline:
+        missing, said = "no answer yet", ""
+        patience = self._patience(lambda: missing)
+        while patience.left:
             self._watch()
             missing = self._not_ready(port)
             if not missing:
                 return
+            if missing != said:
+                logger.info("not ready yet: %s", missing)
+                said = missing
             self._stop.wait(POLL_SECONDS)
             if self._stop.is_set():
                 raise Stopped
         raise Unavailable(
-            f"the service was not ready within {READY_SECONDS:.0f} s: {missing}. The logs in"
-            f" {self._root} say why"
+            f"the service isn't ready and made no progress for {patience.seconds:.0f} s:"
+            f" {missing}. The logs in {self._root} say why; --start-seconds waits for longer"
         )
+
+    def _patience(self, news: Callable[[], str]) -> Patience:
+        """Return what says how long to wait for something that broker and parts work on."""
+
+        def processes() -> list[int]:
+            broker = [self._broker.pid] if self._broker is not None else []
+            return [*broker, *(part.pid for part in self._parts if part.pid is not None)]
+
+        return Patience(self._config.start_seconds, news, processes)
 
     def _not_ready(self, port: int) -> str:
         config = self._config
@@ -251,7 +281,12 @@ class Supervisor:
     def _restart_broker(self, port: int) -> None:
         self._is_starting = True
         try:
-            self._broker = EmbeddedBroker.start(self._root, port=port, fsync=self._config.fsync)
+            self._broker = EmbeddedBroker.start(
+                self._root,
+                port=port,
+                fsync=self._config.fsync,
+                start_seconds=self._config.start_seconds,
+            )
         except BrokerError as error:
             logger.warning("the broker could not be started again: %s", error)
             now = time.monotonic()

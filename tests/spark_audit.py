@@ -230,7 +230,7 @@ def main() -> None:
         servers = given.bootstrap_servers
         if not servers:
             root = stack.enter_context(tempfile.TemporaryDirectory(prefix="commitlog-audit-"))
-            started = EmbeddedBroker.start(Path(root), timeout_seconds=START_SECONDS)
+            started = EmbeddedBroker.start(Path(root), start_seconds=START_SECONDS)
             servers = stack.enter_context(started).bootstrap_servers
         run(servers, given.transactions, given.master, given.into)
 

@@ -7,20 +7,22 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from consumers.patience import Patience
+
 CONNECT_TIMEOUT_SECONDS = 1.0
 METADATA_TIMEOUT_SECONDS = 5.0
 POLL_SECONDS = 0.03
 
 
 def wait_until_ready(
-    host: str, port: int, *, deadline: float, has_ended: Callable[[], bool]
+    host: str, port: int, *, patience: Patience, has_ended: Callable[[], bool]
 ) -> str | None:
-    """Return the cluster id that the broker tells, None if it ended or the time ran out.
+    """Return the cluster id that the broker tells, None if it ended or makes no progress.
 
     A connection that is refused is cheap to try again; a client is only made once one is taken.
     """
     while not _accepts(host, port):
-        if has_ended() or time.monotonic() >= deadline:
+        if has_ended() or not patience.left:
             return None
         time.sleep(POLL_SECONDS)
     client = AdminClient(
@@ -33,7 +35,7 @@ def wait_until_ready(
             "log_level": 0,
         }
     )
-    while not has_ended() and (left := deadline - time.monotonic()) > 0:
+    while not has_ended() and (left := patience.left):
         try:
             metadata = client.list_topics(timeout=min(left, METADATA_TIMEOUT_SECONDS))
         except KafkaException:

@@ -36,6 +36,7 @@ def up(
     port: int | None = None,
     kafka_port: int | None = None,
     fsync: bool | None = None,
+    start_seconds: int | None = None,
     tables_root: str | None = None,
     maintain: bool | None = None,
     quotas: str | None = None,
@@ -55,6 +56,8 @@ def up(
         Port of the embedded broker; 0 picks one and keeps it. [COMMITLOG_KAFKA_PORT]
     fsync
         Have records and files on disk before a commit is acknowledged. [COMMITLOG_FSYNC]
+    start_seconds
+        Give a start up that makes no progress for so long (120). [COMMITLOG_START_SECONDS]
     tables_root
         Where new tables lie (ROOT/tables). [COMMITLOG_TABLES_ROOT]
     maintain
@@ -71,6 +74,7 @@ def up(
         port=port,
         kafka_port=kafka_port,
         fsync=fsync,
+        start_seconds=start_seconds,
         tables_root=tables_root,
         maintain=maintain,
         quotas=quotas,
@@ -103,7 +107,11 @@ def broker(
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         with EmbeddedBroker.start(
-            root, port=config.kafka_port, fsync=config.fsync, on_progress=output.note
+            root,
+            port=config.kafka_port,
+            fsync=config.fsync,
+            start_seconds=config.start_seconds,
+            on_progress=output.note,
         ) as running:
             write_endpoints(
                 root, {"bootstrap_servers": running.bootstrap_servers, "log": config.log}

@@ -171,7 +171,7 @@ class Cluster:
             self.folder,
             port=self.broker.port,
             settings=self._settings,
-            timeout_seconds=START_SECONDS,
+            start_seconds=START_SECONDS,
         )
 
     def leader(self, *, has_decided: bool = False) -> Committer | None:

@@ -143,6 +143,54 @@ def test_a_part_that_dies_is_started_again(part: Script) -> None:
     assert wait_until(is_back)
 
 
+AWAY = """
+import sys
+from pathlib import Path
+from commitlog.errors import Unavailable
+from consumers.process import run_part
+tries = []
+def work(stop, on_ready):
+    tries.append(1)
+    if len(tries) < 4 or len(tries) == 5:
+        raise Unavailable("the broker is away")
+    on_ready(f"after:{len(tries)}")
+    if len(tries) > 5:
+        stop.wait()
+    else:
+        raise Unavailable("the broker went away")
+run_part("script", Path(sys.argv[1]), work)
+"""
+
+
+def test_a_part_waits_inside_for_a_broker_that_is_away(tmp_path: Path) -> None:
+    script = Script(AWAY)
+    script._command.append(str(tmp_path))
+    script.start()
+    first = script.pid
+    try:
+        log = tmp_path / "script.log"
+        assert wait_until(lambda: log.exists() and "after:6" in log.read_text())
+        assert "begins again: the broker went away" in log.read_text()
+        script.check(time.monotonic())
+        assert script.pid == first, "it died"
+    finally:
+        script.end(time.monotonic())
+
+
+def test_why_a_part_died_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    script = Script("raise SystemExit(70)")
+    script._environment = {**os.environ, "COMMITLOG_ROOT": str(tmp_path)}
+    (tmp_path / "script.log").write_text("script starts\nERROR script: script ends: no such key\n")
+    script.start()
+
+    def is_told() -> bool:
+        script.check(time.monotonic())
+        return "no such key" in caplog.text
+
+    assert wait_until(is_told)
+    script.end(time.monotonic())
+
+
 def test_a_part_that_would_fail_again_is_not(tmp_path: Path) -> None:
     script = Script(f"raise SystemExit({int(ExitCode.STOP)})")
     script.start()
