@@ -6,6 +6,7 @@ alike.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -84,6 +85,8 @@ class Health:
         """What each partition's leader had decided at the last check."""
         self.statuses: dict[int, dict[str, Any]] = {}
         """What each partition's leader said of itself last."""
+        self._published: tuple[object, dict[int, int]] = (None, {})
+        """What the index had, by partition, and which file that was read from."""
         self._decided: deque[tuple[float, dict[int, int]]] = deque(maxlen=1000)
         self._topics: Check | None = None
         self._topics_due = float("-inf")
@@ -204,20 +207,38 @@ class Health:
             due = self._decided.popleft()[1]
         if due:
             self._decided.appendleft((now - INDEX_LAG_SECONDS, due))
-        return index_check(root, due)
+        return index_check(root, due, self._has)
+
+    def _has(self, root: Path) -> dict[int, int]:
+        """Return what the index has; opened again only once another one was published."""
+        with contextlib.suppress(OSError):
+            found = (root / "index.duckdb").stat()
+            file = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if file != self._published[0]:
+                self._published = (file, published(root))
+            return self._published[1]
+        return published(root)
 
 
-def index_check(root: Path, due: dict[int, int]) -> Check:
-    """See that the published index has what is due, per partition."""
+def published(root: Path) -> dict[int, int]:
+    """Return how many outcomes the published index has, by partition."""
     # DuckDB is loaded here: not everybody who checks has an index to look at.
     from consumers import history
+
+    rows = history.status(root)
+    return {_number(row["partition"]): _number(row["sequence"]) for row in rows}
+
+
+def index_check(
+    root: Path, due: dict[int, int], ask: Callable[[Path], dict[int, int]] = published
+) -> Check:
+    """See that the published index has what is due, per partition."""
     from consumers.version_index.layout import last_failure
 
     advice = "see that `commitlog index` runs, and its log"
 
     def look() -> Check | str:
-        rows = history.status(root)
-        has = {_number(row["partition"]): _number(row["sequence"]) for row in rows}
+        has = ask(root)
         late = [partition for partition, least in due.items() if has.get(partition, 0) < least]
         if late:
             found = f"it has {has.get(late[0], 0)} of {due[late[0]]} outcomes"

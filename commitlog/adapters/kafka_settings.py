@@ -53,9 +53,11 @@ _CONSUMER: Mapping[str, Any] = {
     "check.crcs": True,
 }
 _PATIENT: Mapping[str, Any] = {
-    # The broker answers a fetch when it has this much, or after this time.
-    "fetch.min.bytes": 1024 * 1024,
-    "fetch.wait.max.ms": 100,
+    # Whoever got something sleeps before the next fetch, which then brings what has gathered. While
+    # nothing comes, a fetch waits at the broker, and costs both next to nothing.
+    "queued.min.messages": 1,
+    "fetch.queue.backoff.ms": 100,
+    "fetch.message.max.bytes": 16 * 1024 * 1024,
 }
 _CONSUMER_FIXED: Mapping[str, Any] = {
     # The client asks for a group id; without subscribing it never joins, and stores no offset.

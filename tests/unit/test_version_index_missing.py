@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Submitted
 from commitlog.ports import Log
-from consumers import history
-from consumers.health import Level, index_check
+from consumers import health, history
+from consumers.health import Health, Level, index_check
 from consumers.version_index import process, run_index
 from consumers.version_index.layout import last_failure
 from tests.fakes.log_stream import ListReader, PartitionLog, ReadOnlyLog
@@ -118,3 +119,26 @@ def test_one_that_only_comes_late_is_waited_for(tmp_path: Path, is_away: bool) -
     helper.join(60)
     assert log.asked.is_set()
     assert history.status(tmp_path)[0]["sequence"] == COUNT
+
+
+def test_an_index_that_did_not_change_is_not_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = MemoryLog()
+    log.create()
+    opened: list[Path] = []
+
+    def published(root: Path) -> dict[int, int]:
+        opened.append(root)
+        return {0: len(opened)}
+
+    monkeypatch.setattr(health, "published", published)
+    watched = Health(log, tmp_path)
+    file = tmp_path / "index.duckdb"
+    file.write_bytes(b"one")
+    assert [watched._has(tmp_path) for _ in range(3)] == [{0: 1}] * 3
+    (tmp_path / "next").write_bytes(b"two")
+    (tmp_path / "next").replace(file)
+    assert [watched._has(tmp_path) for _ in range(3)] == [{0: 2}] * 3
+    file.unlink()
+    assert watched._has(tmp_path) == {0: 3}
