@@ -297,11 +297,7 @@ def server(
     from consumers.server import serve
     from consumers.up import take_http_listener
 
-    config = where.load(
-        host=host,
-        port=port,
-        **http.flags(),
-    )
+    config = where.load(host=host, port=port, **http.flags())
     root = config.root or Path.cwd()
     inherited = take_http_listener()
 
