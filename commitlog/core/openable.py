@@ -6,6 +6,7 @@ append, and by the machine of every record. What takes the table's state is in `
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 from itertools import chain
 
@@ -26,8 +27,10 @@ from commitlog.model.names import (
     part_problem,
     problem_of,
 )
-from commitlog.model.operations import CreateTable, LanceCommit, Operation
+from commitlog.model.operations import CreateTable, IcebergChange, LanceCommit, Operation
 from commitlog.model.reasons import Phrase
+
+_JSON_NUL = "\\u0000"
 
 
 def operation_problem(operation: Operation, message: Transaction | None) -> NameProblem | None:
@@ -45,6 +48,8 @@ def operation_problem(operation: Operation, message: Transaction | None) -> Name
             or schema_problem(fields)
             or first_problem("metadata key", dict(operation.schema_metadata), key_problem)
         )
+    if isinstance(operation, IcebergChange):
+        return problem_of(operation) or _iceberg_problem(operation)
     if message is None:
         return problem_of(operation)
     problem = message_problem(message)
@@ -55,6 +60,30 @@ def operation_problem(operation: Operation, message: Transaction | None) -> Name
         if message.HasField("clone"):
             problem = problem or first_problem("table", operation.table, part_problem)
     return problem
+
+
+def _iceberg_problem(operation: IcebergChange) -> NameProblem | None:
+    """Return the first column or property with a NUL, which readers' native code cuts off."""
+    if _JSON_NUL not in operation.updates:
+        return None
+    try:
+        updates = json.loads(operation.updates)
+    except (ValueError, RecursionError):
+        return None  # refused where the updates are read
+    left = [updates]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left.extend(value)
+        elif isinstance(value, dict):
+            left.extend(value.values())
+            names = [value["name"]] if isinstance(value.get("name"), str) else []
+            problem = first_problem("column", names, key_problem) or first_problem(
+                "properties", value, key_problem
+            )
+            if problem is not None:
+                return problem
+    return None
 
 
 def message_problem(message: Transaction) -> NameProblem | None:

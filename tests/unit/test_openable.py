@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
+from commitlog.core.openable import operation_problem
 from commitlog.core.openable_indices import index_problem
 from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
@@ -14,6 +18,7 @@ from commitlog.model.operations import (
     CreateTable,
     DeclareTable,
     DropTable,
+    IcebergChange,
     Operation,
     RenameTable,
 )
@@ -115,3 +120,19 @@ def test_reuse_details_that_lance_cannot_open() -> None:
     assert not index_problem(entry(name, inline.SerializeToString()))
     assert index_problem(entry("__lance_mem_wal", None))
     assert index_problem(entry("__lance_other", None))
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"action": "add-schema", "schema": {"type": "struct", "fields": [{"name": "a\0b"}]}},
+        {"action": "set-properties", "updates": {"a\0b": "x"}},
+    ],
+)
+def test_names_in_iceberg_updates(update: dict[str, Any]) -> None:
+    change = IcebergChange(("i",), "[]", json.dumps([update]))
+    problem = operation_problem(change, None)
+    assert problem is not None
+    assert problem.value == "a\0b"
+    text = json.dumps([update]).replace("\\u0000", "")
+    assert operation_problem(IcebergChange(("i",), "[]", text), None) is None
