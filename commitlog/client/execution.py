@@ -15,7 +15,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -33,7 +33,7 @@ from commitlog.client.submission import LanceRequest, lance_commit, new_transact
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Wait, check_wait
 from commitlog.client.updating import prepare_update
-from commitlog.errors import NoSuchVersion, OutcomeUnknown
+from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown
 from commitlog.model.records import Application, Code, Expect, Outcome, Status
 from commitlog.model.table import TableId
 
@@ -42,6 +42,9 @@ BACKOFF_SECONDS = (0.002, 0.25)
 ATTEMPT_PROPERTY = "commitlog.attempt."
 _READ_AGAIN_MAX = 3
 _READ_AGAIN = (Code.WRONG_SCHEMA, Code.TABLE_REPLACED, Code.MISSING_FILE, Code.UNKNOWN_FRAGMENT)
+
+
+Found = TypeVar("Found")
 
 
 class Execution:
@@ -89,11 +92,13 @@ class Execution:
         written: list[tuple[Any, Prepared]] = []
         # A stream is read once; other rows can be cast again if the schema changed, and are cast
         # before a file is begun.
-        info = self._log.describe(self._table, fresh=False)
         is_stream = isinstance(data, pa.RecordBatchReader)
-        rows = rows_reader(data, info.schema, info.name)
-        if not is_stream:
-            rows = rows.read_all().to_reader()
+
+        def cast(info: TableInfo) -> tuple[TableInfo, pa.RecordBatchReader]:
+            rows = rows_reader(data, info.schema, info.name)
+            return info, rows if is_stream else rows.read_all().to_reader()
+
+        info, rows = self._by_what_is_known(cast)
 
         def prepare(info: TableInfo) -> Prepared:
             if written and (is_stream or written[0][0] == (info.location, info.fields)):
@@ -122,9 +127,13 @@ class Execution:
 
     def merge_insert(self, data: Any, on: Sequence[str], options: MergeOptions) -> Outcome:
         """Join rows with the table by key."""
-        info = self._log.describe(self._table, fresh=False)
-        source = rows_table(data, info.schema, info.name, required=False)
-        check_merge(info, source, on)
+
+        def cast(info: TableInfo) -> pa.Table:
+            rows = rows_table(data, info.schema, info.name, required=False)
+            check_merge(info, rows, on)
+            return rows
+
+        source = self._by_what_is_known(cast)
 
         def prepare(info: TableInfo) -> Prepared:
             rows = rows_table(source, info.schema, info.name, required=False)
@@ -132,6 +141,17 @@ class Execution:
             return prepare_merge(info, dataset, rows, on, options)
 
         return self._run(prepare)
+
+    def _by_what_is_known(self, work: Callable[[TableInfo], Found]) -> Found:
+        """Use the description that is known; where it is refused, ask: others change schemas."""
+        known = self._log.describe(self._table, fresh=False)
+        try:
+            return work(known)
+        except InvalidTransaction:
+            asked = self._log.describe(self._table, fresh=True)
+            if (asked.incarnation, asked.fields) == (known.incarnation, known.fields):
+                raise
+            return work(asked)
 
     def _run(
         self,

@@ -247,5 +247,5 @@ def test_merges_over_http_of_one_new_key_leave_one_row(world: World) -> None:
     path = f"/v1/table/{'$'.join(table)}/merge_insert?on=id&when_not_matched_insert_all=true"
     with ThreadPoolExecutor(4) as pool:
         answers = list(pool.map(lambda _: world.rows(path, rows(100)), range(4)))
-    assert {status for status, _ in answers} == {200}
+    assert {status for status, _ in answers} == {200}, answers
     assert ids_of(lance.dataset(world.location(table))) == [0, 1, 100]
