@@ -30,8 +30,10 @@ WORKERS := $(if $(ARGS),0,2)
 test: $(STAMP) ## Run all tests; ARGS="tests/unit -k word" chooses
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+UNITS := tests/test_house.py tests/scenarios tests/properties tests/unit
+
 unit: $(STAMP) ## Run the quick tests: no broker, no Spark, nothing slow
-	@$(BIN)/python -m pytest -m "not broker and not spark and not slow" $(ARGS)
+	@$(BIN)/python -m pytest -m "not broker and not spark and not slow" $(UNITS) $(ARGS)
 
 # What `make soak` tries; the next seeds are new ground.
 SEED := 1
