@@ -1,0 +1,145 @@
+"""Is there one owner? Replies that find nobody, requests from anywhere, a loop that gets stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from commitlog.core.chain import BEGINNING, Place
+from commitlog.errors import Unavailable
+from consumers.lanes import Job, Lanes
+from consumers.mailbox import Ask, Displaced, Loop, Mailbox, PendingReply, Reply
+from consumers.past import EVERY, Past
+from tests.simulation.disk import MemoryFolder
+from tests.simulation.scheduler import Process, Scheduler
+
+WAIT_SECONDS = 20.0
+
+
+def test_an_answer_that_comes_after_a_timeout_finds_nobody() -> None:
+    async def ask() -> None:
+        pending = PendingReply[int]()
+        with pytest.raises(TimeoutError):
+            await pending.result(0.01)
+        pending.reply.give(1)
+        pending.reply.refuse(ValueError("late"))
+        await asyncio.sleep(0.05)
+
+    asyncio.run(ask())
+
+
+def test_only_the_first_answer_counts() -> None:
+    came: list[int | None] = []
+    reply: Reply[int] = Reply(lambda value, error: came.append(value))
+    reply.give(1)
+    reply.give(2)
+    reply.refuse(ValueError())
+    assert came == [1]
+
+
+def test_only_the_loop_takes_and_a_closed_mailbox_refuses() -> None:
+    mailbox = Mailbox()
+    assert mailbox.take(0) == []
+    failed: list[BaseException] = []
+
+    def other() -> None:
+        try:
+            mailbox.take(0)
+        except AssertionError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join(WAIT_SECONDS)
+    assert failed, "another thread took"
+    asked = mailbox.call(lambda: 1)
+    mailbox.close()
+    for late in (asked, mailbox.call(lambda: 2)):
+        with pytest.raises(Unavailable, match="term is over"):
+            late.result(WAIT_SECONDS)
+
+
+def test_another_thread_is_the_loop_when_one_is_stuck_and_what_it_brings_is_an_event() -> None:
+    mailbox, go_on, ended = Mailbox(), threading.Event(), threading.Event()
+    loops: list[int] = []
+    brought: list[object] = []
+
+    def stuck() -> None:
+        try:
+            mailbox.outside(lambda: go_on.wait(WAIT_SECONDS))
+        except Displaced as displaced:
+            displaced.value = lambda value=displaced.value: brought.append(value)
+            raise
+
+    def work() -> None:
+        loops.append(threading.get_ident())
+        if len(loops) == 1:
+            stuck()
+        while not brought:
+            for event in mailbox.take(0.05):
+                assert isinstance(event, Ask)
+                event.run()
+        ended.set()
+
+    loop = Loop(mailbox)
+    running = threading.Thread(target=lambda: loop.run(work))
+    running.start()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not mailbox.displace(0.02):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    loop.begin()
+    go_on.set()
+    running.join(WAIT_SECONDS)
+    assert ended.is_set()
+    assert len(set(loops)) == 2
+    assert brought == [True]
+
+
+def test_a_lane_does_one_job_at_a_time_and_a_late_one_holds_up_no_other() -> None:
+    mailbox, go_on = Mailbox(), threading.Event()
+    lanes = Lanes("test", mailbox.post, workers=1)
+    done: list[str] = []
+
+    def reply(name: str) -> Reply[object]:
+        def heard(value: object, error: BaseException | None) -> None:
+            done.append(name if error is None else f"{name}: {type(error).__name__}")
+
+        return Reply(heard)
+
+    lanes.submit(
+        "bad", lambda: go_on.wait(WAIT_SECONDS), reply("stuck"), seconds=0.2, what="a look"
+    )
+    lanes.submit("bad", lambda: None, reply("behind"), seconds=WAIT_SECONDS, what="a look")
+    lanes.submit("good", lambda: None, reply("good"), seconds=WAIT_SECONDS, what="a look")
+
+    def until(wanted: list[str]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while done != wanted:
+            assert time.monotonic() < deadline, done
+            for event in mailbox.take(0.02):
+                assert isinstance(event, Job)
+                lanes.done(event)
+            lanes.tick()
+
+    until(["stuck: OSError", "good"])
+    go_on.set()
+    until(["stuck: OSError", "good", "behind"])
+    assert not lanes.is_busy
+    lanes.close()
+
+
+def test_the_past_is_kept_and_forgets_what_a_checkpoint_does_not_have() -> None:
+    folder = MemoryFolder(Scheduler(0), Process("p", is_spared=True), {})
+    past = Past(folder, "a-log", 0)
+    places = [Place(EVERY * n, EVERY * n + 7, 1, b"%032d" % n) for n in range(1, 5)]
+    past.note_all([*reversed(places), Place(EVERY + 1, 9, 1, b"")])
+    assert past.before(EVERY) == BEGINNING
+    assert past.before(EVERY + 1) == places[0]
+    assert past.before(EVERY * 9) == places[3]
+    past.save()
+    assert Past(folder, "a-log", EVERY * 2).before(EVERY * 9) == places[1]
+    assert Past(folder, "another", EVERY * 9).before(EVERY * 9) == BEGINNING
