@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import io
 import logging
 import queue
 import threading
@@ -23,6 +24,9 @@ from commitlog.core.iceberg.reading import load_json
 from commitlog.core.iceberg.table import IcebergTable, is_compressed
 from commitlog.core.tables import normalize_location
 from commitlog.errors import CommitLogError
+
+METADATA_BYTES_MAX = 256 * 1024 * 1024
+"""A metadata file, decompressed: one of a million snapshots has less."""
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,7 @@ class TableFiles:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
         data = self.read(location)
         try:
-            return gzip.decompress(data) if is_compressed(location) else data
+            return _decompressed(data) if is_compressed(location) else data
         except (EOFError, zlib.error) as error:
             raise OSError(f"{location} is not gzip: {error}") from error
 
@@ -100,6 +104,14 @@ class TableFiles:
         if inside is None:
             raise FileNotFoundError(f"{location} is not below the tables root {self.root}")
         return inside
+
+
+def _decompressed(data: bytes) -> bytes:
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        found = file.read(METADATA_BYTES_MAX + 1)
+    if len(found) > METADATA_BYTES_MAX:
+        raise zlib.error(f"it decompresses to over {METADATA_BYTES_MAX} bytes")
+    return found
 
 
 def below(location: str, folder: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -221,3 +222,15 @@ def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
             gone, places = places[:2], places[2:]
             wait_until(partial(_are_gone, files, gone))
         assert sorted(map(str, below(table.location()))) == sorted(places)
+
+
+def test_a_metadata_file_decompresses_to_a_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("consumers.iceberg.files.METADATA_BYTES_MAX", 1000)
+    files = TableFiles(str(tmp_path))
+    for size, name in ((1000, "fits"), (1001, "bomb")):
+        (tmp_path / f"{name}.gz.metadata.json").write_bytes(gzip.compress(b" " * size))
+    assert len(files.metadata(str(tmp_path / "fits.gz.metadata.json"))) == 1000
+    with pytest.raises(OSError, match="over 1000 bytes"):
+        files.metadata(str(tmp_path / "bomb.gz.metadata.json"))
