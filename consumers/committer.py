@@ -205,8 +205,9 @@ class Committer:
                 events = mailbox.take(0)
             elif not events:
                 events = mailbox.take(min(IDLE_SECONDS, leader.due_at - time.monotonic()))
-            session.step(events)
+            # First: a step that is displaced doesn't come to what is behind it.
             feeding.received(sum(isinstance(event, Read) for event in events))
+            session.step(events)
             if leader.wants_more:
                 feeding.resume()
 

@@ -13,7 +13,7 @@ while it waits.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -69,7 +69,7 @@ class Deciding:
         self.backlog = deque(undecided)
         """What was read and not looked at."""
         self._turns = Turns()
-        self._ready: deque[Parked] = deque()
+        self._ready: OrderedDict[Parked, None] = OrderedDict()
         """Whose turn it is, and who wait for nothing."""
         self._late: dict[Parked, None] = {}
         """Who wait for a time, or for a file to build on."""
@@ -92,7 +92,7 @@ class Deciding:
             return
         self._barrier = None
         while self._has_room() and self._ready:
-            self._attempt(self._ready.popleft())
+            self._attempt(self._ready.popitem(last=False)[0])
         while self._has_room() and self.backlog:
             submitted = self.backlog.popleft()
             item = Parked(submitted, self._machine.held_by(submitted))
@@ -102,7 +102,7 @@ class Deciding:
             else:
                 self._look(item, self._machine.prefetch(submitted))
             while self._has_room() and self._ready:
-                self._attempt(self._ready.popleft())
+                self._attempt(self._ready.popitem(last=False)[0])
 
     def _has_room(self) -> bool:
         return self._barrier is None and self._may_decide()
@@ -123,7 +123,7 @@ class Deciding:
                 return
         if self._write(item, step):
             self._append(submitted, step)
-            self._ready.extend(one for one in self._turns.leave(item) if one.is_free)
+            self._ready.update(dict.fromkeys(o for o in self._turns.leave(item) if o.is_free))
 
     def _look(self, item: Parked, wanted: Iterable[Wanted]) -> bool:
         """Have looked at what wasn't yet; return whether everything is known."""
@@ -196,7 +196,7 @@ class Deciding:
         """One thing fewer is outstanding."""
         item.outstanding -= 1
         if item.is_free and self._turns.is_first(item):
-            self._ready.append(item)
+            self._ready[item] = None
 
     def _note_error(self, item: Parked, error: BaseException | None) -> None:
         if isinstance(error, OSError):
@@ -276,7 +276,8 @@ class Deciding:
             self._observer.wrote(decision)
         item.outstanding -= 1
         # Before all others: what it wrote holds as long as nothing else is decided.
-        self._ready.appendleft(item)
+        self._ready[item] = None
+        self._ready.move_to_end(item, last=False)
         if self._barrier is item:
             self._barrier = None
 
@@ -309,4 +310,4 @@ class Deciding:
             del self._late[item]
             item.retry_at = 0.0
             if item.is_free and self._turns.is_first(item):
-                self._ready.append(item)
+                self._ready[item] = None
