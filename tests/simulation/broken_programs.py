@@ -12,8 +12,11 @@ from unittest import mock
 
 from commitlog.codecs.avro import decode_log_record
 from commitlog.core.chain import Chain
+from commitlog.core.machine import Machine
+from commitlog.core.once import Once
+from commitlog.core.repeats import find_repeat
 from commitlog.core.replica import Replica
-from commitlog.model.records import Submitted
+from commitlog.model.records import Submitted, Transaction
 from consumers.checkpoint import Checkpoint
 from consumers.events import Event
 from consumers.follower import Follower
@@ -136,6 +139,17 @@ def _published_at_once(self: Leader, submitted: Any, decision: Any) -> None:
             session.materializer.put([event])
 
 
+_prune = Once.prune
+YEAR_MS = 365 * 24 * 3_600_000
+
+
+def _repeat_of_any_attempt(machine: Machine, record: Transaction, time_ms: int) -> Any:
+    known = machine.once.get(record.transaction_id)
+    if known is not None and record.attempt < known.attempt:
+        return None
+    return find_repeat(machine, record, time_ms)
+
+
 Break = Callable[[], AbstractContextManager[Any]]
 
 PROGRAM_MUTANTS: dict[str, Break] = {
@@ -168,6 +182,12 @@ PROGRAM_MUTANTS: dict[str, Break] = {
     ),
     "a duplicate isn't recognized": lambda: mock.patch(
         "commitlog.core.machine.find_repeat", return_value=None
+    ),
+    "an older attempt is decided again after a newer one": lambda: mock.patch(
+        "commitlog.core.machine.find_repeat", _repeat_of_any_attempt
+    ),
+    "an id is forgotten at once": lambda: mock.patch.object(
+        Once, "prune", lambda self, floor_ms, sequence: _prune(self, floor_ms + YEAR_MS, sequence)
     ),
     "the materializer skips a change": lambda: mock.patch.object(
         Materializer, "_write_next", _forgetting

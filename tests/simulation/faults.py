@@ -20,7 +20,7 @@ from commitlog.codecs.avro import (
     encode_transaction,
     seal_outcome,
 )
-from commitlog.model.limits import Rules
+from commitlog.model.limits import BOUNDED_CLOCK_SINCE, Rules
 from commitlog.model.records import LeaderStarted, Outcome, ProtocolVersion, Status, Transaction
 from tests.simulation.auditor import manifest_path
 from tests.simulation.scheduler import Process, Rates
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 HOUR = 3600.0
-YEAR = 365 * 24 * HOUR
+DAY = 24 * HOUR
+YEAR = 365 * DAY
 DAY_MS = 24 * 3600 * 1000
 
 RATES: dict[str, tuple[float, ...]] = {
@@ -49,6 +50,7 @@ RATES: dict[str, tuple[float, ...]] = {
     "answer twice": (0.1,),
     "acknowledged twice": (0.004,),
     "two leaders": (0.002, 0.01),
+    "overtaken": (0.5, 1.0),
 }
 """How often something goes wrong when it may; one of these, or never."""
 COSTLY_EVERY = 100
@@ -109,6 +111,9 @@ class Faults:
             self._fill_a_disk,
             self._control_marker,
             self._kill_the_index,
+            self._weeks_pass,
+            # Under an older protocol one such append has all later ones refused as too old.
+            *([self._brokers_clock_errs] if world.protocol >= BOUNDED_CLOCK_SINCE else []),
         ]
         surely = kinds[world.seed % len(kinds)]
         self.kinds = [kind for kind in kinds if kind is surely or chance.random() < 0.5]
@@ -140,6 +145,7 @@ class Faults:
             "answer twice": of(world, "answers_twice"),
             "acknowledged twice": of(world, "told_twice"),
             "two leaders": of(world, "spurious_campaigns"),
+            "overtaken": of(world, "overtaken"),
         }
 
     def _often(self, do: Callable[[], bool]) -> None:
@@ -174,7 +180,7 @@ class Faults:
         world.objects.hidden.clear()
         world.late_files = world.build_refusals = 0.0
         world.answers_lost = world.answers_twice = world.spurious_campaigns = 0.0
-        world.told_twice = 0.0
+        world.told_twice = world.overtaken = 0.0
         healing, self._healing = self._healing, []
         for _, heal in healing:
             heal()
@@ -240,7 +246,26 @@ class Faults:
     def _clock_jumps(self) -> None:
         self.count("clock jump")
         chance = self.world.scheduler.random
-        self.world.clock_offset += chance.choice((HOUR, -HOUR, HOUR, -HOUR, 0.02 * YEAR))
+        jump = chance.choice((HOUR, -HOUR, HOUR, -HOUR, 0.02 * YEAR))
+        self.world.clock_offset += jump
+        self.world.scheduler.trace("clock", self.world.clock_offset)
+
+    def _brokers_clock_errs(self) -> None:
+        """The broker's clock is far off for a while; the writers' clocks are right."""
+        world, chance = self.world, self.world.scheduler.random
+        wrong = chance.choice((30 * DAY, -30 * DAY, YEAR))
+        self.count("broker's clock errs")
+        world.broker_error = wrong
+        world.scheduler.trace("broker's clock", wrong)
+        self._later(chance.choice((0.05, 1.0)), self._set_the_brokers_clock)
+
+    def _set_the_brokers_clock(self) -> None:
+        self.world.broker_error = 0.0
+
+    def _weeks_pass(self) -> None:
+        """Log time in which every id is forgotten."""
+        self.count("weeks pass")
+        self.world.clock_offset += self.world.scheduler.random.choice((8, 30)) * DAY
         self.world.scheduler.trace("clock", self.world.clock_offset)
 
     def _append_raw(self, is_outcome: bool, key: bytes, value: bytes | None) -> None:

@@ -25,6 +25,8 @@ FAULTS = (
     "answer twice",
     "acknowledged twice",
     "append while cut off",
+    "attempt overtaken by a newer one",
+    "broker's clock errs",
     "build refused",
     "clock jump",
     "compaction during a bootstrap",
@@ -57,6 +59,7 @@ FAULTS = (
     "table dropped, renamed or made again",
     "torn write",
     "two leaders",
+    "weeks pass",
     "writer killed",
     "zombie",
 )

@@ -76,10 +76,12 @@ class World:
         self.scheduler = Scheduler(seed)
         self.transactions_wanted = transactions
         self.submitted = 0
-        self.clock_offset = 0.0
+        self.clock_offset = self.broker_error = 0.0
         self.late_files = self.build_refusals = 0.0
         self.answers_lost = self.answers_twice = self.spurious_campaigns = 0.0
         self.told_twice = 0.0
+        self.overtaken = 0.0
+        """How often an older attempt lands after a newer one."""
         self.rogue_paths: list[tuple[str, bytes]] = []
         self.writer_processes: dict[int, Process] = {}
         self.eager_standbys = seed % 3 == 0
@@ -89,7 +91,7 @@ class World:
         self.refusals: list[CommitLogError] = []
         chance = self.scheduler.random
         self.requests = Requests(chance)
-        self.cluster = MemoryCluster(now_ms=self.now_ms)
+        self.cluster = MemoryCluster(now_ms=self.brokers_ms)
         self.log = MemoryLog(self.cluster)
         # Logs of before, whose Updates pylance builds, and every fourth one as they are made now.
         self.protocol = PROTOCOL_SUPPORTED if seed % 4 == 3 else 1
@@ -110,8 +112,12 @@ class World:
         return self.submitted < self.transactions_wanted
 
     def now_ms(self) -> int:
-        """Return what the clock of the brokers says."""
+        """Return what right clocks say."""
         return EPOCH_MS + int((self.scheduler.now + self.clock_offset) * 1000)
+
+    def brokers_ms(self) -> int:
+        """Return what the clock of the brokers says."""
+        return self.now_ms() + int(self.broker_error * 1000)
 
     def count(self, name: str, by: int = 1) -> None:
         """Count something that happened."""

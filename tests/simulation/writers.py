@@ -84,6 +84,10 @@ class Writer:
                     transaction_id=transaction.transaction_id,
                     attempt=transaction.attempt + 1,
                 )
+                if self.world.scheduler.chance(self.world.overtaken):
+                    # A resend of the older one, which was on its way for longer.
+                    self.world.count("attempt overtaken by a newer one")
+                    self._writer.append(transaction, partition=0)
                 return
         del self.pending[outcome.transaction_id]
 
