@@ -147,9 +147,9 @@ class Spec:
             self._problem(entry, "I7 a record that is no transaction was committed")
         known = self.ids.get(entry.transaction_id)
         forgettable = entry.code in {"ID_REUSED", "TOO_OLD", "MALFORMED_RECORD"}
-        is_late = known is not None and entry.attempt < known.attempt
-        if is_late and entry.status != "superseded" and entry.code != "TOO_OLD":
-            self._problem(entry, f"I5 attempt {entry.attempt} is decided after {known.attempt}")
+        newest = known.attempt if known is not None else 0
+        if entry.attempt < newest and entry.status != "superseded" and entry.code != "TOO_OLD":
+            self._problem(entry, f"I5 attempt {entry.attempt} is decided after {newest}")
         is_final = known is not None and known.status == "committed"
         is_new = entry.status != "superseded" and entry.answers is None and not forgettable
         if is_new and not is_final:
