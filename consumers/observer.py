@@ -30,6 +30,7 @@ from commitlog.core.decisions import (
     VectorWanted,
     Wanted,
 )
+from commitlog.core.feature_flags import why_unreadable
 from commitlog.core.machine import Machine
 from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
 from commitlog.lancepb.table_pb2 import DeletionFile
@@ -174,7 +175,7 @@ class StoreObserver:
         try:
             state, transaction = decode_manifest(data)
         except CommitLogError as error:
-            return Found(observation, data=data, error=str(error))
+            return Found(observation, data=data, error=why_unreadable(error))
         return Found(observation, data=data, state=state, transaction=transaction)
 
     def _allows(self, place: str) -> bool:

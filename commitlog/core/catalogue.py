@@ -189,7 +189,7 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
     if state is None or state.version != operation.version:
         name = "manifest_unusable" if found.error else "manifest_of_another_version"
         where = {"path": path, "location": location}
-        raise rejected(Code.INVALID_OPERATION, name, error=Aside(found.error), **where)
+        raise rejected(Code.INVALID_OPERATION, name, error=Aside.of(found.error), **where)
     message = state.header.message
     if message.HasField("branch"):
         raise rejected(

@@ -7,6 +7,7 @@ the flag says that ignoring it would lose or misread data.
 from __future__ import annotations
 
 from commitlog.errors import UnsupportedFormat
+from commitlog.model.reasons import Aside, Phrase
 
 FLAG_DELETION_FILES = 1 << 0
 FLAG_STABLE_ROW_IDS = 1 << 1
@@ -55,11 +56,20 @@ class UnknownFeatureFlag(UnsupportedFormat):
 
     def __init__(self, word: str, flags: int) -> None:
         bits = [1 << bit for bit in range(flags.bit_length()) if flags >> bit & 1]
+        self.word = word
         self.names = tuple(_NAMES.get(bit, f"bit {bit.bit_length() - 1}") for bit in bits)
         super().__init__(
             f"{word} feature flags of the manifest include {', '.join(self.names)}, "
             "which this version does not support; upgrade it"
         )
+
+
+def why_unreadable(error: Exception) -> Aside:
+    """Return why a manifest can't be used: in words, and as a reason keeps it."""
+    if not isinstance(error, UnknownFeatureFlag):
+        return Aside(error)
+    asked = {"word": error.word, "features": list(error.names)}
+    return Aside.of(str(error), Phrase("features_unknown", asked))
 
 
 def check_flags(reader: int, writer: int) -> None:

@@ -117,7 +117,7 @@ def _manifest(draft: Draft, view: View, operation: CreateTableVersion) -> Found:
     if not is_same:
         raise rejected(Code.MISSING_FILE, "staged_manifest_differs", path=path)
     if found.state is None:
-        error = Aside(found.error)
+        error = Aside.of(found.error)
         raise rejected(Code.INVALID_OPERATION, "staged_manifest_unreadable", path=path, error=error)
     if found.state.version != operation.version:
         raise rejected(

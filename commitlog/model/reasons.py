@@ -30,9 +30,19 @@ class Phrase:
 
 
 class Aside(str):
-    """Words of a library or of a program, which no `Reason` keeps: others may say it otherwise."""
+    """Words of a library or of a program, which no `Reason` keeps: others may say it otherwise.
 
-    __slots__ = ()
+    What our own program knows of it, a reason keeps as a phrase.
+    """
+
+    phrase: Phrase | None = None
+
+    @classmethod
+    def of(cls, words: object, phrase: Phrase | None = None) -> Aside:
+        """Return words with what is known of them; of an `Aside` that is known already."""
+        aside = cls(words)
+        aside.phrase = phrase or getattr(words, "phrase", None)
+        return aside
 
 
 class Cut(str):
@@ -144,7 +154,9 @@ def cut(text: str) -> str:
 def _collect(phrase: Phrase, found: dict[str, Argument]) -> None:
     for name, value in phrase.arguments.items():
         if isinstance(value, Aside):
-            continue
+            if value.phrase is None:
+                continue
+            value = value.phrase
         argument = Words(name, value.name) if isinstance(value, Phrase) else _typed(name, value)
         if found.setdefault(name, argument) != argument:
             raise ValueError(f"{phrase.name} has two arguments {name}")

@@ -12,6 +12,10 @@ WORDS: dict[str, str] = {
     ),
     "record_key_differs": "its key names another transaction",
     "manifest_unusable_in_short": "{path} in {location} is not a manifest that can be read",
+    "features_unknown": (
+        "{word} feature flags of the manifest include {features!j}, which this version does not "
+        "support; upgrade it"
+    ),
     "staged_manifest_unreadable_in_short": (
         "the staged manifest {path} is not a manifest that can be read"
     ),
