@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
@@ -50,10 +51,11 @@ class RowProcesses:
         self._children = [
             _Child(factory, argument, settings.memory_bytes) for _ in range(settings.processes)
         ]
-        # The last one used has the most in its caches.
-        self._free: queue.LifoQueue[_Child] = queue.LifoQueue()
-        for child in self._children:
-            self._free.put(child)
+        self._lock = threading.Lock()
+        self._free = list(self._children)
+        """The last one used has the most in its caches."""
+        self._waiting: deque[queue.SimpleQueue[_Child]] = deque()
+        """Who waits for a free child, in their order: nobody is passed over."""
 
     def warm(self) -> None:
         """Start a child in the background: the first piece of work need not wait for that."""
@@ -65,16 +67,13 @@ class RowProcesses:
         Raises WorkLost if its child died, or took longer than that and was ended; Unavailable if
         no child was free, and nothing was done.
         """
-        try:
-            child = self._free.get(timeout=self._settings.wait_seconds)
-        except queue.Empty:
-            raise Unavailable(
-                "other work on rows is being done; send it again in a while"
-            ) from None
+        child = self._take(self._settings.wait_seconds)
+        if child is None:
+            raise Unavailable("other work on rows is being done; send it again in a while")
         try:
             return child.ask(work, seconds)
         finally:
-            self._free.put(child)
+            self._give_back(child)
 
     def pids(self) -> list[int]:
         """Return the ids of the children that run."""
@@ -86,16 +85,39 @@ class RowProcesses:
             child.close()
 
     def _warm(self) -> None:
-        try:
-            child = self._free.get_nowait()
-        except queue.Empty:
+        child = self._take(0)
+        if child is None:
             return
         try:
             child.start()
         except Unavailable as error:
             logger.warning("%s", error)
         finally:
-            self._free.put(child)
+            self._give_back(child)
+
+    def _take(self, wait_seconds: float) -> _Child | None:
+        """Return a free child, None if there is none in time."""
+        with self._lock:
+            if self._free and not self._waiting:
+                return self._free.pop()
+            if not wait_seconds:
+                return None
+            place: queue.SimpleQueue[_Child] = queue.SimpleQueue()
+            self._waiting.append(place)
+        with contextlib.suppress(queue.Empty):
+            return place.get(timeout=wait_seconds)
+        with self._lock:
+            if place in self._waiting:
+                self._waiting.remove(place)
+                return None
+        return place.get()  # it came just now
+
+    def _give_back(self, child: _Child) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().put(child)
+            else:
+                self._free.append(child)
 
 
 class _Child:

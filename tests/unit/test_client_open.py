@@ -70,13 +70,6 @@ def test_native_writes_go_through_the_log(client: CommitLog, leader: FakeLeader,
     assert leader.committed[-1][1].transaction_id in leader.answers
 
 
-def test_a_compaction_goes_through_the_log(client: CommitLog, leader: FakeLeader) -> None:
-    client.append("a$t", {"id": [100]})
-    client.open("a$t").optimize.compact_files()
-    assert [o.operation for o in _staged(leader)] == ["ReserveFragments", "Rewrite"]
-    assert client.open("a$t").count_rows() == 11
-
-
 def test_a_native_merge_goes_through_the_log(client: CommitLog, leader: FakeLeader) -> None:
     dataset = client.open("a$t")
     merge = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()

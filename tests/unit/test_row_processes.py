@@ -119,6 +119,28 @@ def test_others_go_on_beside_aborts_and_panics_of_lance(processes: RowProcesses)
     assert set(answers) == {0, 1, 2, 3}
 
 
+def test_who_came_first_is_served_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = RowProcesses(_MINE, "", ProcessSettings(1, GIGABYTE, wait_seconds=240))
+    served: list[int] = []
+    child = processes._take(0)
+    assert child is not None
+    monkeypatch.setattr(child, "ask", lambda work, seconds: served.append(work))
+    threads = []
+    for number in range(5):
+        threads.append(threading.Thread(target=processes.ask, args=(number, 240)))
+        threads[-1].start()
+        deadline = time.monotonic() + 240
+        while len(processes._waiting) <= number:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    processes._give_back(child)
+    for thread in threads:
+        thread.join(240)
+    assert served == [0, 1, 2, 3, 4]
+    assert processes._take(0) is child
+    assert processes._take(0.01) is None
+
+
 def test_who_finds_none_free_is_told_to_come_again() -> None:
     processes = RowProcesses(_MINE, "", ProcessSettings(1, GIGABYTE, wait_seconds=0.1))
     processes.ask(("pid", None), 60)
