@@ -13,6 +13,8 @@ from commitlog.errors import CommitLogError
 if TYPE_CHECKING:
     from consumers.session import Session
 
+# Of its own: a program that seeds `random` gets from it what it would without us.
+_chance = random.Random()
 SILENCE_SECONDS = 1.0
 DEAD_SECONDS = (0.0, 0.3)
 """How long a standby waits, at random, before it takes the place of a leader that is silent."""
@@ -42,7 +44,7 @@ def stand_by(
         if chain.leader is not started:
             continue
         is_beginning = watch.is_idle and started.node != node and started is not waited_for
-        stop.wait(random.uniform(*(BEGINNING_SECONDS if is_beginning else DEAD_SECONDS)))
+        stop.wait(_chance.uniform(*(BEGINNING_SECONDS if is_beginning else DEAD_SECONDS)))
         session.catch_up()
         if chain.leader is started and not is_beginning:
             return

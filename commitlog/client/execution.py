@@ -37,6 +37,8 @@ from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown
 from commitlog.model.records import Application, Code, Expect, Outcome, Status
 from commitlog.model.table import TableId
 
+# Of its own: a program that seeds `random` gets from it what it would without us.
+_chance = random.Random()
 ATTEMPTS_MAX = 50
 BACKOFF_SECONDS = (0.002, 0.25)
 ATTEMPT_PROPERTY = "commitlog.attempt."
@@ -242,7 +244,7 @@ class Execution:
         low, high = BACKOFF_SECONDS
         limit = min(high, low * 2 ** min(failures, 10))
         left = self._deadline - time.monotonic()
-        time.sleep(max(0.0, min(random.uniform(low, limit), left)))
+        time.sleep(max(0.0, min(_chance.uniform(low, limit), left)))
 
 
 def _reason(outcome: Outcome) -> str:

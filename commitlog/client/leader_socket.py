@@ -27,6 +27,8 @@ from commitlog.errors import CommitLogError, CorruptLog, OutcomeUnknown, Unavail
 from commitlog.model.records import Answered, LeaderStarted, Outcome
 from commitlog.wire import FrameBuffer, Kind, json_frame, parse_json
 
+# Of its own: a program that seeds `random` gets from it what it would without us.
+_chance = random.Random()
 CONNECT_TIMEOUT_SECONDS = 2.0
 BACKOFF_SECONDS = (0.02, 1.0)
 SILENCE_SECONDS = 2.0
@@ -201,7 +203,7 @@ class LeaderSocket:
             if time.monotonic() - started > 1:
                 delay = BACKOFF_SECONDS[0]
             with self._wake:
-                self._wake.wait_for(lambda: self._closed, delay * random.uniform(0.5, 1))
+                self._wake.wait_for(lambda: self._closed, delay * _chance.uniform(0.5, 1))
                 self._wake.wait_for(lambda: self._closed or self._listener.is_wanted())
             delay = min(2 * delay, BACKOFF_SECONDS[1])
 

@@ -10,7 +10,12 @@ from google.protobuf.message import DecodeError
 
 from commitlog.core.manifest import DeltaRefused
 from commitlog.core.wire import varint
-from commitlog.lancepb.rowids_pb2 import EncodedU64Array, RowIdSequence, U64Segment
+from commitlog.lancepb.rowids_pb2 import (
+    EncodedU64Array,
+    RowDatasetVersionSequence,
+    RowIdSequence,
+    U64Segment,
+)
 from commitlog.lancepb.table_pb2 import DataFragment
 
 _SPILLED = (
@@ -40,6 +45,9 @@ def new_row_lineage(first_row_id: int, rows: int, version: int) -> bytes:
     return _field(b"\x2a", row_ids) + _field(b"\x3a", versions) + _field(b"\x4a", versions)
 
 
+_VERSIONS = ("inline_created_at_versions", "inline_last_updated_at_versions")
+
+
 def lost_lineage(fragment: DataFragment) -> str:
     """Return which lineage should lie in a data file and doesn't, empty if none."""
     named = [(name, field) for name, field in _SPILLED if fragment.HasField(name)]
@@ -54,6 +62,11 @@ def check_lineage(fragment: DataFragment, *, is_stable: bool) -> None:
     where = f"fragments[{fragment.id}]"
     if lost := lost_lineage(fragment):
         raise DeltaRefused("lineage_missing", field=where, value=lost)
+    for name in _VERSIONS:
+        try:
+            RowDatasetVersionSequence.FromString(getattr(fragment, name))
+        except DecodeError:
+            raise DeltaRefused("lineage_unreadable", field=where, value=name) from None
     has_ids = fragment.WhichOneof("row_id_sequence") is not None
     if has_ids and not is_stable:
         raise DeltaRefused("unexpected_row_ids", field=where, value="given")

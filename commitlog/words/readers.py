@@ -103,6 +103,7 @@ WORDS: dict[str, str] = {
         "again from the head"
     ),
     "lineage_missing": "{field} has no data file with its {value}",
+    "lineage_unreadable": "{field} has {value} that cannot be decoded",
     "row_ids_missing": "{field} has {value} row ids for its {rows} rows",
     "rows_differ": "{field} has {rows} rows, not {value}",
     "row_ids_differ": "{field}: the rows of a fragment keep their ids",

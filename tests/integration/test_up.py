@@ -207,7 +207,7 @@ def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
         assert wait_until(lambda: running.get("/readyz")[0] == 200, 120)
 
         parts = {child for child in descendants(pid) if b"consumers.cli" in cmdline(child)}
-        assert len(parts) == 3
+        assert len(parts) == 4
         broker = int((root / "kafka" / "lock").read_text().split()[1])
         os.kill(broker, signal.SIGKILL)
         assert write(running, 2) == ["committed", "3", "2"]

@@ -300,7 +300,7 @@ def test_data_and_deletion_files_are_looked_for(root: Path, copy: Copy, made: Se
     assert {problem.kind for problem in found.problems} == {Kind.FILE}
     assert len(found.problems) >= 3
     assert found.is_log_whole
-    assert found.not_decided_again == 2, "neither the rebase nor its loser without its vectors"
+    assert found.not_decided_again == 4, "no delete without its vector, nor who lost to one"
 
 
 def test_rows_that_cannot_be_read_are_found(root: Path, copy: Copy, made: Service) -> None:

@@ -345,4 +345,5 @@ def _entry(event: Event, asked: Asked | None, machine: Machine) -> Entry:
         machine.rules.id_horizon_ms,
         machine.rules.history_versions,
         getattr(event.submitted.record, "submitted_at_ms", 0),
+        event.submitted.append_time_ms,
     )

@@ -75,6 +75,7 @@ class Entry:
     id_horizon_ms: int = 0
     history_versions: int = 0
     submitted_at_ms: int = 0
+    append_ms: int = 0
 
 
 @dataclass
@@ -111,6 +112,9 @@ class TableRows:
         }
 
 
+HOUR_MS = 3_600_000
+
+
 class Spec:
     """The state that the outcomes so far make, and the problems found on the way."""
 
@@ -119,6 +123,8 @@ class Spec:
         self.sequence = 0
         self.epoch = 0
         self.time_ms = 0
+        self.forgets_by_ms = 0
+        """The clock that ids are forgotten by: an hour per record at most, whatever Kafka says."""
         self.tables: dict[str, TableRows] = {}
         self.dropped: dict[str, TableRows] = {}
         """Incarnations that were dropped, at their last version."""
@@ -156,6 +162,8 @@ class Spec:
             self.ids[entry.transaction_id] = entry
         self.by_sequence[entry.sequence] = entry
         self.sequence, self.epoch = entry.sequence, max(self.epoch, entry.epoch)
+        since = self.forgets_by_ms or self.time_ms or entry.time_ms
+        self.forgets_by_ms = max(since, min(entry.append_ms, since + HOUR_MS))
         self.time_ms = max(self.time_ms, entry.time_ms)
         assert len(self.problems) >= before
 
@@ -348,7 +356,8 @@ class Spec:
             name, number = asked.application or ("", 0)
             if any(t and t.applications.get(name, -1) > number for _, t in names):
                 return True
-            return 0 < entry.submitted_at_ms <= entry.time_ms - self.horizon_ms
+            newest_ms = max(entry.time_ms, self.forgets_by_ms)
+            return 0 < entry.submitted_at_ms <= newest_ms - self.horizon_ms
         if code in {"UNKNOWN_FRAGMENT", "FUTURE_READ_VERSION"}:
             # Only a request that didn't name its incarnation can mean another table's fragments.
             return any(not i.incarnation for i in asked.intents)

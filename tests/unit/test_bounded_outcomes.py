@@ -44,7 +44,7 @@ from commitlog.model.records import (
     TableVersionIs,
     Transaction,
 )
-from tests.core_world import World, new_fragment
+from tests.core_world import World, column, new_fragment
 from tests.service import SCHEMA, rows, service
 
 PROTOCOLS = (3, 4)
@@ -116,6 +116,7 @@ def test_deltas_that_are_large_together_do_not_go_into_the_outcome(protocol: int
         world.create(f"t{number}")
         message = LanceTransaction(read_version=1, uuid=ID.format(number))
         message.overwrite.fragments.append(new_fragment("a.lance"))
+        message.overwrite.schema.add().MergeFromString(column("a", 0))
         encoded = message.SerializeToString(deterministic=True)
         operations.append(LanceCommit((f"t{number}",), "Overwrite", 1, encoded))
     outcome = world.ask(ID.format(1_000), *operations)
