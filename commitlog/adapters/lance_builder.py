@@ -39,12 +39,18 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.completion import complete, sayable, schema_metadata
 from commitlog.core.feature_flags import FLAG_DATA_OVERLAY_FILES
 from commitlog.core.manifest import DeltaRefused
-from commitlog.errors import CommitLogError, CorruptLog
+from commitlog.errors import CommitLogError, CorruptLog, UnsupportedFormat
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 BUILD_TIMEOUT_SECONDS = 60.0
 OVERLAYS_ENABLED_BY = "LANCE_ENABLE_UNSTABLE_DATA_OVERLAY_FILES"
 """Lance 14 writes overlays whoever asks, and opens a table that has them only if this is set."""
+
+
+_UNSAYABLE = (
+    *(NotConstructible, DeltaRefused, DecodeError, UnsupportedFormat),
+    *(ValueError, OverflowError),
+)
 
 
 def build(task: Build, *, timeout_seconds: float = BUILD_TIMEOUT_SECONDS) -> Built | BuildRefused:
@@ -104,7 +110,7 @@ def _build(task: Build) -> Built | BuildRefused:
         operation = to_lance_operation(
             message, schema_metadata(whole) if metadata is None else metadata
         )
-    except (NotConstructible, DeltaRefused, DecodeError, ValueError, OverflowError) as error:
+    except _UNSAYABLE as error:
         # Also what a constructor of pylance's says of an id or a number: it is in the message.
         return BuildRefused(str(error))
     store = store_for(task.location)
