@@ -33,7 +33,6 @@ TIER = 16
 rewritten a few times on its way to a full fragment, not once per small commit."""
 SMALLEST_TIER_ROWS = 4_096
 UNINDEXED_ROWS_LEAST = 1_000
-INTERVAL_SECONDS = 60.0
 NICENESS = 10
 
 logger = logging.getLogger(__name__)
