@@ -35,17 +35,17 @@ def put_new(path: str, data: bytes, *, durable: bool) -> None:
 
 def keep(path: str) -> None:
     """Sync a file that somebody else may have written, and its name."""
-    _sync(path)
+    sync(path)
     keep_name(path)
 
 
 def keep_name(path: str) -> None:
     """Sync the names that lead to a file."""
     folder = os.path.dirname(path)
-    _sync(folder)
+    sync(folder)
     made = []
     while folder not in _kept_folders and (above := os.path.dirname(folder)) != folder:
-        _sync(above)
+        sync(above)
         made.append(folder)
         folder = above
     if made:
@@ -53,7 +53,8 @@ def keep_name(path: str) -> None:
             _kept_folders.update(made)
 
 
-def _sync(path: str) -> None:
+def sync(path: str | os.PathLike[str]) -> None:
+    """Make a file's bytes, or the names in a folder, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

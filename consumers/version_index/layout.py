@@ -92,21 +92,3 @@ def last_failure(root: str | os.PathLike[str]) -> str:
         return Layout.of(root).failure.read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in a folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_file(path: Path) -> None:
-    """Make a file's bytes durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -20,10 +20,11 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from commitlog.adapters.disk import sync
 from commitlog.errors import Unavailable
 from consumers.index_format import SCHEMA_VERSION
 from consumers.version_index.contents import Row
-from consumers.version_index.layout import Layout, sync_file
+from consumers.version_index.layout import Layout
 from consumers.version_index.question import quoted
 from consumers.version_index.relation import Relation, arrow_schema
 from consumers.version_index.schema import (
@@ -249,7 +250,7 @@ def _checked(layout: Layout) -> Live:
 def _restore(layout: Layout) -> None:
     staged = layout.folder / "restored.tmp"
     shutil.copyfile(layout.public, staged)
-    sync_file(staged)
+    sync(staged)
     staged.rename(layout.live)
 
 

@@ -12,7 +12,8 @@ from datetime import UTC, datetime
 
 import duckdb
 
-from consumers.version_index.layout import Layout, sync_folder
+from commitlog.adapters.disk import sync
+from consumers.version_index.layout import Layout
 from consumers.version_index.live import Live
 from consumers.version_index.question import quoted
 
@@ -33,7 +34,7 @@ def publish(live: Live) -> None:
     finally:
         os.close(target)
     os.replace(staged, layout.public)
-    sync_folder(layout.root)
+    sync(layout.root)
 
 
 def _copy(source: int, target: int) -> None:

@@ -21,7 +21,8 @@ from datetime import UTC, datetime, timedelta
 import duckdb
 import pyarrow as pa
 
-from consumers.version_index.layout import Layout, sync_file, sync_folder
+from commitlog.adapters.disk import sync
+from consumers.version_index.layout import Layout
 from consumers.version_index.live import Live
 from consumers.version_index.question import quoted
 from consumers.version_index.relation import Relation
@@ -174,7 +175,7 @@ def _seal(layout: Layout, hot: Mapping[Relation, pa.Table]) -> list[Segment]:
             if rows.num_rows:
                 connection.register("hot_rows", rows)
                 segments.append(_write(connection, layout, relation, 0, "hot_rows"))
-        sync_folder(layout.segments)
+        sync(layout.segments)
         return segments
 
 
@@ -182,7 +183,7 @@ def _merge(layout: Layout, relation: Relation, level: int, paths: Sequence[str])
     names = ", ".join(quoted(str(layout.folder / path)) for path in paths)
     with _worker_connection(layout) as connection:
         segment = _write(connection, layout, relation, level, f"read_parquet([{names}])")
-        sync_folder(layout.segments)
+        sync(layout.segments)
         return [segment]
 
 
@@ -210,7 +211,7 @@ def _write(
         f"COPY (SELECT * FROM {source} ORDER BY {order}) TO {quoted(str(staged))}"
         f" (FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP_ROWS})"
     ).fetchall()[0][0]
-    sync_file(staged)
+    sync(staged)
     staged.rename(file)
     path = str(file.relative_to(layout.folder))
     return Segment(relation, path, level, rows, file.stat().st_size)
