@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from commitlog.adapters.storage import local_path
 from commitlog.core.decisions import Refused
-from commitlog.core.tables import LocationParts, location_parts, normalize_location
+from commitlog.core.tables.lance_tables import LocationParts, location_parts, normalize_location
 
 _SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs"}
 

@@ -31,8 +31,8 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.attribution import attributed
-from commitlog.core.touches import kind_of
+from commitlog.core.conflicts.write_sets import kind_of
+from commitlog.core.log.attribution import attributed
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTableVersion

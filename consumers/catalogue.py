@@ -12,12 +12,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from commitlog.core.catalogue import altered, parents
+from commitlog.core.catalogue.decider import altered, parents
+from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.decisions import Change, ChangeKind, Noted
-from commitlog.core.iceberg.table import IcebergTable
-from commitlog.core.manifest_header import ManifestHeader
-from commitlog.core.tables import Table, VersionRanges
-from commitlog.core.version_deletion import merged
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.tables.lance_tables import Table, VersionRanges
 from commitlog.errors import NoSuchTable
 from commitlog.model.operations import (
     AlterProperties,

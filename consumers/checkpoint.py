@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from commitlog.adapters import disk
-from commitlog.core.chain import Chain
-from commitlog.core.machine import Machine
-from commitlog.core.parts import Part, Saved
-from commitlog.core.replica import Replica
-from commitlog.core.snapshot import MACHINE, digest_of
+from commitlog.core.log.chain import Chain
+from commitlog.core.log.parts import Part, Saved
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.machine import Machine
+from commitlog.core.partition.snapshot import MACHINE, digest_of
 from commitlog.errors import CorruptLog, WrongLog
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.ports import LogIdentity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from commitlog.core.replica import payload_hash
+from commitlog.core.log.replica import payload_hash
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome, Retained, Submitted
 from commitlog.ports import Log, Reader, Record

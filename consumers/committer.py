@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version as package_version
 from pathlib import Path
 
-from commitlog.core.chain import Place
+from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import Fenced, TopicSettings, Unavailable
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
@@ -231,18 +231,18 @@ class _Places:
     def __init__(self, session: Callable[[], Session | None]) -> None:
         self._session = session
 
-    def before(self, sequence: int) -> Place:
+    def before(self, sequence: int) -> ChainPlace:
         return self._ask(lambda session: session.past.before(sequence))
 
-    def before_version(self, head: Head, version: int) -> Place:
+    def before_version(self, head: Head, version: int) -> ChainPlace:
         return self._ask(lambda session: session.place_before_version(head, version))
 
-    def came_by(self, places: list[Place]) -> None:
+    def came_by(self, places: list[ChainPlace]) -> None:
         session = self._session()
         if session is not None:
             session.mailbox.call(lambda: session.past.note_all(places))
 
-    def _ask(self, work: Callable[[Session], Place]) -> Place:
+    def _ask(self, work: Callable[[Session], ChainPlace]) -> ChainPlace:
         session = self._session()
         if session is None:
             raise Unavailable("this committer is starting; ask again")

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
-from commitlog.core.driving import next_step
-from commitlog.core.machine import Machine
+from commitlog.core.partition.driving import next_step
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Submitted
 from consumers.lanes import Lanes
@@ -95,7 +95,7 @@ class Deciding:
             self._attempt(self._ready.popitem(last=False)[0])
         while self._has_room() and self.backlog:
             submitted = self.backlog.popleft()
-            item = Parked(submitted, self._machine.held_by(submitted))
+            item = Parked(submitted, self._machine.locks_of(submitted))
             self._turns.enter(item)
             if self._turns.is_first(item):
                 self._attempt(item)

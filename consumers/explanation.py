@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from commitlog.core.grid import LETTERS, OPERATION_NAMES, RULE_NAMES, RULES
+from commitlog.core.conflicts.grid import LETTERS, OPERATION_NAMES, RULE_NAMES, RULES
 from consumers import history
 from consumers.history import Row, Value
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 
 from commitlog.adapters.storage import ObjectStore, store_for
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Decided, Replica
+from commitlog.core.log.replica import Decided, Replica
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import Answered, Genesis, Outcome, Submitted
 from commitlog.ports import Log, Reader

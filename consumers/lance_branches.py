@@ -13,8 +13,8 @@ from uuid import NAMESPACE_OID, uuid5
 
 from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
-from commitlog.core.branch_names import branch_home
 from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.lance.branch_names import branch_home
 from commitlog.lancepb.transaction_pb2 import Transaction
 from consumers.table_files import TableFiles
 

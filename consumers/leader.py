@@ -29,7 +29,7 @@ from collections.abc import Callable
 
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import ChangeKind, Decision
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
 from commitlog.errors import CommitLogError, Fenced
 from commitlog.model.records import ProtocolVersion, Submitted
 from commitlog.ports import OutcomesWriter

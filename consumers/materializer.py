@@ -35,9 +35,9 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     transaction_path,
 )
-from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.tables.creation import empty_state
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event, Filed

@@ -30,8 +30,8 @@ from commitlog.core.decisions import (
     VectorWanted,
     Wanted,
 )
-from commitlog.core.feature_flags import why_unreadable
-from commitlog.core.machine import Machine
+from commitlog.core.manifest.feature_flags import why_unreadable
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
 from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction

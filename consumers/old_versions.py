@@ -22,13 +22,13 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
     transaction_path,
 )
-from commitlog.core.chain import Place
 from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
-from commitlog.core.manifest import apply_delta
-from commitlog.core.replica import check_answers
-from commitlog.core.tables import Table, is_in
-from commitlog.core.versions import realize
+from commitlog.core.lance.versions import realize
+from commitlog.core.log.chain import ChainPlace
+from commitlog.core.log.replica import check_answers
+from commitlog.core.manifest.manifest_state import apply_delta
+from commitlog.core.tables.lance_tables import Table, is_in
 from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
 from commitlog.model.limits import Rules
 from commitlog.model.operations import CreateTableVersion, LanceCommit
@@ -45,13 +45,13 @@ SEARCH_SECONDS = 60.0
 class Places(Protocol):
     """Where to begin to read."""
 
-    def before(self, sequence: int) -> Place:
+    def before(self, sequence: int) -> ChainPlace:
         """Return a place before an outcome, and near to it."""
 
-    def before_version(self, head: Head, version: int) -> Place:
+    def before_version(self, head: Head, version: int) -> ChainPlace:
         """Return a place before a table's version was made."""
 
-    def came_by(self, places: list[Place]) -> None:
+    def came_by(self, places: list[ChainPlace]) -> None:
         """Hear of places that were read on the way."""
 
 
@@ -176,11 +176,11 @@ class OldVersions:
         finally:
             transactions.close()
 
-    def _outcomes_from(self, place: Place) -> Iterator[Valid]:
+    def _outcomes_from(self, place: ChainPlace) -> Iterator[Valid]:
         """Yield valid outcomes behind a place, to the present end of the topic."""
         outcomes = ValidOutcomes(self._log, self._partition, place)
         deadline = time.monotonic() + SEARCH_SECONDS
-        passed: list[Place] = []
+        passed: list[ChainPlace] = []
         try:
             end = outcomes.end_offset()
             while not outcomes.is_at(end):

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from google.protobuf.message import Message
 
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.core.deletion_vectors import deletion_file_path
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import InvalidTransaction, NoSuchTable, Unavailable
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage

@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable
 from operator import attrgetter
 
-from commitlog.core.chain import BEGINNING, Place
+from commitlog.core.log.chain import BEGINNING, ChainPlace
 from consumers.checkpoint import Folder
 
 EVERY = 1_000
@@ -50,7 +50,7 @@ class Past:
     def __init__(self, folder: Folder, log_id: str, through: int) -> None:
         """Take what the folder has of this log up to sequence `through`."""
         self._folder, self._log_id = folder, log_id
-        self._places: list[Place] = []
+        self._places: list[ChainPlace] = []
         self._changed: set[int] = set()
         for name in folder.names():
             if name.endswith(".json"):
@@ -58,7 +58,7 @@ class Past:
         self._places = [place for place in self._places if place.sequence <= through]
         self._places.sort(key=_by_sequence)
 
-    def note(self, place: Place) -> None:
+    def note(self, place: ChainPlace) -> None:
         """Take the place behind a valid outcome, if one is due there."""
         if place.sequence % EVERY:
             return
@@ -67,12 +67,12 @@ class Past:
             insort(self._places, place, key=_by_sequence)
             self._changed.add(_file_of(place))
 
-    def note_all(self, places: Iterable[Place]) -> None:
+    def note_all(self, places: Iterable[ChainPlace]) -> None:
         """Take places that a look into the past came by."""
         for place in places:
             self.note(place)
 
-    def before(self, sequence: int) -> Place:
+    def before(self, sequence: int) -> ChainPlace:
         """Return the nearest place before an outcome."""
         at = bisect_left(self._places, sequence, key=_by_sequence)
         return self._places[at - 1] if at else BEGINNING
@@ -94,20 +94,20 @@ class Past:
                 self._changed.add(number)
                 logger.warning("where old outcomes are could not be saved: %s", error)
 
-    def _load(self, name: str) -> Iterable[Place]:
+    def _load(self, name: str) -> Iterable[ChainPlace]:
         try:
             body = json.loads(self._folder.read(name))
             if body.pop("sha256") != _digest(body):
                 raise ValueError("it is damaged")
             if body["log_id"] != self._log_id:
                 return []
-            return [Place(s, o, e, bytes.fromhex(h)) for s, o, e, h in body["places"]]
+            return [ChainPlace(s, o, e, bytes.fromhex(h)) for s, o, e, h in body["places"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             logger.warning("%s of the past is made again: %s", name, error)
             return []
 
 
-def _file_of(place: Place) -> int:
+def _file_of(place: ChainPlace) -> int:
     return place.sequence // (EVERY * PLACES_PER_FILE)
 
 

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.core.tables import normalize_location
+from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis
 from commitlog.ports import Log

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog.core.machine import Machine
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import NoSuchVersion
 from commitlog.model.table import format_table_id
 from consumers.catalogue import Head
@@ -17,7 +17,7 @@ def newest_at(machine: Machine, head: Head, sequence: int) -> int:
     low, high = history.floor, head.version
     while low < high:
         middle = (low + high + 1) // 2
-        decided = machine.once.get(history.committed(middle).transaction_id)
+        decided = machine.deduplication.get(history.committed(middle).transaction_id)
         # What is forgotten was long ago.
         if decided is None or decided.sequence <= sequence:
             low = middle

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
-from commitlog.core.tables import is_in
+from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, format_table_id
 from consumers.catalogue import Head

@@ -22,9 +22,9 @@ from typing import Any
 from commitlog.adapters.storage import LocalStore, ObjectStore, local_path
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name, transaction_path
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Decided
-from commitlog.core.tables import is_in, location_parts, normalize_location
+from commitlog.core.log.replica import Decided
+from commitlog.core.partition.machine import Machine
+from commitlog.core.tables.lance_tables import is_in, location_parts, normalize_location
 from commitlog.errors import CorruptLog
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log

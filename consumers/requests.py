@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
-from commitlog.core.driving import next_step
+from commitlog.core.partition.driving import next_step
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id

@@ -22,9 +22,9 @@ from typing import Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.avro import encode_leader_started
-from commitlog.core.chain import BEGINNING, Place
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Replica
+from commitlog.core.log.chain import BEGINNING, ChainPlace
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.model.table import format_table_id
@@ -250,7 +250,7 @@ class Session:
             self.outcomes[str(outcome.status)] += 1
             if outcome.sequence % EVERY == 0:
                 self.past.note(
-                    Place(outcome.sequence, event.offset + 1, outcome.epoch, outcome.hash)
+                    ChainPlace(outcome.sequence, event.offset + 1, outcome.epoch, outcome.hash)
                 )
             self.readable.begin(event.changes)
             self.catalogue.apply(event.changes)
@@ -291,7 +291,7 @@ class Session:
         if done:
             self.on_readable(done)
 
-    def place_before_version(self, head: Head, version: int) -> Place:
+    def place_before_version(self, head: Head, version: int) -> ChainPlace:
         """Return a place of the outcomes topic before a table's version was made."""
         machine = self.follower.machine
         table = machine.tables.get(head.table)
@@ -300,7 +300,7 @@ class Session:
         history = table.history
         if not history.floor < version <= history.head:
             return BEGINNING
-        decided = machine.once.get(history.committed(version).transaction_id)
+        decided = machine.deduplication.get(history.committed(version).transaction_id)
         return self.past.before(decided.sequence) if decided is not None else BEGINNING
 
     def tell_readable(self, versions: tuple[Version, ...], tell: Callable[..., None]) -> None:

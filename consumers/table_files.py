@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
-from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.manifest import ManifestState, apply_delta
-from commitlog.core.tables import VersionRanges, is_in
+from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
+from commitlog.core.tables.creation import empty_state
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.events import Event
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from commitlog.core.creation import STORAGE_VERSIONS
-from commitlog.core.deletion_vectors import deletion_file_path, portable
-from commitlog.core.driving import drive
-from commitlog.core.machine import (
+from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.partition.driving import drive
+from commitlog.core.partition.machine import (
     BuildWanted,
     Change,
     Decision,
@@ -24,7 +24,7 @@ from commitlog.core.machine import (
     VectorWanted,
     Wanted,
 )
-from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
@@ -250,7 +250,7 @@ def commit(
     transaction: LanceTransaction, *, table: tuple[str, ...] = ("t",), **more: Any
 ) -> LanceCommit:
     """Wrap a Lance transaction as the writer's encoder does."""
-    from commitlog.core.touches import kind_of
+    from commitlog.core.conflicts.write_sets import kind_of
 
     return LanceCommit(
         table,
@@ -322,8 +322,10 @@ def replayed_from_parts(machine: Machine) -> Machine:
     parts = {name: part.saved() for name, part in machine.to_parts().items()}
     without = {name: part._replace(hint=None) for name, part in parts.items()}
     plain, restored = (Machine.from_parts(machine.genesis, p) for p in (without, parts))
-    for transaction_id in list(restored.once._ids):
-        assert restored.once.get(transaction_id) == machine.once.get(transaction_id)
+    for transaction_id in list(restored.deduplication._ids):
+        assert restored.deduplication.get(transaction_id) == machine.deduplication.get(
+            transaction_id
+        )
     for one in (plain, restored):
         again = {name: part.saved() for name, part in one.to_parts().items()}
         assert again == parts

@@ -18,7 +18,7 @@ from lance.file import LanceFileWriter
 from lance.fragment import DataFile
 
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code, Outcome, Status

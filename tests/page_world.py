@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.model.operations import CreateTable, LanceCommit, Summary
 from commitlog.model.records import (
     Application,

@@ -27,9 +27,9 @@ from pyspark.sql import SparkSession
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.codecs.avro import encode_leader_started, seal_outcome
-from commitlog.core.driving import drive
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.driving import drive
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import Overloaded
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster, Partition, Stored, Topic
 from commitlog.codecs.avro import decode_outcome_record, encode_leader_started, seal_outcome
-from commitlog.core.chain import first_hash
+from commitlog.core.log.chain import first_hash
 from commitlog.model.records import Genesis, LeaderStarted, Outcome
 from commitlog.protocol import outcomes_topic, transactions_topic
 

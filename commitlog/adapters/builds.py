@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest.manifest_state import ManifestState
 
 SchemaMetadata = tuple[tuple[str, bytes], ...]
 

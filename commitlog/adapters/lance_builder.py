@@ -36,9 +36,9 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     transaction_path,
 )
-from commitlog.core.completion import complete, sayable, schema_metadata
-from commitlog.core.feature_flags import FLAG_DATA_OVERLAY_FILES
-from commitlog.core.manifest import DeltaRefused
+from commitlog.core.lance.completion import complete, sayable, schema_metadata
+from commitlog.core.manifest.feature_flags import FLAG_DATA_OVERLAY_FILES
+from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.errors import CommitLogError, CorruptLog, UnsupportedFormat
 from commitlog.lancepb.transaction_pb2 import Transaction
 

@@ -16,7 +16,7 @@ from commitlog.client.submission import (
     read_request,
 )
 from commitlog.codecs.lance_objects import to_transaction_bytes
-from commitlog.core.branch_names import branch_home, branch_location, branch_name_problem
+from commitlog.core.lance.branch_names import branch_home, branch_location, branch_name_problem
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import BRANCHES_SINCE

@@ -19,7 +19,7 @@ from typing import Any
 
 from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes, error_from
 from commitlog.codecs.avro import decode_outcome_record
-from commitlog.core.chain import Place
+from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CommitLogError, CorruptLog, Overloaded, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.wire import (
@@ -43,7 +43,7 @@ class Awaited:
 
     watch: Watch
     deliver: Deliver
-    anchor: Place | None
+    anchor: ChainPlace | None
     """The newest outcome known before the transaction was sent; None: its age is unknown."""
 
 
@@ -80,7 +80,7 @@ class Connection:
             "quotas": True,
         }
         self.partition = partition
-        self.anchor: Place | None = None
+        self.anchor: ChainPlace | None = None
         self.paused_until = 0.0
         """Until then (monotonic clock), the leader asked this writer to send nothing."""
         self.pause_reason = ""
@@ -172,7 +172,7 @@ class Connection:
     def offer(self, outcome: Outcome, *, readable: bool, offset: int) -> None:
         """Give an outcome to those who wait for it, wherever it was read."""
         if outcome.hash:
-            anchor = Place(outcome.sequence, offset + 1, outcome.epoch, outcome.hash)
+            anchor = ChainPlace(outcome.sequence, offset + 1, outcome.epoch, outcome.hash)
             if self.anchor is None or anchor.outcomes_offset > self.anchor.outcomes_offset:
                 self.anchor = anchor
         with self._lock:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from commitlog.client.connection import Awaited, Connection
 from commitlog.client.valid_outcomes import OutcomesSource, Valid, ValidOutcomes
-from commitlog.core.chain import BEGINNING, Place
+from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Outcome, Status
 
@@ -100,7 +100,7 @@ class Fallback:
             outcomes.close()
 
     @staticmethod
-    def _is_late(awaited: Awaited, start: Place, seen: set[Awaited]) -> bool:
+    def _is_late(awaited: Awaited, start: ChainPlace, seen: set[Awaited]) -> bool:
         place = awaited.anchor or BEGINNING
         return awaited not in seen and place.outcomes_offset < start.outcomes_offset
 

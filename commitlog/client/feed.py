@@ -24,8 +24,8 @@ from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_p
 from commitlog.client.runtime import Runtime
 from commitlog.client.valid_outcomes import ValidOutcomes
 from commitlog.codecs.avro import decode_outcome_record
-from commitlog.core.chain import BEGINNING, Place
-from commitlog.core.replica import check_answers
+from commitlog.core.log.chain import BEGINNING, ChainPlace
+from commitlog.core.log.replica import check_answers
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Unavailable
 from commitlog.model.records import Answered, Outcome, Submitted
 from commitlog.ports import Log, Reader
@@ -48,7 +48,7 @@ AHEAD_MAX = 10_000
 class Start:
     """Where one partition's feed begins: at a place that is valid, telling what is after `told`."""
 
-    place: Place
+    place: ChainPlace
     told: int
 
 
@@ -174,7 +174,7 @@ class PartitionFeed:
         self._after = start.told
         self._outcomes = ValidOutcomes(log, partition, start.place, patient=True)
         self._transactions = _Transactions(log, partition)
-        self._waiting: deque[tuple[Outcome, Place]] = deque()
+        self._waiting: deque[tuple[Outcome, ChainPlace]] = deque()
 
     def poll(
         self,
@@ -347,7 +347,7 @@ def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
         reader.close()
 
 
-def _vouched(runtime: Runtime, partition: int, records: Iterable[Answered]) -> Place | None:
+def _vouched(runtime: Runtime, partition: int, records: Iterable[Answered]) -> ChainPlace | None:
     """Return the place behind the first outcome that the leader knows as valid."""
     for answered in records:
         outcome = answered.record
@@ -361,5 +361,5 @@ def _vouched(runtime: Runtime, partition: int, records: Iterable[Answered]) -> P
             continue
         valid = decode_outcome_record(base64.b64decode(known["outcome"]))
         if isinstance(valid, Outcome) and valid.hash == outcome.hash:
-            return Place(outcome.sequence, answered.offset + 1, outcome.epoch, outcome.hash)
+            return ChainPlace(outcome.sequence, answered.offset + 1, outcome.epoch, outcome.hash)
     return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from commitlog.core.chain import Place
+from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import InvalidTransaction, WrongLog
 from commitlog.model.operations import LanceCommit, Operation, operation_name, target
 from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
@@ -20,7 +20,7 @@ TYPE_PREFIX = "commitlog.transaction."
 _TOKEN_FORMAT = 1
 
 
-def token_of(log_id: str, places: Sequence[Place]) -> str:
+def token_of(log_id: str, places: Sequence[ChainPlace]) -> str:
     """Return the resume token of a place in each partition."""
     body = {
         "v": _TOKEN_FORMAT,
@@ -31,7 +31,7 @@ def token_of(log_id: str, places: Sequence[Place]) -> str:
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def token_places(token: str, log_id: str, partitions: int) -> list[Place]:
+def token_places(token: str, log_id: str, partitions: int) -> list[ChainPlace]:
     """Return the places of a resume token.
 
     Raises InvalidTransaction if it is none, WrongLog if it is another log's.
@@ -41,7 +41,7 @@ def token_places(token: str, log_id: str, partitions: int) -> list[Place]:
         if body["v"] != _TOKEN_FORMAT:
             raise ValueError(body["v"])
         places = [
-            Place(int(sequence), int(offset), int(epoch), bytes.fromhex(digest))
+            ChainPlace(int(sequence), int(offset), int(epoch), bytes.fromhex(digest))
             for sequence, offset, epoch, digest in body["at"]
         ]
         found = str(body["log"])

@@ -25,7 +25,7 @@ from commitlog.client.rows import Prepared, deletion_file, fragment_of, hashes_o
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.keys import packed
-from commitlog.core.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import KeyHashes
 

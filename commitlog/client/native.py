@@ -23,7 +23,7 @@ from commitlog.client.submission import new_transaction_id, parse_message
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.written_keys import as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, transaction_path
-from commitlog.core.staged_keys import BASE_VERSION, with_keys
+from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
 from commitlog.errors import NoSuchVersion, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Transaction

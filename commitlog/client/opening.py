@@ -18,7 +18,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.tables import is_in
+from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import NoSuchVersion
 from commitlog.model.table import Policy
 

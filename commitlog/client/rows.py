@@ -25,7 +25,7 @@ from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import key_hashes, packed
-from commitlog.core.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.model.operations import KeyHashes

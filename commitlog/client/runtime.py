@@ -23,7 +23,7 @@ from commitlog.client.connection import Connection
 from commitlog.client.fallback import Fallback
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import payload_hash
-from commitlog.core.attribution import attributed
+from commitlog.core.log.attribution import attributed
 from commitlog.errors import CommitLogError, InvalidTransaction, Overloaded, Unavailable
 from commitlog.model.operations import target
 from commitlog.model.records import Genesis, Outcome, Transaction

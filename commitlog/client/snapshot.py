@@ -34,7 +34,7 @@ from commitlog.client.host import Host
 from commitlog.client.opening import is_there
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
-from commitlog.core.chain import Place
+from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import DropNamespace, RenameTable
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
@@ -158,7 +158,7 @@ class Fold:
 
     def __init__(self) -> None:
         """Begin with nothing."""
-        self.place = Place(0, 0, 0, b"")
+        self.place = ChainPlace(0, 0, 0, b"")
         self.tables: dict[TableId, TableAt] = {}
 
     def copy(self) -> Fold:

@@ -17,7 +17,7 @@ from commitlog.client.rows import OFFSET_BITS, ROW_ADDRESS, hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.client.written_keys import WrittenKeys
 from commitlog.codecs.deletion_file import decode_deletion_file
-from commitlog.core.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 FILTERED_KEYS_MAX = 10_000

@@ -26,7 +26,7 @@ from commitlog.client.host import Host, TableName
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
-from commitlog.core.deletion_vectors import portable
+from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage

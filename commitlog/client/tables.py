@@ -17,7 +17,7 @@ from lance.schema import LanceSchema
 
 from commitlog.client.runtime import Runtime
 from commitlog.codecs.lance_schema import SchemaMetadata, arrow_schema
-from commitlog.core.tables import VersionRanges
+from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import NoSuchTable
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.table import Policy, TableId, format_table_id

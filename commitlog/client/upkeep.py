@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import last_version_before, referenced_versions
 from commitlog.client.opening import materialize
-from commitlog.core.tables import VersionRanges
-from commitlog.core.version_deletion import merged, without
+from commitlog.core.catalogue.version_deletion import merged, without
+from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT, DeleteTableVersions

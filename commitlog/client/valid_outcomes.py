@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
-from commitlog.core.chain import BEGINNING, Place, chain_at
+from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Answered, Genesis, Outcome
 from commitlog.ports import Reader
 
@@ -30,7 +30,7 @@ class Valid(NamedTuple):
     """A valid outcome."""
 
     outcome: Outcome
-    place: Place
+    place: ChainPlace
     """Behind it."""
     record: bytes
     """As it is in the topic."""
@@ -48,7 +48,7 @@ class ValidOutcomes:
         self,
         log: OutcomesSource,
         partition: int,
-        place: Place = BEGINNING,
+        place: ChainPlace = BEGINNING,
         *,
         patient: bool = False,
     ) -> None:
@@ -62,7 +62,7 @@ class ValidOutcomes:
         for answered in self._reader.poll(timeout_seconds=timeout_seconds):
             record = answered.record
             if self._chain.admit(record) == "" and isinstance(record, Outcome):
-                place = Place(record.sequence, answered.offset + 1, record.epoch, record.hash)
+                place = ChainPlace(record.sequence, answered.offset + 1, record.epoch, record.hash)
                 found.append(Valid(record, place, answered.raw))
         return found
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 from pyroaring import BitMap
 
-from commitlog.core.deletion_vectors import deletion_file_path, from_portable, portable
+from commitlog.core.manifest.deletion_vectors import deletion_file_path, from_portable, portable
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DeletionFile
 

@@ -21,7 +21,7 @@ from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 
 from commitlog.codecs.lance_schema import SchemaMetadata, schema_fields
-from commitlog.core.deletion_vectors import from_portable, portable
+from commitlog.core.manifest.deletion_vectors import from_portable, portable
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.table_pb2 import (
     DataFile,

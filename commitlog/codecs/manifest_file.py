@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from commitlog.core.encoded_fragments import EncodedFragments
-from commitlog.core.feature_flags import check_flags
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest.encoded_fragments import EncodedFragments
+from commitlog.core.manifest.feature_flags import check_flags
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import Manifest
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from pyroaring import BitMap
 
-from commitlog.core.iceberg.table import IcebergTable
-from commitlog.core.manifest import ManifestDelta, ManifestState
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
 from commitlog.model.operations import Properties
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Conflict, FailedRequirement, Observation, Outcome, Status

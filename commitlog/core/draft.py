@@ -11,6 +11,8 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
+from commitlog.core.conflicts.history import History, WriteSet
+from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.decisions import (
     Change,
     FileToWrite,
@@ -21,13 +23,11 @@ from commitlog.core.decisions import (
     Wants,
     rejected,
 )
-from commitlog.core.history import History, Touched
 from commitlog.core.iceberg.domain import IcebergResult
-from commitlog.core.iceberg.table import IcebergTable
-from commitlog.core.iceberg_tables import IcebergTables
-from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
-from commitlog.core.tables import Locations, Place, Table, no_such_table
-from commitlog.core.touches import kind_of
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.tables.iceberg_tables import IcebergTables
+from commitlog.core.tables.lance_tables import Locations, Place, Table, no_such_table
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import Rules
 from commitlog.model.operations import CreateTableVersion, LanceCommit, Properties
@@ -103,7 +103,7 @@ class View:
         """The newest version, this record's own included."""
         return self.state.version if self.state is not None else 0
 
-    def advance(self, transaction_id: str, touched: Touched, delta: ManifestDelta) -> None:
+    def advance(self, transaction_id: str, write_set: WriteSet, delta: ManifestDelta) -> None:
         """Take a version that this record makes."""
         if self.own is None:
             self.own = History(self.version)
@@ -111,7 +111,7 @@ class View:
                 self.state = self.state.fork()
         assert self.state is not None
         apply_delta(self.state, delta)
-        self.own.record(transaction_id, touched)
+        self.own.record(transaction_id, write_set)
 
 
 class Draft:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from commitlog.core.asking import Finding, Verdict
-from commitlog.core.canonical import to_json
+from commitlog.core.conflicts.candidate import Finding, Verdict
+from commitlog.core.conflicts.history import History
 from commitlog.core.decisions import BuildWanted, Refused
-from commitlog.core.history import History
-from commitlog.core.manifest import DeltaRefused
-from commitlog.core.tables import Table
+from commitlog.core.log.canonical import to_json
+from commitlog.core.manifest.manifest_state import DeltaRefused
+from commitlog.core.tables.lance_tables import Table
 from commitlog.model.limits import (
     ARGUMENT_ITEMS_MAX,
     FAILED_REQUIREMENTS_MAX,

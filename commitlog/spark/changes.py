@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog.adapters.lance_datasets import open_dataset
-from commitlog.core.manifest import diff
+from commitlog.core.manifest.manifest_state import diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.spark.versions import TableVersions, Version

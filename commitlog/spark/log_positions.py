@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from commitlog.core.chain import Chain
-from commitlog.core.replica import Decided
+from commitlog.core.log.chain import Chain
+from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Genesis, LeaderStarted, Outcome, Unreadable
 from commitlog.ports import Log, Reader

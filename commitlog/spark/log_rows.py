@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.model.operations import LanceCommit, Operation, operation_name, target
 from commitlog.model.records import Malformed, OperationResult, Outcome, Transaction
 from commitlog.model.table import format_table_id

@@ -27,7 +27,7 @@ from commitlog.adapters.row_digest import rows_digest
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.client.rows import delete_rows
 from commitlog.codecs.keys import packed
-from commitlog.core.deletion_vectors import portable
+from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.files import Files, Target, hashes_of, write_files
 

@@ -18,16 +18,16 @@ from typing import Any
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.deletion_file import decode_deletion_file
-from commitlog.core.chain import Chain
 from commitlog.core.decisions import (
     BytesWanted,
     Found,
     VectorWanted,
     Wanted,
 )
-from commitlog.core.machine import Machine
-from commitlog.core.recorded import decide_again
-from commitlog.core.replica import Decided
+from commitlog.core.log.chain import Chain
+from commitlog.core.log.replica import Decided
+from commitlog.core.partition.machine import Machine
+from commitlog.core.partition.recorded import decide_again
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.model.records import (

@@ -16,8 +16,8 @@ from commitlog.client.repeats import outcomes_before
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import decode_manifest
-from commitlog.core.manifest import ManifestState
-from commitlog.core.tables import is_in
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from commitlog.adapters.log_records import to_answered, to_submitted
-from commitlog.core.replica import payload_hash
+from commitlog.core.log.replica import payload_hash
 from commitlog.errors import CorruptLog
 from commitlog.model.records import LeaderStarted, Outcome, Submitted
 from commitlog.ports import RawRecord

@@ -17,8 +17,8 @@ from typing import Any, Generic, TypeVar
 
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.codecs.avro import decode_outcome_record, encode_leader_started, encode_retained
-from commitlog.core.chain import Chain, first_hash
-from commitlog.core.replica import Replica
+from commitlog.core.log.chain import Chain, first_hash
+from commitlog.core.log.replica import Replica
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import (
     Answered,

@@ -16,12 +16,12 @@ from typing import Any
 
 from pyroaring import BitMap
 
-from commitlog.core.asking import Asking
-from commitlog.core.creation import empty_state
-from commitlog.core.deletion_vectors import portable
-from commitlog.core.grid import first_conflict
-from commitlog.core.history import History
-from commitlog.core.touches import keys_of, kind_of, touched
+from commitlog.core.conflicts.candidate import Candidate
+from commitlog.core.conflicts.grid import first_conflict
+from commitlog.core.conflicts.history import History
+from commitlog.core.conflicts.write_sets import keys_of, kind_of, write_set_of
+from commitlog.core.manifest.deletion_vectors import portable
+from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import KeyHashes
 
@@ -29,7 +29,7 @@ MISSED = (1, 10, 100, 1_000, 10_000)
 FRAGMENTS = (1, 10, 100, 1_000, 10_000, 100_000)
 BASE_MISSED, BASE_FRAGMENTS = 100, 1_000
 OWN = 2**31
-"""The fragments that the asking operations touch: nobody else touches these."""
+"""The fragments that the candidates touch: nobody else touches these."""
 _ROUNDS, _TRY_SECONDS = 10, 0.02
 
 
@@ -90,7 +90,7 @@ class _Check:
     """One check on one history."""
 
     curve: str
-    asking: Asking
+    candidate: Candidate
     history: History
     missed: int
     fragments: int
@@ -104,7 +104,7 @@ class _Check:
         while True:
             started = time.process_time()
             for _ in range(self.repeats):
-                first_conflict(self.asking, self.history, after)
+                first_conflict(self.candidate, self.history, after)
             spent = time.process_time() - started
             if spent >= _TRY_SECONDS:
                 return spent / self.repeats
@@ -112,15 +112,15 @@ class _Check:
 
     def point(self) -> Point:
         microseconds = 0.0 if self.seconds == float("inf") else self.seconds * 1e6
-        return Point(self.asking.kind, self.missed, self.fragments, self.steps, microseconds)
+        return Point(self.candidate.kind, self.missed, self.fragments, self.steps, microseconds)
 
 
 def _checks(curve: str, history: History, missed: int, fragments: int) -> Iterator[_Check]:
-    for asking in _askers():
+    for candidate in _askers():
         before = history.steps
-        assert first_conflict(asking, history, history.head - missed) is None
+        assert first_conflict(candidate, history, history.head - missed) is None
         steps = history.steps - before
-        yield _Check(f"{asking.kind} by {curve}", asking, history, missed, fragments, steps)
+        yield _Check(f"{candidate.kind} by {curve}", candidate, history, missed, fragments, steps)
 
 
 def _time(checks: Sequence[_Check], report: Callable[[str], None]) -> None:
@@ -139,7 +139,7 @@ def _time(checks: Sequence[_Check], report: Callable[[str], None]) -> None:
         gc.enable()
 
 
-def _askers() -> list[Asking]:
+def _askers() -> list[Candidate]:
     """Return one operation of each kind whose check has the most to look at."""
     delete = Transaction(delete=Transaction.Delete())
     update = Transaction(update=Transaction.Update(fields_modified=[3]))
@@ -157,7 +157,7 @@ def _askers() -> list[Asking]:
     )
     inserted = KeyHashes((0,), b"".join(number.to_bytes(16) for number in range(100)))
     return [
-        Asking(kind_of(one), one, keys=keys_of(one, keys), declares_key=True)
+        Candidate(kind_of(one), one, keys=keys_of(one, keys), declares_key=True)
         for one, keys in (
             (append, inserted),
             (delete, None),
@@ -178,5 +178,5 @@ def _missed(versions: int, fragments: int) -> History:
             update.update.updated_fragments.add(id=(version * each + at) % fragments)
         update.update.new_fragments.add()
         inserted = KeyHashes((0,), (2**64 + version).to_bytes(16))
-        history.record(str(version), touched(update, keys_of(update, inserted), state))
+        history.record(str(version), write_set_of(update, keys_of(update, inserted), state))
     return history

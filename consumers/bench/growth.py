@@ -28,7 +28,7 @@ import lance
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.manifest_file import encode_manifest
-from commitlog.core.machine import Machine
+from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.model.table import TableId
 from consumers.bench.environment import environment

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from commitlog.core.decisions import FileWanted, Found, Wanted
-from commitlog.core.driving import drive
 from commitlog.core.iceberg.creating import parse_create
 from commitlog.core.iceberg.domain import decide_iceberg
-from commitlog.core.iceberg.table import IcebergTable
-from commitlog.core.machine import Machine
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.partition.driving import drive
+from commitlog.core.partition.machine import Machine
 from commitlog.model.operations import CreateNamespace, IcebergChange, Operation
 from commitlog.model.records import Genesis, Observation, Status, Submitted, Transaction
 from consumers.bench.measure import percentile

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar, cast
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs import avro
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.model.records import (
     Answered,
     Genesis,

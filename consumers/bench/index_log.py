@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from commitlog.codecs import avro
-from commitlog.core.chain import first_hash
-from commitlog.core.manifest import ManifestDelta
-from commitlog.core.replica import Decided
+from commitlog.core.log.chain import first_hash
+from commitlog.core.log.replica import Decided
+from commitlog.core.manifest.manifest_state import ManifestDelta
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage

@@ -12,11 +12,11 @@ from dataclasses import replace
 from commitlog.adapters.log_records import encode_to_append
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.avro import encode_leader_started, payload_hash, seal_outcome
-from commitlog.core.creation import STORAGE_VERSIONS
 from commitlog.core.decisions import Decision, FileWanted, Found, Wanted
-from commitlog.core.driving import drive
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.driving import drive
+from commitlog.core.partition.machine import Machine
+from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction

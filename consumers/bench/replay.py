@@ -21,7 +21,7 @@ from typing import Any
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.core.decisions import Decision
-from commitlog.core.machine import Machine
+from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Submitted, Transaction
 from consumers.bench.made_log import NODE, MadeLog, append_to, create, decide, look
 from consumers.checkpoint import Checkpoint, Checkpoints

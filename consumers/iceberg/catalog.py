@@ -14,6 +14,7 @@ from typing import Any
 from starlette.responses import Response
 
 from commitlog.core.iceberg.creating import CreateRequest, parse_create, register_change
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.reading import Node, load_json
@@ -26,7 +27,6 @@ from commitlog.core.iceberg.requests import (
     read_identifier,
 )
 from commitlog.core.iceberg.shelf import Shelf
-from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.iceberg.updates import apply_updates
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import DeregisterTable, DropTable, Operation, RenameTable

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
+from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import load_json
-from commitlog.core.iceberg.table import IcebergTable, is_compressed
-from commitlog.core.tables import normalize_location
+from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
 
 METADATA_BYTES_MAX = 256 * 1024 * 1024

@@ -20,11 +20,11 @@ from lance_namespace import LanceNamespaceError, TableNotFoundError
 
 from commitlog import CommitLog
 from commitlog.codecs.avro import decode_outcome_record
-from commitlog.core.iceberg.domain import FailedRequirement
+from commitlog.core.iceberg.domain import UnmetRequirement
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import load_json
-from commitlog.core.iceberg.refusals import Invalid
-from commitlog.core.iceberg.table import IcebergTable
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Outcome, Status
@@ -101,7 +101,7 @@ class LogIcebergService:
                 outcome.code,
                 outcome.message,
                 tuple(
-                    FailedRequirement(
+                    UnmetRequirement(
                         failed.table,
                         load_json(failed.requirement, "requirement"),
                         load_json(failed.actual, "actual"),

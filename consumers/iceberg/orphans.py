@@ -13,9 +13,9 @@ import re
 import time
 from dataclasses import asdict, dataclass
 
-from commitlog.core.chain import Chain
-from commitlog.core.iceberg.refusals import Invalid
-from commitlog.core.tables import normalize_location
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.log.chain import Chain
+from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import Unavailable
 from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.iceberg.table import IcebergTable
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.errors import CommitLogError
 from commitlog.model.table import TableId
 from consumers.iceberg.files import TableFiles, below

@@ -13,9 +13,9 @@ from typing import Any
 
 from starlette.responses import Response
 
-from commitlog.core.iceberg.domain import FailedRequirement
+from commitlog.core.iceberg.domain import UnmetRequirement
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import dump_json
-from commitlog.core.iceberg.refusals import Invalid
 from commitlog.errors import (
     CommitLogError,
     InvalidTransaction,
@@ -44,7 +44,7 @@ class Failure(Exception):
         kind: str,
         message: str,
         *,
-        failed: Sequence[FailedRequirement] | None = None,
+        failed: Sequence[UnmetRequirement] | None = None,
         retry_after_seconds: float = 0,
     ) -> None:
         """Say the HTTP status, the error's type, and what a person should read."""
@@ -140,7 +140,7 @@ _CHANGED = {
 }
 
 
-def _requirement_message(failed: FailedRequirement) -> str:
+def _requirement_message(failed: UnmetRequirement) -> str:
     sent, (actual,) = failed.requirement, failed.actual.values()
     kind = str(sent["type"]).lower()
     if kind == "assert-create":

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from commitlog import CommitLog
-from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.table import TableId, parse_table_id
 from consumers.config import Config, ConfigurationError
 from consumers.iceberg.catalog import Asked, IcebergCatalog, IcebergSettings

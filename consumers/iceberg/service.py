@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from commitlog.core.iceberg.domain import FailedRequirement
-from commitlog.core.iceberg.table import IcebergTable
+from commitlog.core.iceberg.domain import UnmetRequirement
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.model.operations import Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
@@ -49,7 +49,7 @@ class Refused:
     status: Status
     code: Code
     message: str
-    failed: tuple[FailedRequirement, ...] = ()
+    failed: tuple[UnmetRequirement, ...] = ()
 
 
 class IcebergService(Protocol):

@@ -20,8 +20,8 @@ from lance_namespace import (
 
 from commitlog.client.submission import new_transaction_id
 from commitlog.client.tables import TableInfo
-from commitlog.core.tables import VersionRanges, is_in
-from commitlog.core.version_deletion import merged
+from commitlog.core.catalogue.version_deletion import merged
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable, OutcomeUnknown
 from commitlog.model.operations import (
     CreateTableVersion,

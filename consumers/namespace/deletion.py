@@ -20,8 +20,8 @@ from lance_namespace import (
 
 from commitlog.client.submission import as_operation
 from commitlog.client.tables import TableInfo
-from commitlog.core.tables import VersionRanges, is_in
-from commitlog.core.version_deletion import merged, without
+from commitlog.core.catalogue.version_deletion import merged, without
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.model.operations import DeleteTableVersions, Operation
 from commitlog.model.table import TableId
 from consumers.namespace.call import Call

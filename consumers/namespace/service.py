@@ -33,7 +33,7 @@ from commitlog.client.tables import TableInfo
 from commitlog.codecs.avro import decode_log_record, decode_outcome_record
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
 from commitlog.core.decisions import noted
-from commitlog.core.tables import is_in
+from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction

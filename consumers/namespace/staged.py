@@ -27,8 +27,8 @@ from commitlog.client.submission import parse_message
 from commitlog.client.tables import TableInfo
 from commitlog.client.written_keys import WrittenKeys, as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name, transaction_path
-from commitlog.core.staged_keys import BASE_VERSION, with_keys
-from commitlog.core.touches import kind_of
+from commitlog.core.conflicts.write_sets import kind_of
+from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion

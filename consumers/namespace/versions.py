@@ -24,7 +24,7 @@ from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
-from commitlog.core.tables import is_in
+from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.storage import ObjectStore, store_for
-from commitlog.core.attribution import principal_in_content
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Decided, Replica
+from commitlog.core.log.attribution import principal_in_content
+from commitlog.core.log.replica import Decided, Replica
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 
 from commitlog.adapters.storage import ObjectStore
 from commitlog.core.decisions import Found, Wanted
-from commitlog.core.machine import Machine
-from commitlog.core.recorded import Again, decide_again
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
+from commitlog.core.partition.machine import Machine
+from commitlog.core.partition.recorded import Again, decide_again
 from consumers.observer import StoreObserver
 
 

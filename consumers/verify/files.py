@@ -19,8 +19,8 @@ from typing import Any
 from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, parse_manifest_name
-from commitlog.core.deletion_vectors import deletion_file_path
-from commitlog.core.tables import is_in
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection, Manifest
 from commitlog.model.table import Policy, format_table_id

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 
 from commitlog.adapters.storage import ObjectStore
-from commitlog.core.iceberg.table import IcebergTable
-from commitlog.core.tables import normalize_location
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.model.table import TableId, format_table_id
 from consumers.verify.findings import Kind, Problem

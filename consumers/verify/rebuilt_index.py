@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from commitlog.core.replica import Decided, Replica
+from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.records import LeaderStarted
 from consumers.verify.findings import Kind, Problem

@@ -17,10 +17,10 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.manifest import ManifestDelta, ManifestState, apply_delta
-from commitlog.core.tables import Table, VersionRanges
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.tables.creation import empty_state
+from commitlog.core.tables.lance_tables import Table, VersionRanges
 from commitlog.model.operations import RegisterTable
 from commitlog.model.records import LogRecord, Transaction
 from commitlog.model.table import Policy, TableId

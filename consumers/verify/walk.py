@@ -19,8 +19,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from commitlog.core.chain import Chain
-from commitlog.core.replica import Decided, Replica
+from commitlog.core.log.chain import Chain
+from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import (
     Answered,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
-from commitlog.core.deletion_vectors import deletion_file_path
-from commitlog.core.manifest import ManifestDelta
-from commitlog.core.versions import recorded
+from commitlog.core.lance.versions import recorded
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.manifest_state import ManifestDelta
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,

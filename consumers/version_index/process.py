@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
-from commitlog.core.chain import Chain
-from commitlog.core.replica import Decided, Replica
+from commitlog.core.log.chain import Chain
+from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CommitLogError, CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted, Outcome
 from commitlog.ports import Log

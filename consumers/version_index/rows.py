@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,

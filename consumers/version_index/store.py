@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import duckdb
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.model.records import LeaderStarted
 from consumers.version_index.contents import Recordings, Row

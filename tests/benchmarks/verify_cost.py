@@ -17,8 +17,8 @@ from pathlib import Path
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.codecs.avro import encode_leader_started
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.machine import Machine
 from commitlog.model.records import LeaderStarted, Transaction
 from commitlog.ports import Log
 from consumers.bench.made_log import NODE, MadeLog, append_to, create

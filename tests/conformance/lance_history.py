@@ -7,7 +7,7 @@ from pathlib import Path
 import lance
 
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import decode_manifest, encode_manifest, manifest_name
-from commitlog.core.creation import STORAGE_VERSIONS, first_version
+from commitlog.core.tables.creation import STORAGE_VERSIONS, first_version
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTable
 

@@ -18,9 +18,9 @@ from lance import LanceOperation
 
 from commitlog.adapters import log_start
 from commitlog.adapters.memory import MemoryLog
-from commitlog.core import driving
 from commitlog.core.decisions import Need
-from commitlog.core.machine import Machine
+from commitlog.core.partition import driving
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import ProtocolVersion, Status, Transaction

@@ -13,9 +13,9 @@ from pyroaring import BitMap
 from commitlog.codecs.deletion_file import decode_deletion_file, deletion_file_path
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, encode_manifest, manifest_name
-from commitlog.core.deletion_vectors import merge_deletions
-from commitlog.core.direct import direct_delta
-from commitlog.core.manifest import apply_delta
+from commitlog.core.lance.direct import direct_delta
+from commitlog.core.manifest.deletion_vectors import merge_deletions
+from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import assert_same_version, head, read_version, validate

@@ -14,8 +14,8 @@ from lance.fragment import write_fragments
 
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, encode_manifest, manifest_name
-from commitlog.core.direct import direct_delta
-from commitlog.core.manifest import ManifestDelta, apply_delta
+from commitlog.core.lance.direct import direct_delta
+from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import assert_same_version, head, validate
 

@@ -34,8 +34,8 @@ from commitlog.client.updating import prepare_update
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import decode_manifest, encode_manifest, manifest_name
-from commitlog.core.manifest_header import ManifestHeader
-from commitlog.core.touches import kind_of
+from commitlog.core.conflicts.write_sets import kind_of
+from commitlog.core.manifest.header import ManifestHeader
 from commitlog.errors import InvalidTransaction
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage

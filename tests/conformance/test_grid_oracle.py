@@ -28,17 +28,23 @@ from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY, build
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
-from commitlog.core.asking import Asking
-from commitlog.core.direct import direct_delta, is_direct
-from commitlog.core.grid import LETTERS, first_conflict
-from commitlog.core.history import History
-from commitlog.core.index_rebase import rebased_indices
-from commitlog.core.manifest import DeltaRefused, ManifestState, NotDirect, apply_delta, diff
-from commitlog.core.overlay_rows import with_newer_overlays
-from commitlog.core.rebase import fragments_with_known_rows
-from commitlog.core.staged import check_effect
-from commitlog.core.touches import keys_of, kind_of, touched
-from commitlog.core.versions import READ_AT_HEAD
+from commitlog.core.conflicts.candidate import Candidate
+from commitlog.core.conflicts.grid import LETTERS, first_conflict
+from commitlog.core.conflicts.history import History
+from commitlog.core.conflicts.write_sets import keys_of, kind_of, write_set_of
+from commitlog.core.lance.direct import direct_delta, is_direct
+from commitlog.core.lance.staged import check_effect
+from commitlog.core.lance.versions import READ_AT_HEAD
+from commitlog.core.manifest.manifest_state import (
+    DeltaRefused,
+    ManifestState,
+    NotDirect,
+    apply_delta,
+    diff,
+)
+from commitlog.core.rebase.deletions import fragments_with_known_rows
+from commitlog.core.rebase.index_coverage import rebased_indices
+from commitlog.core.rebase.overlay_rows import with_newer_overlays
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import comparable
 
@@ -345,7 +351,7 @@ def history_of(dataset: lance.LanceDataset, head: int) -> History:
         after, message = manifest(dataset, version)
         assert message is not None
         transaction = Transaction.FromString(message)
-        history.record(str(version), touched(transaction, keys_of(transaction, None), state))
+        history.record(str(version), write_set_of(transaction, keys_of(transaction, None), state))
         state = after
     return history
 
@@ -356,7 +362,7 @@ def of_grid(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation
     encoded = to_transaction_bytes(operation, read_version=1, uuid=str(uuid4()))
     transaction = Transaction.FromString(encoded.message)
     kind, state = kind_of(transaction), manifest(dataset, head)[0]
-    asking = Asking(
+    candidate = Candidate(
         kind,
         transaction,
         keys=keys_of(transaction, None),
@@ -366,7 +372,7 @@ def of_grid(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation
         else frozenset(),
         overlays_by_row=True,
     )
-    finding = first_conflict(asking, history, 1)
+    finding = first_conflict(candidate, history, 1)
     return finding.verdict if finding else "compatible"
 
 
@@ -505,7 +511,7 @@ def test_the_pairs_cover_all_operations_that_pylance_constructs(base: Base) -> N
     made = {type(make(dataset)).__name__ for make in CURRENT.values()}
     constructible = {kind.__name__ for kind in LanceOperation.BaseOperation.__subclasses__()}
     assert constructible - made == {"Clone"}, "which is refused on a table that exists"
-    assert made <= {asking for asking, _ in LETTERS}
+    assert made <= {candidate for candidate, _ in LETTERS}
     shutil.rmtree(dataset.uri)
 
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog.core.iceberg.domain import IcebergRefused
-from commitlog.core.iceberg.table import IcebergTable
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from consumers.iceberg.catalog import IcebergSettings
 from tests.fakes.iceberg_memory import MemoryIcebergService
 from tests.iceberg_server import IcebergServer, serving

@@ -25,8 +25,8 @@ from commitlog.codecs.lance_operations import (
     unsayable,
 )
 from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
-from commitlog.core.direct import direct_delta, is_direct
-from commitlog.core.manifest import ManifestDelta, apply_delta, diff
+from commitlog.core.lance.direct import direct_delta, is_direct
+from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import assert_same_version, head, read_version

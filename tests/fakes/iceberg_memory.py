@@ -11,7 +11,7 @@ from typing import Any
 
 from commitlog.adapters.storage import LocalStore, local_path
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_iceberg
-from commitlog.core.iceberg.table import IcebergTable, is_compressed
+from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import (
     AlterProperties,

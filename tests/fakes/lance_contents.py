@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from commitlog.core.manifest import ManifestDelta
+from commitlog.core.manifest.manifest_state import ManifestDelta
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import (
     DataFragment,

@@ -27,7 +27,7 @@ from commitlog.codecs.avro import encode_leader_started, seal_outcome
 from commitlog.codecs.lance_operations import to_lance_operation
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import manifest_name
-from commitlog.core.chain import first_hash
+from commitlog.core.log.chain import first_hash
 from commitlog.errors import CommitLogError, NoSuchTable
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
-from commitlog.core.chain import first_hash
-from commitlog.core.replica import Decided, Replica
+from commitlog.core.log.chain import first_hash
+from commitlog.core.log.replica import Decided, Replica
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import (
     AlterProperties,

@@ -15,11 +15,11 @@ import lance
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import encode_manifest, manifest_name
-from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change
-from commitlog.core.machine import Machine
-from commitlog.core.manifest import ManifestState, apply_delta
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
+from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
+from commitlog.core.partition.machine import Machine
+from commitlog.core.tables.creation import empty_state
 from commitlog.model.records import Genesis, Status
 from consumers.events import Event
 from consumers.follower import Follower

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.kafka import KafkaLog
-from commitlog.core.chain import Chain
+from commitlog.core.log.chain import Chain
 from commitlog.model.records import Outcome
 from consumers.broker import EmbeddedBroker
 from consumers.places import check_place

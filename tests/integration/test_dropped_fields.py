@@ -21,7 +21,7 @@ from lance.mem_wal import CompactedSsTable as Compacted
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.lance_schema import schema_fields
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
-from commitlog.core.indices import MEM_WAL_INDEX
+from commitlog.core.manifest.indices import MEM_WAL_INDEX
 from commitlog.lancepb.table_pb2 import (
     CompactedSsTable,
     IndexMetadata,

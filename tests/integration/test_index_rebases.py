@@ -14,7 +14,7 @@ from pyroaring import BitMap
 
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import encode_manifest, manifest_name
-from commitlog.core.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
+from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, MEM_WAL_INDEX
 from commitlog.errors import TransactionRejected
 from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection, MemWalIndexDetails
 from commitlog.lancepb.transaction_pb2 import Transaction

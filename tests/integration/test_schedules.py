@@ -15,8 +15,8 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
-from commitlog.core.machine import Machine
-from commitlog.core.once import Once
+from commitlog.core.log.deduplication import Deduplication
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
 from consumers import requests
 from consumers.materializer import Materializer
@@ -196,16 +196,16 @@ def test_old_ids_are_asked_for_and_sent_again_at_once_after_a_restart(
         ticket = client.submit("t", operation, read_version=number + 1, transaction_id=chosen)
         assert ticket.result().version == number + 2
     running.running[0].stop()
-    unseal = Once._open
+    unseal = Deduplication._open
 
     threads_seen: set[int] = set()
 
-    def slowly(once: Once, number: int) -> None:
+    def slowly(once: Deduplication, number: int) -> None:
         threads_seen.add(threading.get_ident())
         time.sleep(SOON_SECONDS)  # long enough for a second thread, if there is one
         unseal(once, number)
 
-    monkeypatch.setattr(Once, "_open", slowly)
+    monkeypatch.setattr(Deduplication, "_open", slowly)
     running.start().await_leading()
     asked = [client.runtime().watch(chosen) for chosen in ids]
     sent = [

@@ -14,7 +14,7 @@ from lance.fragment import write_fragments
 
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.written_keys import as_carried, read_written_keys
-from commitlog.core.staged_keys import keys_in
+from commitlog.core.lance.staged_keys import keys_in
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Status

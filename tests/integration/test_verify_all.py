@@ -17,7 +17,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.avro import decode_log_record, encode_transaction
-from commitlog.core.attribution import PRINCIPAL_PROPERTY
+from commitlog.core.log.attribution import PRINCIPAL_PROPERTY
 from commitlog.errors import NoSuchTable
 from commitlog.model.records import Outcome, Status, Transaction
 from consumers.verify import Kind, Options, Verdict, check, files, verify, walk

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from commitlog.codecs import avro
 from commitlog.codecs.avro import load_schema, schema_fingerprint
 from commitlog.codecs.avro_compiled import read_long
-from commitlog.core.outcomes import _at_most, decision_bytes
+from commitlog.core.log.outcomes import _at_most, decision_bytes
 from commitlog.errors import CorruptLog, InvalidTransaction, UnsupportedFormat
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import (

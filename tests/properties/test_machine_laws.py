@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.core.machine import Machine
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.partition.machine import Machine
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit

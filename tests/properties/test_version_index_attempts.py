@@ -14,7 +14,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.model.operations import IcebergChange, target
 from commitlog.model.records import Status, TableVersionIs, Transaction
 from commitlog.model.table import format_table_id

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from commitlog.core.deletion_vectors import deletion_file_path
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import LanceCommit, target
 from commitlog.model.records import Status, Transaction

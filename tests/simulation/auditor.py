@@ -19,12 +19,12 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
     transaction_path,
 )
-from commitlog.core.creation import empty_state
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.deletion_vectors import deletion_file_path
-from commitlog.core.machine import Machine
-from commitlog.core.manifest import ManifestState, apply_delta
-from commitlog.core.replica import Replica, payload_hash
+from commitlog.core.log.replica import Replica, payload_hash
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
+from commitlog.core.partition.machine import Machine
+from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.model.records import LeaderStarted, Outcome, Transaction
 from commitlog.model.table import Policy, format_table_id

@@ -11,11 +11,11 @@ from typing import Any
 from unittest import mock
 
 from commitlog.codecs.avro import decode_log_record
-from commitlog.core.chain import Chain
-from commitlog.core.machine import Machine
-from commitlog.core.once import Once
-from commitlog.core.repeats import find_repeat
-from commitlog.core.replica import Replica
+from commitlog.core.log.chain import Chain
+from commitlog.core.log.deduplication import Deduplication
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.machine import Machine
+from commitlog.core.partition.repeats import find_repeat
 from commitlog.model.records import Submitted, Transaction
 from consumers.checkpoint import Checkpoint
 from consumers.events import Event
@@ -104,7 +104,7 @@ def _checkpoint_at_any_time(self: Session) -> bool:
 def _deletions_without_union(base: Any, deleted: Any, rows: Any, **more: Any) -> Any:
     from pyroaring import BitMap
 
-    from commitlog.core.deletion_vectors import merge_deletions
+    from commitlog.core.manifest.deletion_vectors import merge_deletions
 
     return merge_deletions(base, BitMap(), rows, **more)
 
@@ -139,12 +139,12 @@ def _published_at_once(self: Leader, submitted: Any, decision: Any) -> None:
             session.materializer.put([event])
 
 
-_prune = Once.prune
+_prune = Deduplication.prune
 YEAR_MS = 365 * 24 * 3_600_000
 
 
 def _repeat_of_any_attempt(machine: Machine, record: Transaction, time_ms: int) -> Any:
-    known = machine.once.get(record.transaction_id)
+    known = machine.deduplication.get(record.transaction_id)
     if known is not None and record.attempt < known.attempt:
         return None
     return find_repeat(machine, record, time_ms)
@@ -175,19 +175,21 @@ PROGRAM_MUTANTS: dict[str, Break] = {
         Session, "campaign", _campaign_without_reading
     ),
     "no conflict is found": lambda: mock.patch(
-        "commitlog.core.commits.first_conflict", return_value=None
+        "commitlog.core.lance.commits.first_conflict", return_value=None
     ),
     "a merged deletion vector is no union": lambda: mock.patch(
-        "commitlog.core.rebase.merge_deletions", _deletions_without_union
+        "commitlog.core.rebase.deletions.merge_deletions", _deletions_without_union
     ),
     "a duplicate isn't recognized": lambda: mock.patch(
-        "commitlog.core.machine.find_repeat", return_value=None
+        "commitlog.core.partition.machine.find_repeat", return_value=None
     ),
     "an older attempt is decided again after a newer one": lambda: mock.patch(
-        "commitlog.core.machine.find_repeat", _repeat_of_any_attempt
+        "commitlog.core.partition.machine.find_repeat", _repeat_of_any_attempt
     ),
     "an id is forgotten at once": lambda: mock.patch.object(
-        Once, "prune", lambda self, floor_ms, sequence: _prune(self, floor_ms + YEAR_MS, sequence)
+        Deduplication,
+        "prune",
+        lambda self, floor_ms, sequence: _prune(self, floor_ms + YEAR_MS, sequence),
     ),
     "the materializer skips a change": lambda: mock.patch.object(
         Materializer, "_write_next", _forgetting
@@ -216,7 +218,7 @@ PROGRAM_MUTANTS: dict[str, Break] = {
         Replica, "resume_point", _resume_without_decided
     ),
     "keys are not compared": lambda: mock.patch(
-        "commitlog.core.commits.keys_of", return_value=None
+        "commitlog.core.lance.commits.keys_of", return_value=None
     ),
 }
 

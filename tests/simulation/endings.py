@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, CorruptLog, WrongLog
 from commitlog.model.records import Transaction
 from consumers.checkpoint import Checkpoint, Checkpoints

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.decisions import BuildWanted, Found
-from commitlog.core.manifest import apply_delta
+from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.errors import CommitLogError, Fenced, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Observation

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap
 
-from commitlog.core.creation import STORAGE_VERSIONS
-from commitlog.core.deletion_vectors import deletion_file_path, portable
-from commitlog.core.touches import kind_of
+from commitlog.core.conflicts.write_sets import kind_of
+from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
+from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name
-from commitlog.core.machine import Machine
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.machine import Machine
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.table import Policy, format_table_id
 from consumers.checkpoint import Checkpoints

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_iceberg
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import dump_json
-from commitlog.core.iceberg.table import IcebergTable
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId
 

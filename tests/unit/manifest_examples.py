@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commitlog.core.feature_flags import FLAG_STABLE_ROW_IDS
-from commitlog.core.fragments import Fragments
-from commitlog.core.manifest import ManifestState
+from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
+from commitlog.core.manifest.fragments import Fragments
+from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog.codecs import avro
-from commitlog.core.replica import Replica
+from commitlog.core.log.replica import Replica
 from commitlog.model.records import Answered, LeaderStarted, Outcome, Submitted
 from consumers.bench import index
 from consumers.bench.index_log import NODE, TableLog

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from commitlog.adapters import log_start
 from commitlog.codecs.avro import encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Found
-from commitlog.core.manifest_header import ManifestHeader
+from commitlog.core.manifest.header import ManifestHeader
 from commitlog.lancepb.table_pb2 import Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import OUTCOME_INLINE_SUM_MAX, RECORD_BYTES_MAX, Rules

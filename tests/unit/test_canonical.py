@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.core import canonical
+from commitlog.core.log import canonical
 
 TEXTS = st.text(st.characters(codec="utf-8"))
 VALUES = st.recursive(

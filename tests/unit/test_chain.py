@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commitlog.core.chain import Chain, first_hash
+from commitlog.core.log.chain import Chain, first_hash
 from commitlog.model.records import Genesis, LeaderStarted, Outcome, Status, Unreadable
 
 GENESIS = Genesis(log="commitlog", log_id="a-log", cluster_id="a-cluster", partition=0)

@@ -18,7 +18,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
 from commitlog.client.runtime import RuntimeSettings
 from commitlog.codecs.avro import encode_leader_started
-from commitlog.core.chain import BEGINNING, Place, chain_at
+from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
 from commitlog.wire import Kind
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
@@ -355,7 +355,7 @@ def test_a_forked_child_connects_anew(client: CommitLog) -> None:
 
 def test_a_client_that_reads_the_topic_follows_the_next_leader() -> None:
     genesis = Genesis(log="commitlog", log_id="a-log", cluster_id="a-cluster", partition=0)
-    anchor = Place(sequence=5, outcomes_offset=8, epoch=1, hash=b"a hash")
+    anchor = ChainPlace(sequence=5, outcomes_offset=8, epoch=1, hash=b"a hash")
     next_leader = LeaderStarted(2, "127.0.0.1:1", "another", 5, b"a hash", b"")
     assert chain_at(anchor, genesis).admit(next_leader) == ""
     without = chain_at(anchor, genesis)

@@ -20,7 +20,7 @@ import pytest
 
 from commitlog.adapters.storage import LocalStore
 from commitlog.codecs.manifest_file import encode_manifest
-from commitlog.core.machine import Machine
+from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
 from commitlog.wire import FrameBuffer

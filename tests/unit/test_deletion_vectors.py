@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pyroaring import BitMap
 
 from commitlog.codecs.deletion_file import decode_deletion_file, encode_deletion_file
-from commitlog.core.deletion_vectors import deletion_file_id, merge_deletions
-from commitlog.core.manifest import DeltaRefused
+from commitlog.core.manifest.deletion_vectors import deletion_file_id, merge_deletions
+from commitlog.core.manifest.manifest_state import DeltaRefused
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
 from tests.unit.manifest_examples import UUID, fragment

@@ -7,14 +7,19 @@ from collections.abc import Callable, Sequence
 import pytest
 from pyroaring import BitMap
 
-from commitlog.core.direct import direct_delta
-from commitlog.core.feature_flags import (
+from commitlog.core.lance.direct import direct_delta
+from commitlog.core.manifest.feature_flags import (
     FLAG_BASE_PATHS,
     FLAG_DELETION_FILES,
     FLAG_MIXED_DATA_FILE_VERSIONS,
     FLAG_TABLE_CONFIG,
 )
-from commitlog.core.manifest import DeltaRefused, ManifestState, NotDirect, apply_delta
+from commitlog.core.manifest.manifest_state import (
+    DeltaRefused,
+    ManifestState,
+    NotDirect,
+    apply_delta,
+)
 from commitlog.lancepb.rowids_pb2 import RowDatasetVersionSequence, RowIdSequence
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction

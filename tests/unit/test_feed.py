@@ -13,7 +13,7 @@ import pytest
 
 from commitlog.client.feed import PartitionFeed, Start, Subscription
 from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
-from commitlog.core.chain import Place
+from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CorruptLog, InvalidTransaction, Unavailable, WrongLog
 from commitlog.model.records import Answered, Outcome, Status
 from commitlog.ports import Log
@@ -22,7 +22,7 @@ from tests.feed_reading import told
 from tests.service import SCHEMA, Service, rows, service
 
 TRANSACTIONS = 1_200
-BEGINNING = Start(Place(0, 0, 0, b""), 0)
+BEGINNING = Start(ChainPlace(0, 0, 0, b""), 0)
 EVERYTHING = Selection(statuses=tuple(Status))
 
 
@@ -126,7 +126,7 @@ def test_rubbish_is_no_token(token: str) -> None:
 
 
 def test_a_token_of_another_log_is_refused() -> None:
-    token = token_of("log-1", [Place(1, 3, 1, b"h")])
+    token = token_of("log-1", [ChainPlace(1, 3, 1, b"h")])
     with pytest.raises(WrongLog, match="log-1"):
         token_places(token, "log-0", 1)
     with pytest.raises(WrongLog, match="with 2"):

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.core.encoded_fragments import EncodedFragments, changes
-from commitlog.core.feature_flags import FLAG_DELETION_FILES
-from commitlog.core.fragments import Fragments, joined
-from commitlog.core.wire import split, varint
+from commitlog.core.manifest.encoded_fragments import EncodedFragments, changes
+from commitlog.core.manifest.feature_flags import FLAG_DELETION_FILES
+from commitlog.core.manifest.fragments import Fragments, joined
+from commitlog.core.manifest.wire import split, varint
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from tests.unit.manifest_examples import fragment

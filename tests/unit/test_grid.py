@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from itertools import product
 
-from commitlog.core import grid
-from commitlog.core.asking import Asking, Verdict
-from commitlog.core.grid import GRID, LETTERS, OPERATION_NAMES, RULE_NAMES, RULES, first_conflict
-from commitlog.core.history import History, Touched
-from commitlog.core.touches import OPERATIONS, UNKNOWN
+from commitlog.core.conflicts import grid
+from commitlog.core.conflicts.candidate import Candidate, Verdict
+from commitlog.core.conflicts.grid import (
+    GRID,
+    LETTERS,
+    OPERATION_NAMES,
+    RULE_NAMES,
+    RULES,
+    first_conflict,
+)
+from commitlog.core.conflicts.history import History, WriteSet
+from commitlog.core.conflicts.write_sets import OPERATIONS, UNKNOWN
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 # Verdicts that Lance 14.0.2's own pairs may end in: Compatible, reBasable, Retryable, X, Error.
@@ -47,8 +54,8 @@ def lance_verdicts() -> dict[tuple[str, str], str]:
     """Return what Lance may answer for each pair."""
     lines = [line.split() for line in LANCE.splitlines() if line]
     return {
-        (asking, committed): verdicts
-        for asking, *row in lines
+        (candidate, committed): verdicts
+        for candidate, *row in lines
         for committed, verdicts in zip(OPERATION_NAMES, row, strict=True)
     }
 
@@ -103,28 +110,28 @@ def committed(kind: str, *later: str) -> History:
     """Return a history of version 2 on, one version per kind."""
     history = History(1)
     for name in (kind, *later):
-        history.record(f"by-{name}", Touched(name))
+        history.record(f"by-{name}", WriteSet(name))
     return history
 
 
 def test_the_first_conflict_in_version_order_decides() -> None:
-    asking = Asking("Delete", Transaction(delete=Transaction.Delete()))
-    found = first_conflict(asking, committed("Append", "Merge", "Restore"), 1)
+    candidate = Candidate("Delete", Transaction(delete=Transaction.Delete()))
+    found = first_conflict(candidate, committed("Append", "Merge", "Restore"), 1)
     assert found is not None
     assert (found.version, found.verdict) == (3, Verdict.RETRYABLE)
-    found = first_conflict(asking, committed("Append", "Restore", "Merge"), 1)
+    found = first_conflict(candidate, committed("Append", "Restore", "Merge"), 1)
     assert found is not None
     assert (found.version, found.verdict) == (3, Verdict.INCOMPATIBLE)
-    assert first_conflict(asking, committed("Restore", "Append"), 2) is None
+    assert first_conflict(candidate, committed("Restore", "Append"), 2) is None
 
 
 def test_an_unknown_operation_is_refused_by_everything_but_clone_and_bases() -> None:
     message = Transaction(append=Transaction.Append())
-    found = first_conflict(Asking("Append", message), committed(UNKNOWN), 1)
+    found = first_conflict(Candidate("Append", message), committed(UNKNOWN), 1)
     assert found is not None
     assert found.verdict is Verdict.INCOMPATIBLE
     bases = Transaction(update_bases=Transaction.UpdateBases())
-    assert first_conflict(Asking("UpdateBases", bases), committed(UNKNOWN), 1) is None
+    assert first_conflict(Candidate("UpdateBases", bases), committed(UNKNOWN), 1) is None
 
 
 def test_the_table_is_parsed_from_its_text() -> None:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog.core.asking import Asking
-from commitlog.core.grid import first_conflict
-from commitlog.core.history import History, Touched
+from commitlog.core.conflicts.candidate import Candidate
+from commitlog.core.conflicts.grid import first_conflict
+from commitlog.core.conflicts.history import History, WriteSet
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import Rules
 from tests.core_world import World, append, delete, replayed_from_parts
 
 
-def deleting(*fragment_ids: int) -> Asking:
+def deleting(*fragment_ids: int) -> Candidate:
     """Ask to delete whole fragments."""
     message = Transaction()
     message.delete.deleted_fragment_ids.extend(fragment_ids)
-    return Asking("Delete", message)
+    return Candidate("Delete", message)
 
 
 def history_of(count: int, fragments: int = 100) -> History:
@@ -25,14 +25,14 @@ def history_of(count: int, fragments: int = 100) -> History:
     for number in range(count):
         fragment_id = 10 + number % fragments
         aspects = (("Delete.updated", fragment_id),)
-        history.record(f"t{number}", Touched("Delete", aspects, (), ((fragment_id, ""),)))
+        history.record(f"t{number}", WriteSet("Delete", aspects, (), ((fragment_id, ""),)))
     return history
 
 
-def steps_of(history: History, asking: Asking, after: int) -> int:
+def steps_of(history: History, candidate: Candidate, after: int) -> int:
     """Return how many look-ups a check makes."""
     before = history.steps
-    first_conflict(asking, history, after)
+    first_conflict(candidate, history, after)
     return history.steps - before
 
 
@@ -63,7 +63,7 @@ def test_steps_do_not_grow_with_fragments(fragments: int) -> None:
 def test_the_deletion_file_of_a_past_version_is_known() -> None:
     history = History(1)
     for version, before in enumerate(["", "first", "second"], 2):
-        history.record(f"t{version}", Touched("Delete", (), (), ((7, before),)))
+        history.record(f"t{version}", WriteSet("Delete", (), (), ((7, before),)))
     assert history.deletion_file_at(7, 1) == ""
     assert history.deletion_file_at(7, 2) == "first"
     assert history.deletion_file_at(7, 3) == "second"
@@ -76,7 +76,7 @@ def test_pruning_changes_no_answer_within_the_window() -> None:
     for number in range(1000):
         fragment_id = 10 + number % 7
         aspects = (("Delete.updated", fragment_id),)
-        pruned.record(f"t{number}", Touched("Delete", aspects, (), ((fragment_id, ""),)))
+        pruned.record(f"t{number}", WriteSet("Delete", aspects, (), ((fragment_id, ""),)))
         pruned.prune(100)
     assert pruned.floor > 800
     for after in range(kept.head - 100, kept.head + 1):

@@ -9,7 +9,7 @@ import pytest
 
 from commitlog.core.decisions import ChangeKind, FileWanted, Found, Need, Wanted
 from commitlog.core.iceberg.creating import register_change
-from commitlog.core.machine import Machine
+from commitlog.core.partition.machine import Machine
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import (

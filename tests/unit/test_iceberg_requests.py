@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from commitlog.core.iceberg.creating import parse_create
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import load_json
-from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.requests import parse_change, parse_commit, parse_table_commit
 from tests.unit.iceberg_examples import EVENTS, metadata, schema, snapshot, table
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from pyroaring import BitMap
 
-from commitlog.core.asking import Asking, Finding, Verdict
+from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
+from commitlog.core.conflicts.grid import first_conflict
+from commitlog.core.conflicts.history import History, WriteSet
 from commitlog.core.decisions import Refused
-from commitlog.core.grid import first_conflict
-from commitlog.core.history import History, Touched
-from commitlog.core.index_reuse import groups_in, reused_since
-from commitlog.core.indices import FRAGMENT_REUSE_INDEX
-from commitlog.core.overlay_rows import coverage
+from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
+from commitlog.core.rebase.overlay_rows import coverage
+from commitlog.core.rebase.reused_fragments import groups_in, reused_since
 from commitlog.lancepb.table_pb2 import (
     DataOverlayFile,
     FragmentReuseIndexDetails,
@@ -46,10 +46,10 @@ def new_index(*fragment_ids: int, name: str = "i", kind: str = "BTree") -> Index
 def finding(*indices: IndexMetadata, reused: tuple[int, ...]) -> Finding | None:
     """Return what becomes of indices behind a Rewrite of the fragments 0 and 1."""
     history = History(1)
-    history.record("r", Touched("Rewrite", (("Rewrite.old", 0), ("Rewrite.old", 1))))
+    history.record("r", WriteSet("Rewrite", (("Rewrite.old", 0), ("Rewrite.old", 1))))
     message = Transaction(read_version=1)
     message.create_index.new_indices.extend(indices)
-    return first_conflict(Asking("CreateIndex", message, reused=[reused]), history, 1)
+    return first_conflict(Candidate("CreateIndex", message, reused=[reused]), history, 1)
 
 
 def test_groups_are_read_as_they_were_replaced_together() -> None:
@@ -104,7 +104,7 @@ def test_details_that_lie_nowhere_are_not_looked_for(wrong: str) -> None:
     world.create()
     state = world.machine.tables["t",].manifest
     assert state is not None
-    world.machine.tables["t",].history.record("r", Touched("Rewrite", (("Rewrite.old", 0),)))
+    world.machine.tables["t",].history.record("r", WriteSet("Rewrite", (("Rewrite.old", 0),)))
     index = IndexMetadata(name=FRAGMENT_REUSE_INDEX)
     index.uuid.uuid = b"u" * (3 if wrong == "uuid" else 16)
     if wrong == "base":

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog.core.machine import Machine, Need
+from commitlog.core.partition.machine import Machine, Need
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, UPDATES_BUILT_HERE_SINCE, Rules
@@ -382,7 +382,7 @@ def test_log_time_never_goes_back(world: World) -> None:
 
 
 def test_registering_takes_the_observed_manifest_over(world: World) -> None:
-    from commitlog.core.machine import Found
+    from commitlog.core.partition.machine import Found
     from commitlog.model.records import Observation
 
     path = f"_versions/{2**64 - 1 - 2:020}.manifest"
@@ -403,7 +403,7 @@ def test_registering_takes_the_observed_manifest_over(world: World) -> None:
 
 
 def test_a_large_recording_stands_beside_its_outcome(world: World) -> None:
-    from commitlog.core.machine import Found
+    from commitlog.core.partition.machine import Found
     from commitlog.model.records import Observation
 
     world.create("big")
@@ -466,8 +466,8 @@ def test_a_table_and_its_id_are_held(world: World) -> None:
     submitted = world.submitted(
         Transaction("x", (append(2, "x.lance"), RenameTable(("u",), ("v",))))
     )
-    assert world.machine.held_by(submitted) == {"x", ("t",), ("u",), ("v",)}
-    assert Machine(world.genesis).held_by(world.submitted(Malformed("", "", b""))) == frozenset()
+    assert world.machine.locks_of(submitted) == {"x", ("t",), ("u",), ("v",)}
+    assert Machine(world.genesis).locks_of(world.submitted(Malformed("", "", b""))) == frozenset()
 
 
 def test_a_machine_that_forgot_all_its_ids_is_restored_as_it_was() -> None:

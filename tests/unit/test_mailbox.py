@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from commitlog.core.chain import BEGINNING, Place
+from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import Unavailable
 from consumers.lanes import Job, Lanes
 from consumers.mailbox import Ask, Displaced, Loop, Mailbox, PendingReply, Reply
@@ -135,8 +135,8 @@ def test_a_lane_does_one_job_at_a_time_and_a_late_one_holds_up_no_other() -> Non
 def test_the_past_is_kept_and_forgets_what_a_checkpoint_does_not_have() -> None:
     folder = MemoryFolder(Scheduler(0), Process("p", is_spared=True), {})
     past = Past(folder, "a-log", 0)
-    places = [Place(EVERY * n, EVERY * n + 7, 1, b"%032d" % n) for n in range(1, 5)]
-    past.note_all([*reversed(places), Place(EVERY + 1, 9, 1, b"")])
+    places = [ChainPlace(EVERY * n, EVERY * n + 7, 1, b"%032d" % n) for n in range(1, 5)]
+    past.note_all([*reversed(places), ChainPlace(EVERY + 1, 9, 1, b"")])
     assert past.before(EVERY) == BEGINNING
     assert past.before(EVERY + 1) == places[0]
     assert past.before(EVERY * 9) == places[3]

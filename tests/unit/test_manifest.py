@@ -20,9 +20,9 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
     staged_name,
 )
-from commitlog.core.direct import direct_delta
-from commitlog.core.feature_flags import UnknownFeatureFlag
-from commitlog.core.manifest import ManifestDelta, apply_delta, diff
+from commitlog.core.lance.direct import direct_delta
+from commitlog.core.manifest.feature_flags import UnknownFeatureFlag
+from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
 from commitlog.errors import CorruptLog, UnsupportedFormat
 from commitlog.lancepb.table_pb2 import IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -143,8 +143,8 @@ def test_a_naming_scheme_is_detected_from_published_names() -> None:
 PROGRAM = """
 import hashlib
 from commitlog.codecs.manifest_file import encode_manifest
-from commitlog.core.direct import direct_delta
-from commitlog.core.manifest import apply_delta
+from commitlog.core.lance.direct import direct_delta
+from commitlog.core.manifest.manifest_state import apply_delta
 from tests.unit.manifest_examples import append, fragment, state
 from tests.unit.test_manifest import with_many_keys
 target = state(fragment(0))

@@ -12,7 +12,7 @@ import pytest
 
 from commitlog import CommitLog, InvalidTransaction
 from commitlog.adapters.memory import MemoryLog
-from commitlog.core.openable_schema import schema_problem
+from commitlog.core.schema_check.schema import schema_problem
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.names import (
     column_problem,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from commitlog.core.openable import operation_problem
-from commitlog.core.openable_indices import index_problem
+from commitlog.core.schema_check.index_entries import index_problem
+from commitlog.core.schema_check.messages import operation_problem
 from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.limits import NAMES_CHECKED_SINCE, Rules

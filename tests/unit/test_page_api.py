@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.model.operations import target
 from commitlog.model.records import Status, Transaction
 from commitlog.model.table import format_table_id

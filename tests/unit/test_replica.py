@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog.core.chain import first_hash
-from commitlog.core.replica import Decided, Replica
+from commitlog.core.log.chain import first_hash
+from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CorruptLog
 from commitlog.model.records import (
     Answered,

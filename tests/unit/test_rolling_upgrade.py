@@ -14,7 +14,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from commitlog.core import effects
+from commitlog.core.partition import effects
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import CreateTable

@@ -9,7 +9,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from commitlog.core.machine import Machine
+from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Code, Status, TableVersionIs
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import Audited, audit_partition

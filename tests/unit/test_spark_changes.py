@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from commitlog.core.chain import Chain
+from commitlog.core.log.chain import Chain
 from commitlog.errors import CorruptLog, InvalidTransaction, NoSuchVersion
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema

@@ -7,7 +7,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.avro import encode_leader_started, payload_hash, seal_outcome
-from commitlog.core.chain import first_hash
+from commitlog.core.log.chain import first_hash
 from commitlog.model.operations import DropTable
 from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
 from consumers.verify import Options, Verdict, verify

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commitlog.core.catalogue.version_deletion import merged, without
 from commitlog.core.decisions import ChangeKind
-from commitlog.core.version_deletion import merged, without
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import DeleteTableVersions
 from tests.core_world import World, append, commit, replayed_from_parts

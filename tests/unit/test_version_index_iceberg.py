@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.model.operations import IcebergChange
 from commitlog.model.records import (
     Code,

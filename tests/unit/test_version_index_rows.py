@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog.core.manifest import ManifestDelta
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
+from commitlog.core.manifest.manifest_state import ManifestDelta
 from commitlog.errors import CorruptLog
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata, IndexSection, Manifest

@@ -16,7 +16,7 @@ from typing import cast
 import duckdb
 import pytest
 
-from commitlog.core.replica import Decided
+from commitlog.core.log.replica import Decided
 from commitlog.errors import (
     CorruptLog,
     NoSuchTable,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from commitlog.core.iceberg.draft import Draft
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.schemas import Fields, stored_fields
 
 LAST_ADDED = -1
@@ -18,7 +18,7 @@ class Action(NamedTuple):
     """One kind of update. `read` knows only the request; `apply` knows the table as well."""
 
     read: Callable[[Node], Any]
-    apply: Callable[[Draft, Any], None]
+    apply: Callable[[MetadataDraft, Any], None]
 
 
 class Update(NamedTuple):
@@ -38,7 +38,7 @@ def last_added(wanted: int, added: int | None, what: str) -> int:
     return added
 
 
-def current_fields(draft: Draft) -> Fields:
+def current_fields(draft: MetadataDraft) -> Fields:
     """Return the fields of the current schema."""
     if draft.table.current_schema_id not in draft.table.schemas:
         raise Invalid("iceberg_no_current_schema")

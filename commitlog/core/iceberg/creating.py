@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from commitlog.core.iceberg.iceberg_table import FORMAT_VERSIONS
 from commitlog.core.iceberg.layout_actions import FIRST_PARTITION_FIELD_ID, read_order, read_spec
 from commitlog.core.iceberg.reading import Node, dump_json
 from commitlog.core.iceberg.requirements import ASSERT_CREATE
 from commitlog.core.iceberg.schemas import read_schema
-from commitlog.core.iceberg.table import FORMAT_VERSIONS
 from commitlog.core.iceberg.updates import REGISTER
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId

@@ -13,12 +13,12 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from commitlog.core.iceberg.errors import Invalid, Stale
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import dump_json, load_json
-from commitlog.core.iceberg.refusals import Invalid, Stale
 from commitlog.core.iceberg.requests import TableChange, check_distinct, parse_change
 from commitlog.core.iceberg.requirements import unmet
-from commitlog.core.iceberg.table import IcebergTable
 from commitlog.core.iceberg.updates import apply_updates
 from commitlog.model.operations import IcebergChange
 from commitlog.model.reasons import Phrase
@@ -28,7 +28,7 @@ from commitlog.words import say
 
 
 @dataclass(frozen=True, slots=True)
-class FailedRequirement:
+class UnmetRequirement:
     """A requirement that didn't hold, and what the table has instead."""
 
     table: TableId
@@ -51,7 +51,7 @@ class IcebergRefused:
     status: Status
     code: Code
     phrase: Phrase
-    failed: tuple[FailedRequirement, ...] = ()
+    failed: tuple[UnmetRequirement, ...] = ()
 
     @property
     def message(self) -> str:
@@ -173,7 +173,7 @@ def _failed(
             else:
                 actual = unmet(requirement, tables.get(change.table))
             if actual is not None:
-                failed.append(FailedRequirement(change.table, requirement.sent, actual))
+                failed.append(UnmetRequirement(change.table, requirement.sent, actual))
     if not failed:
         return None
     names = dict.fromkeys(".".join(item.table) for item in failed)

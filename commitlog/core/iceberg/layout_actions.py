@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from commitlog.core.iceberg.actions import Action, current_fields, last_added
-from commitlog.core.iceberg.draft import Draft
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.schemas import Fields
 from commitlog.core.iceberg.transforms import check_source, read_transform
 from commitlog.model.reasons import Phrase
@@ -63,7 +63,7 @@ def _read_sort_field(item: Node) -> dict[str, Any]:
     return part
 
 
-def _add_spec(draft: Draft, parts: Parts) -> None:
+def _add_spec(draft: MetadataDraft, parts: Parts) -> None:
     table = draft.table
     spec_id = 0
     for known in table.specs:
@@ -90,7 +90,7 @@ def _add_spec(draft: Draft, parts: Parts) -> None:
     draft.last_added_spec = spec_id
 
 
-def _numbered(draft: Draft, parts: Parts) -> Parts:
+def _numbered(draft: MetadataDraft, parts: Parts) -> Parts:
     if all("field-id" in part for part in parts):
         return parts
     table = draft.table
@@ -126,7 +126,7 @@ def _source(part: dict[str, Any]) -> tuple[int, str]:
     return part["source-id"], part["transform"]
 
 
-def _set_default_spec(draft: Draft, wanted: int) -> None:
+def _set_default_spec(draft: MetadataDraft, wanted: int) -> None:
     spec_id = last_added(wanted, draft.last_added_spec, "partition spec")
     if spec_id != draft.table.default_spec_id:
         # Whether there is such a spec is checked when all updates are applied.
@@ -134,14 +134,14 @@ def _set_default_spec(draft: Draft, wanted: int) -> None:
         draft.is_layout_changed = True
 
 
-def _remove_specs(draft: Draft, spec_ids: list[int]) -> None:
+def _remove_specs(draft: MetadataDraft, spec_ids: list[int]) -> None:
     if draft.table.default_spec_id in spec_ids:
         raise Invalid("iceberg_spec_is_default", spec=draft.table.default_spec_id)
     if spec_ids:
         draft.change(specs=draft.table.specs.remove(spec_ids))
 
 
-def _add_order(draft: Draft, parts: Parts) -> None:
+def _add_order(draft: MetadataDraft, parts: Parts) -> None:
     table = draft.table
     order_id = 1 if parts else UNSORTED
     for known in table.sort_orders:
@@ -160,7 +160,7 @@ def _add_order(draft: Draft, parts: Parts) -> None:
     draft.last_added_order = order_id
 
 
-def _set_default_order(draft: Draft, wanted: int) -> None:
+def _set_default_order(draft: MetadataDraft, wanted: int) -> None:
     order_id = last_added(wanted, draft.last_added_order, "sort order")
     if order_id != draft.table.default_sort_order_id:
         draft.change(default_sort_order_id=order_id)

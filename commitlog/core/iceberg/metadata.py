@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from commitlog.core.iceberg.iceberg_table import (
+    FORMAT_VERSIONS,
+    MAIN,
+    ROW_IDS_SINCE,
+    IcebergTable,
+    SnapshotLog,
+)
 from commitlog.core.iceberg.layout_actions import (
     FIRST_PARTITION_FIELD_ID,
     Parts,
@@ -21,13 +28,6 @@ from commitlog.core.iceberg.reading import Node
 from commitlog.core.iceberg.schemas import read_schema
 from commitlog.core.iceberg.shelf import Index, Rows, Shelf
 from commitlog.core.iceberg.snapshot_actions import read_ref
-from commitlog.core.iceberg.table import (
-    FORMAT_VERSIONS,
-    MAIN,
-    ROW_IDS_SINCE,
-    IcebergTable,
-    SnapshotLog,
-)
 
 _KNOWN = frozenset(
     {

@@ -10,8 +10,8 @@ import re
 from collections.abc import Mapping
 from uuid import UUID, uuid5
 
-from commitlog.core.iceberg.refusals import Invalid
-from commitlog.core.iceberg.table import COMPRESSION, METADATA_PATH
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.iceberg_table import COMPRESSION, METADATA_PATH
 
 _SPACE = UUID("9b8c0f0e-2c40-5d0a-9d53-0f6a0e1c7b11")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/+[^/]")

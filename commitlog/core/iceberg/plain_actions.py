@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from commitlog.core.iceberg.actions import Action
-from commitlog.core.iceberg.draft import Draft
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.iceberg_table import FORMAT_VERSIONS
+from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.naming import check_place
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.refusals import Invalid
-from commitlog.core.iceberg.table import FORMAT_VERSIONS
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
@@ -22,7 +22,7 @@ def read_uuid(node: Node) -> str:
     return str(node.value)
 
 
-def _assign_uuid(draft: Draft, uuid: str) -> None:
+def _assign_uuid(draft: MetadataDraft, uuid: str) -> None:
     if uuid.lower() == draft.table.uuid.lower():
         draft.has_uuid = True
         return
@@ -40,7 +40,7 @@ def _read_format(node: Node) -> int:
     return int(version.value)
 
 
-def _upgrade(draft: Draft, version: int) -> None:
+def _upgrade(draft: MetadataDraft, version: int) -> None:
     if version < draft.table.format_version:
         raise Invalid(
             "iceberg_format_version_lower", current=draft.table.format_version, version=version
@@ -49,7 +49,7 @@ def _upgrade(draft: Draft, version: int) -> None:
         draft.change(format_version=version)
 
 
-def _set_location(draft: Draft, location: str) -> None:
+def _set_location(draft: MetadataDraft, location: str) -> None:
     if location != draft.table.location:
         draft.change(location=location)
 
@@ -65,7 +65,7 @@ def _read_properties(node: Node) -> dict[str, str]:
     return node.member(name).strings()
 
 
-def _set_properties(draft: Draft, updates: dict[str, str]) -> None:
+def _set_properties(draft: MetadataDraft, updates: dict[str, str]) -> None:
     if updates:
         draft.own_properties().update(updates)
 
@@ -75,7 +75,7 @@ def _read_removals(node: Node) -> list[str]:
     return [item.string() for item in node.member(name).items()]
 
 
-def _remove_properties(draft: Draft, removals: list[str]) -> None:
+def _remove_properties(draft: MetadataDraft, removals: list[str]) -> None:
     if removals:
         properties = draft.own_properties()
         for name in removals:
@@ -106,20 +106,20 @@ def read_partition_statistics(node: Node) -> dict[str, Any]:
     return node.object()
 
 
-def _set_statistics(draft: Draft, file: dict[str, Any]) -> None:
+def _set_statistics(draft: MetadataDraft, file: dict[str, Any]) -> None:
     draft.change(statistics=draft.table.statistics.add(file))
 
 
-def _set_partition_statistics(draft: Draft, file: dict[str, Any]) -> None:
+def _set_partition_statistics(draft: MetadataDraft, file: dict[str, Any]) -> None:
     draft.change(partition_statistics=draft.table.partition_statistics.add(file))
 
 
-def _remove_statistics(draft: Draft, snapshot_id: int) -> None:
+def _remove_statistics(draft: MetadataDraft, snapshot_id: int) -> None:
     if snapshot_id in draft.table.statistics:
         draft.change(statistics=draft.table.statistics.remove([snapshot_id]))
 
 
-def _remove_partition_statistics(draft: Draft, snapshot_id: int) -> None:
+def _remove_partition_statistics(draft: MetadataDraft, snapshot_id: int) -> None:
     if snapshot_id in draft.table.partition_statistics:
         left = draft.table.partition_statistics.remove([snapshot_id])
         draft.change(partition_statistics=left)
@@ -136,12 +136,12 @@ def read_key(node: Node) -> dict[str, Any]:
     return node.object()
 
 
-def _add_key(draft: Draft, key: dict[str, Any]) -> None:
+def _add_key(draft: MetadataDraft, key: dict[str, Any]) -> None:
     if key["key-id"] not in draft.table.encryption_keys:
         draft.change(encryption_keys={**draft.table.encryption_keys, key["key-id"]: key})
 
 
-def _remove_key(draft: Draft, key_id: str) -> None:
+def _remove_key(draft: MetadataDraft, key_id: str) -> None:
     keys = dict(draft.table.encryption_keys)
     if keys.pop(key_id, None) is not None:
         draft.change(encryption_keys=keys)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from commitlog.core.iceberg.refusals import Invalid
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.reasons import Aside, Phrase
 
 INT32 = 2**31 - 1

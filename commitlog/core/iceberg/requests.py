@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from commitlog.core.iceberg.actions import Update
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import Node, dump_json, load_json
-from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.requirements import ASSERT_CREATE, Requirement, read_requirement
 from commitlog.core.iceberg.updates import REGISTER, read_update
 from commitlog.errors import InvalidTransaction

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.table import IcebergTable
 
 ASSERT_CREATE = "assert-create"
 

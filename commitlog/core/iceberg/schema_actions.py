@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from commitlog.core.iceberg.actions import Action, last_added
-from commitlog.core.iceberg.draft import Draft
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.metadata_draft import MetadataDraft
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.schemas import check_format, read_schema, same_schema, stored_fields
 
 
@@ -17,7 +17,7 @@ def _read_add(node: Node) -> dict[str, Any]:
     return read_schema(node.member("schema"))
 
 
-def _add(draft: Draft, schema: dict[str, Any]) -> None:
+def _add(draft: MetadataDraft, schema: dict[str, Any]) -> None:
     table = draft.table
     fields = stored_fields(schema)
     check_format(fields, table.format_version)
@@ -40,7 +40,7 @@ def _read_id(node: Node) -> int:
     return node.member("schema-id").int32(low=-1)
 
 
-def _set_current(draft: Draft, wanted: int) -> None:
+def _set_current(draft: MetadataDraft, wanted: int) -> None:
     schema_id = last_added(wanted, draft.last_added_schema, "schema")
     if schema_id not in draft.table.schemas:
         raise Invalid("iceberg_no_such_schema", schema=schema_id)
@@ -53,7 +53,7 @@ def _read_ids(node: Node) -> list[int]:
     return [item.int32() for item in node.member("schema-ids").items()]
 
 
-def _remove(draft: Draft, schema_ids: list[int]) -> None:
+def _remove(draft: MetadataDraft, schema_ids: list[int]) -> None:
     if draft.table.current_schema_id in schema_ids:
         raise Invalid("iceberg_schema_is_current", schema=draft.table.current_schema_id)
     if schema_ids:

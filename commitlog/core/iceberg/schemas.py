@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.refusals import Invalid
 
 _PLAIN = frozenset(
     {

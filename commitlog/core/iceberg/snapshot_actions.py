@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from commitlog.core.iceberg.actions import Action
-from commitlog.core.iceberg.draft import Draft, log_current
+from commitlog.core.iceberg.errors import Invalid, Stale
+from commitlog.core.iceberg.iceberg_table import MAIN, ROW_IDS_SINCE, IcebergTable
+from commitlog.core.iceberg.metadata_draft import MetadataDraft, log_current
 from commitlog.core.iceberg.reading import INT64, Node
-from commitlog.core.iceberg.refusals import Invalid, Stale
-from commitlog.core.iceberg.table import MAIN, ROW_IDS_SINCE, IcebergTable
 
 _OPERATIONS = {"append", "replace", "overwrite", "delete"}
 
@@ -34,7 +34,7 @@ def read_snapshot(node: Node) -> dict[str, Any]:
     return {name: value for name, value in node.object().items() if value is not None}
 
 
-def _add(draft: Draft, snapshot: dict[str, Any]) -> None:
+def _add(draft: MetadataDraft, snapshot: dict[str, Any]) -> None:
     table = draft.table
     for what, there in (
         ("schema", len(table.schemas)),
@@ -114,7 +114,7 @@ def _read_remove(node: Node) -> list[int]:
     return [item.integer() for item in node.member("snapshot-ids").items()]
 
 
-def _remove(draft: Draft, snapshot_ids: list[int]) -> None:
+def _remove(draft: MetadataDraft, snapshot_ids: list[int]) -> None:
     table = draft.table
     gone = {id_ for id_ in snapshot_ids if id_ in table.snapshots}
     if not gone:
@@ -154,7 +154,7 @@ def read_ref(node: Node, name: str) -> dict[str, Any]:
     return ref
 
 
-def _set_ref(draft: Draft, arguments: tuple[str, dict[str, Any]]) -> None:
+def _set_ref(draft: MetadataDraft, arguments: tuple[str, dict[str, Any]]) -> None:
     name, ref = arguments
     table = draft.table
     if table.refs.get(name) == ref:
@@ -174,7 +174,7 @@ def _set_ref(draft: Draft, arguments: tuple[str, dict[str, Any]]) -> None:
         )
 
 
-def _remove_ref(draft: Draft, name: str) -> None:
+def _remove_ref(draft: MetadataDraft, name: str) -> None:
     refs = dict(draft.table.refs)
     if refs.pop(name, None) is not None:
         draft.change(refs=refs)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import INT32, Node
-from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.schemas import Field, Fields
 from commitlog.model.reasons import Phrase
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from commitlog.core.iceberg.actions import Action, Update
-from commitlog.core.iceberg.draft import Draft, finish, start
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.layout_actions import LAYOUT_ACTIONS
 from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.metadata_draft import MetadataDraft, finish, start
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.plain_actions import PLAIN_ACTIONS
 from commitlog.core.iceberg.reading import Node
-from commitlog.core.iceberg.refusals import Invalid
 from commitlog.core.iceberg.schema_actions import SCHEMA_ACTIONS
 from commitlog.core.iceberg.snapshot_actions import SNAPSHOT_ACTIONS
-from commitlog.core.iceberg.table import IcebergTable
 
 ALIASES = {"add-partition-spec": "add-spec"}
 """Names of the transaction document that differ from the official ones."""
@@ -64,7 +64,7 @@ def apply_updates(
         named = [u.arguments for u in updates if u.action == "upgrade-format-version"]
         format_version = named[0] if named else format_version
     uuid = derived_uuid(transaction_id, "table")
-    draft: Draft = start(base, time_ms=time_ms, uuid=uuid, format_version=format_version)
+    draft: MetadataDraft = start(base, time_ms=time_ms, uuid=uuid, format_version=format_version)
     for update in updates:
         if update.action == REGISTER:
             raise Invalid("iceberg_register_not_alone", action=REGISTER)

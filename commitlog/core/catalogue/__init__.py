@@ -1,0 +1,1 @@
+"""Decides what makes, ends and names tables and namespaces."""

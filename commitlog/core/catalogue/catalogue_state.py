@@ -1,0 +1,205 @@
+"""The tables and namespaces that stand, and how a committed catalogue operation changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from commitlog.core.catalogue.version_deletion import deletion, merged
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.manifest.manifest_state import ManifestDelta, diff
+from commitlog.core.tables.creation import empty_state, first_version, state_of
+from commitlog.core.tables.iceberg_tables import IcebergTables
+from commitlog.core.tables.lance_tables import Locations, Place, Table, is_in
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    DeclareTable,
+    DeleteTableVersions,
+    DeregisterTable,
+    DropNamespace,
+    DropTable,
+    Operation,
+    Properties,
+    RegisterTable,
+    RenameTable,
+    operation_name,
+)
+from commitlog.model.records import OperationResult, Outcome
+from commitlog.model.table import TableId
+
+TableMaker = CreateTable | DeclareTable | RegisterTable
+DeltaOf = Callable[[OperationResult], ManifestDelta]
+
+
+def make_table(
+    operation: TableMaker,
+    transaction_id: str,
+    time_ms: int,
+    result: OperationResult,
+    delta_of: DeltaOf,
+    release: str,
+) -> tuple[Table, Change]:
+    """Return the table that a committed operation made, and its first change."""
+    delta, message, kind = None, b"", ChangeKind.DECLARED
+    if isinstance(operation, CreateTable):
+        state, message = first_version(operation, transaction_id, time_ms, release)
+        delta, kind = diff(empty_state(), state), ChangeKind.CREATED
+    elif isinstance(operation, RegisterTable):
+        delta = delta_of(result)
+        kind = ChangeKind.REGISTERED
+    table = Table(
+        operation.table,
+        operation.incarnation,
+        result.location,
+        operation.policy,
+        state_of(delta) if delta is not None else None,
+        primary_key=() if isinstance(operation, DeclareTable) else operation.primary_key,
+        properties=tuple(sorted(dict(operation.properties).items())),
+    )
+    return table, change_of(table, kind, delta, message)
+
+
+def change_of(
+    table: Table, kind: ChangeKind, delta: ManifestDelta | None = None, message: bytes = b""
+) -> Change:
+    """Return a change of a table as it stands."""
+    return Change(
+        table.table_id,
+        table.incarnation,
+        kind,
+        table.location,
+        table.policy,
+        delta.version if delta is not None else table.version,
+        delta,
+        message,
+    )
+
+
+def parents(table: TableId) -> list[TableId]:
+    """Return the namespaces that a table lies in, outermost first."""
+    return [table[:length] for length in range(1, len(table))]
+
+
+def altered(properties: Properties, operation: AlterProperties) -> Properties:
+    """Return properties with an alteration made."""
+    values = dict(properties)
+    for key in operation.removals:
+        values.pop(key, None)
+    values.update(operation.upserts)
+    return tuple(sorted(values.items()))
+
+
+class Catalogue:
+    """Tables and namespaces that stand, and the only thing that changes which do."""
+
+    def __init__(
+        self, tables: dict[TableId, Table], locations: Locations, iceberg: IcebergTables
+    ) -> None:
+        self.tables = tables
+        self.locations = locations
+        self.iceberg = iceberg
+        self.namespaces: dict[TableId, Properties] = {}
+
+    def apply(
+        self,
+        operation: Operation,
+        result: OperationResult,
+        outcome: Outcome,
+        delta_of: DeltaOf,
+        release: str,
+    ) -> list[Change]:
+        """Carry out a committed catalogue operation."""
+        if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+            return self._make(operation, result, outcome, delta_of, release)
+        if isinstance(operation, DropTable | DeregisterTable):
+            is_drop = isinstance(operation, DropTable)
+            if operation.table in self.iceberg.tables:
+                return [self.iceberg.end(operation.table, is_drop=is_drop)]
+            return [self._end(operation.table, is_drop=is_drop)]
+        if isinstance(operation, DropNamespace):
+            return self._drop_namespace(operation)
+        if isinstance(operation, RenameTable):
+            return self._rename(operation, outcome.sequence)
+        if isinstance(operation, AlterProperties):
+            return self._alter(operation, outcome.sequence)
+        if isinstance(operation, DeleteTableVersions):
+            return self._delete_versions(operation, outcome.sequence)
+        if isinstance(operation, CreateNamespace):
+            if operation.namespace not in self.namespaces:
+                self._add_namespaces(parents(operation.namespace))
+                self.namespaces[operation.namespace] = tuple(sorted(operation.properties))
+            return []
+        raise AssertionError(f"{operation_name(operation)} cannot have been committed")
+
+    def _make(
+        self,
+        operation: TableMaker,
+        result: OperationResult,
+        outcome: Outcome,
+        delta_of: DeltaOf,
+        release: str,
+    ) -> list[Change]:
+        if result.incarnation != operation.incarnation:
+            return []  # it existed, and that was fine
+        standing = self.tables.get(operation.table)
+        if standing is not None and standing.manifest is not None:
+            return []
+        table, change = make_table(
+            operation, outcome.transaction_id, outcome.time_ms, result, delta_of, release
+        )
+        table.changed_at = outcome.sequence
+        self.tables[operation.table] = table
+        self.locations.take(result.location, Place(operation.table, operation.incarnation, True))
+        self._add_namespaces(parents(operation.table))
+        return [change]
+
+    def _add_namespaces(self, namespaces: list[TableId]) -> None:
+        for namespace in namespaces:
+            self.namespaces.setdefault(namespace, ())
+
+    def _end(self, table_id: TableId, *, is_drop: bool) -> Change:
+        table = self.tables.pop(table_id)
+        self.locations.take(table.location, Place(table_id, table.incarnation, False))
+        return change_of(table, ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED)
+
+    def _drop_namespace(self, operation: DropNamespace) -> list[Change]:
+        depth = len(operation.namespace)
+        inside = sorted(
+            t for t in self.tables if t[:depth] == operation.namespace and len(t) > depth
+        )
+        changes = [self._end(table_id, is_drop=True) for table_id in inside]
+        for table_id in self.iceberg.below(operation.namespace):
+            changes.append(self.iceberg.end(table_id, is_drop=True))
+        for namespace in [n for n in self.namespaces if n[:depth] == operation.namespace]:
+            del self.namespaces[namespace]
+        return changes
+
+    def _rename(self, operation: RenameTable, sequence: int) -> list[Change]:
+        if operation.table in self.iceberg.tables:
+            return [self.iceberg.rename(operation.table, operation.new_table, sequence)]
+        table = self.tables.pop(operation.table)
+        table.table_id = operation.new_table
+        table.changed_at = sequence
+        self.tables[operation.new_table] = table
+        self.locations.take(table.location, Place(operation.new_table, table.incarnation, True))
+        self._add_namespaces(parents(operation.new_table))
+        return [change_of(table, ChangeKind.RENAMED)]
+
+    def _delete_versions(self, operation: DeleteTableVersions, sequence: int) -> list[Change]:
+        table = self.tables[operation.table]
+        table.deleted = merged(table.deleted, operation.ranges)
+        for version in [v for v in table.noted if is_in(v, table.deleted)]:
+            del table.noted[version]
+        table.changed_at = sequence
+        return [deletion(table, operation)]
+
+    def _alter(self, operation: AlterProperties, sequence: int) -> list[Change]:
+        if operation.is_namespace:
+            known = self.namespaces[operation.target]
+            self.namespaces[operation.target] = altered(known, operation)
+            return []
+        table = self.tables[operation.target]
+        table.properties = altered(table.properties, operation)
+        table.changed_at = sequence
+        return [change_of(table, ChangeKind.PROPERTIES)]

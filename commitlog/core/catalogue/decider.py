@@ -1,0 +1,301 @@
+"""Decides what makes, ends and names tables and namespaces.
+
+An operation is decided on a draft here and applied from its result in `catalogue_state`; whoever
+replays comes to the same catalogue. What a table was made of is in its operation; what was found
+in storage is in the result's recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from commitlog.core.catalogue.catalogue_state import (
+    TableMaker,
+    altered,
+    change_of,
+    make_table,
+    parents,
+)
+from commitlog.core.catalogue.iceberg_commits import decide_catalogue as decide_iceberg_catalogue
+from commitlog.core.catalogue.iceberg_commits import decide_change, end_iceberg
+from commitlog.core.catalogue.version_deletion import decide_delete_versions
+from commitlog.core.decisions import ChangeKind, ManifestWanted, rejected
+from commitlog.core.draft import Draft, View
+from commitlog.core.lance.bases import check_bases
+from commitlog.core.lance.cloning import home_of
+from commitlog.core.lance.staged import manifest_version
+from commitlog.core.lance.versions import record_delta
+from commitlog.core.manifest.manifest_state import ManifestDelta, diff
+from commitlog.core.schema_check.new_version import check_header
+from commitlog.core.tables.creation import check_primary_key, empty_state
+from commitlog.core.tables.iceberg_tables import below
+from commitlog.core.tables.lance_tables import Place, Table, location_parts, normalize_location
+from commitlog.model.limits import NAMES_CHECKED_SINCE
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    DeclareTable,
+    DeleteTableVersions,
+    DeregisterTable,
+    DropNamespace,
+    DropTable,
+    IcebergChange,
+    Operation,
+    RegisterTable,
+    RenameTable,
+    operation_name,
+)
+from commitlog.model.reasons import Aside
+from commitlog.model.records import Code, OperationResult
+from commitlog.model.table import TableId, format_table_id
+
+__all__ = ["altered", "make_decider", "parents"]
+
+
+def _result(table: Table, operation: Operation, **more: Any) -> OperationResult:
+    return OperationResult(
+        table=table.table_id,
+        incarnation=table.incarnation,
+        operation=operation_name(operation),
+        location=table.location,
+        **more,
+    )
+
+
+def make_decider(tables_root: str) -> Callable[[Draft, Operation], None]:
+    """Return what decides catalogue operations of a log with this tables root."""
+    root = normalize_location(tables_root) if tables_root else ""
+
+    def decide(draft: Draft, operation: Operation) -> None:
+        if isinstance(operation, IcebergChange):
+            decide_change(draft, operation, root)
+        elif decide_iceberg_catalogue(draft, operation):
+            pass
+        elif isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+            _decide_make(draft, operation, root)
+        elif isinstance(operation, DropTable | DeregisterTable):
+            _decide_end(draft, operation)
+        elif isinstance(operation, RenameTable):
+            _decide_rename(draft, operation)
+        elif isinstance(operation, AlterProperties):
+            _decide_properties(draft, operation)
+        elif isinstance(operation, DeleteTableVersions):
+            decide_delete_versions(draft, operation)
+        elif isinstance(operation, CreateNamespace):
+            _decide_create_namespace(draft, operation)
+        elif isinstance(operation, DropNamespace):
+            _decide_drop_namespace(draft, operation)
+        else:
+            raise rejected(
+                Code.UNSUPPORTED_OPERATION,
+                "operation_unsupported",
+                operation=operation_name(operation),
+            )
+
+    return decide
+
+
+def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
+    name = format_table_id(operation.table)
+    location = normalize_location(operation.location)
+    standing = draft.find(operation.table)
+    iceberg = draft.iceberg(operation.table)
+    if iceberg is not None:
+        raise rejected(Code.TABLE_EXISTS, "iceberg_table_exists", table=name)
+    if standing is not None and not _fills(standing, operation, location):
+        if isinstance(operation, CreateTable) and operation.exist_ok and standing.state is not None:
+            draft.results.append(_result(standing.table, operation, version=standing.version))
+            return
+        raise rejected(
+            Code.TABLE_EXISTS, "table_exists_at", table=name, location=standing.table.location
+        )
+    if not operation.incarnation:
+        raise rejected(Code.INVALID_OPERATION, "incarnation_missing", table=name)
+    _check_location(draft, operation, location, root)
+    result = OperationResult(
+        operation.table, operation.incarnation, operation_name(operation), location=location
+    )
+    registered = ManifestDelta(0, 0, 0, 0, None, 0, "")
+    if isinstance(operation, RegisterTable):
+        registered = _register(draft, operation, location)
+        result = replace(result, delta=record_delta(draft, registered))
+    table, change = make_table(
+        operation,
+        draft.transaction.transaction_id,
+        draft.time_ms,
+        result,
+        lambda _: registered,
+        draft.rules.lance_release,
+    )
+    result = replace(result, version=table.version)
+    draft.views[operation.table] = View(table)
+    draft.take(location, Place(operation.table, operation.incarnation, True))
+    draft.dropped.pop(operation.incarnation, None)
+    for namespace in parents(operation.table):
+        if draft.namespace(namespace) is None:
+            draft.namespaces[namespace] = ()
+    draft.results.append(result)
+    draft.changes.append(change)
+
+
+def _fills(standing: View, operation: TableMaker, location: str) -> bool:
+    """Say whether CreateTable gives a declared table its first version."""
+    return (
+        isinstance(operation, CreateTable)
+        and standing.state is None
+        and standing.table.incarnation == operation.incarnation
+        and standing.table.location == location
+    )
+
+
+def _check_location(draft: Draft, operation: TableMaker, location: str, root: str) -> None:
+    if root:
+        parts, root_parts = location_parts(location), location_parts(root)
+        if root_parts[: len(parts)] == parts or parts[: len(root_parts) + 1] == (
+            *root_parts,
+            "_commitlog",
+        ):
+            raise rejected(
+                Code.LOCATION_NOT_ALLOWED, "location_of_log", location=location, root=root
+            )
+    place = draft.clash(location, home_of(draft, operation.table, location))
+    if place is None:
+        return
+    # What was dropped has its manifests there under their names: it can be registered again, but
+    # not made from version 1 again.
+    is_gone = not place.is_live or place.incarnation in draft.dropped
+    is_own = place.incarnation == operation.incarnation and (
+        isinstance(operation, RegisterTable) if is_gone else place.table_id == operation.table
+    )
+    if not is_own:
+        raise rejected(
+            Code.LOCATION_TAKEN,
+            "location_taken" if place.is_live else "location_was_taken",
+            location=location,
+            owner=format_table_id(place.table_id),
+            incarnation=place.incarnation,
+        )
+
+
+def _register(draft: Draft, operation: RegisterTable, location: str) -> ManifestDelta:
+    path, name = operation.manifest_path, format_table_id(operation.table)
+    if manifest_version(path, is_staged=False) != operation.version:
+        raise rejected(
+            Code.LOCATION_NOT_ALLOWED, "not_a_manifest_path", path=path, version=operation.version
+        )
+    found = draft.want(ManifestWanted(location, path))
+    if found.observation.size < 0:
+        raise rejected(
+            Code.MISSING_FILE, "manifest_missing", path=path, location=location, table=name
+        )
+    state = found.state
+    if state is None or state.version != operation.version:
+        name = "manifest_unusable" if found.error else "manifest_of_another_version"
+        where = {"path": path, "location": location}
+        raise rejected(Code.INVALID_OPERATION, name, error=Aside.of(found.error), **where)
+    message = state.header.message
+    if message.HasField("branch"):
+        raise rejected(
+            Code.UNSUPPORTED_OPERATION,
+            "manifest_in_location_of_branch",
+            path=path,
+            location=location,
+        )
+    check_primary_key(operation.primary_key, list(message.fields))
+    empty = empty_state()
+    if draft.rules.protocol >= NAMES_CHECKED_SINCE:
+        check_header(empty.header, state.header, "RegisterTable", format_table_id(operation.table))
+    delta = diff(empty, state)
+    check_bases(draft, operation.table, location, None, delta.header)
+    return delta
+
+
+def _decide_end(draft: Draft, operation: DropTable | DeregisterTable) -> None:
+    view = draft.view(operation.table, operation.incarnation)
+    _end(draft, view, operation)
+
+
+def _end(draft: Draft, view: View, operation: Operation) -> None:
+    is_drop = not isinstance(operation, DeregisterTable)
+    kind = ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED
+    draft.results.append(_result(view.table, operation))
+    draft.changes.append(change_of(view.table, kind))
+    draft.views[view.table.table_id] = None
+    draft.dropped[view.table.incarnation] = None
+
+
+def _decide_rename(draft: Draft, operation: RenameTable) -> None:
+    view = draft.view(operation.table)
+    if draft.is_taken(operation.new_table):
+        raise rejected(
+            Code.TABLE_EXISTS, "table_exists", table=format_table_id(operation.new_table)
+        )
+    if not draft.is_single:
+        raise rejected(Code.SPLIT_TRANSACTION, "rename_not_alone")
+    draft.results.append(replace(_result(view.table, operation), table=operation.new_table))
+    change = change_of(view.table, ChangeKind.RENAMED)
+    draft.changes.append(replace(change, table=operation.new_table))
+
+
+def _decide_properties(draft: Draft, operation: AlterProperties) -> None:
+    if operation.is_namespace:
+        known = draft.namespace(operation.target)
+        if known is None:
+            raise _no_such_namespace(operation.target)
+        draft.namespaces[operation.target] = altered(known, operation)
+        draft.results.append(OperationResult(operation.target, "", "AlterProperties"))
+        return
+    view = draft.view(operation.target)
+    draft.results.append(_result(view.table, operation))
+    draft.changes.append(change_of(view.table, ChangeKind.PROPERTIES))
+
+
+def _no_such_namespace(namespace: TableId) -> Exception:
+    return rejected(
+        Code.NO_SUCH_NAMESPACE, "no_such_namespace", namespace=format_table_id(namespace)
+    )
+
+
+def _decide_create_namespace(draft: Draft, operation: CreateNamespace) -> None:
+    if draft.namespace(operation.namespace) is not None:
+        if not operation.exist_ok:
+            raise rejected(
+                Code.TABLE_EXISTS,
+                "namespace_exists",
+                namespace=format_table_id(operation.namespace),
+            )
+    else:
+        for namespace in parents(operation.namespace):
+            if draft.namespace(namespace) is None:
+                draft.namespaces[namespace] = ()
+        draft.namespaces[operation.namespace] = tuple(sorted(operation.properties))
+    draft.results.append(OperationResult(operation.namespace, "", "CreateNamespace"))
+
+
+def _decide_drop_namespace(draft: Draft, operation: DropNamespace) -> None:
+    if draft.namespace(operation.namespace) is None:
+        raise _no_such_namespace(operation.namespace)
+    depth = len(operation.namespace)
+    inside = [t for t in draft.table_ids() if t[:depth] == operation.namespace and len(t) > depth]
+    iceberg = below(operation.namespace, dict.fromkeys(draft.iceberg_ids()))
+    below_it = [n for n in draft.namespace_ids() if n[:depth] == operation.namespace]
+    if not operation.cascade and (inside or iceberg or len(below_it) > 1):
+        names = [format_table_id(t) for t in [*inside, *iceberg, *below_it[1:]][:5]]
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "namespace_not_empty",
+            namespace=format_table_id(operation.namespace),
+            names=names,
+        )
+    draft.results.append(OperationResult(operation.namespace, "", "DropNamespace"))
+    for table_id in inside:
+        _end(draft, draft.view(table_id), operation)
+        draft.results.pop()
+    for table_id in iceberg:
+        end_iceberg(draft, table_id, operation)
+        draft.results.pop()
+    for namespace in below_it:
+        draft.namespaces[namespace] = None

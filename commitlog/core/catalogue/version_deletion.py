@@ -1,0 +1,104 @@
+"""Deleting old versions: which ones are gone, and which a record may delete.
+
+A record names versions that are there, each once, so that what it deletes can be read off the
+record for ever. The newest version is the table itself and cannot be deleted; whoever wants it gone
+makes a newer one first, in the same record if need be. Numbers are never given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from commitlog.core.decisions import Change, ChangeKind, rejected
+from commitlog.core.draft import Draft, View
+from commitlog.core.tables.lance_tables import Table, VersionRanges
+from commitlog.model.operations import DeleteTableVersions
+from commitlog.model.records import Code, OperationResult
+from commitlog.model.table import format_table_id
+
+
+def merged(*ranges: Iterable[tuple[int, int]]) -> VersionRanges:
+    """Return ranges of versions, both ends included, sorted and none touching another."""
+    found: list[tuple[int, int]] = []
+    for first, last in sorted(one for some in ranges for one in some):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(found[-1][1], last))
+        else:
+            found.append((first, last))
+    return tuple(found)
+
+
+def without(ranges: Iterable[tuple[int, int]], gone: VersionRanges) -> VersionRanges:
+    """Return the part of ranges that `gone` doesn't cover."""
+    left: list[tuple[int, int]] = []
+    for first, last in merged(ranges):
+        for gone_first, gone_last in gone:
+            if gone_last < first or gone_first > last:
+                continue
+            if first < gone_first:
+                left.append((first, gone_first - 1))
+            first = gone_last + 1
+        if first <= last:
+            left.append((first, last))
+    return tuple(left)
+
+
+def decide_delete_versions(draft: Draft, operation: DeleteTableVersions) -> None:
+    """Delete versions of a table, or refuse."""
+    view = draft.view(operation.table)
+    if operation.branch:
+        raise rejected(
+            Code.UNSUPPORTED_OPERATION,
+            "branch_unsupported",
+            branch=operation.branch,
+            table=format_table_id(operation.table),
+        )
+    _check(view, operation)
+    table = view.table
+    draft.results.append(
+        OperationResult(
+            table.table_id, table.incarnation, "DeleteTableVersions", location=table.location
+        )
+    )
+    view.deleted = merged(view.deleted, operation.ranges)
+    draft.changes.append(deletion(table, operation))
+
+
+def _check(view: View, operation: DeleteTableVersions) -> None:
+    name, newest = format_table_id(operation.table), view.version
+    before = 0
+    for first, last in operation.ranges:
+        if not before < first <= last:
+            raise rejected(
+                Code.INVALID_OPERATION, "ranges_out_of_order", first=first, last=last, table=name
+            )
+        if last >= newest:
+            raise rejected(
+                Code.INVALID_OPERATION,
+                "newest_version_stays",
+                first=first,
+                last=last,
+                table=name,
+                newest=newest,
+            )
+        before = last
+    if without(operation.ranges, view.deleted) != merged(operation.ranges):
+        raise rejected(
+            Code.EXPECTATION_FAILED,
+            "versions_deleted_already",
+            ranges=list(operation.ranges),
+            table=name,
+            deleted=list(view.deleted),
+        )
+
+
+def deletion(table: Table, operation: DeleteTableVersions) -> Change:
+    """Return the change that a committed deletion stands for."""
+    return Change(
+        table.table_id,
+        table.incarnation,
+        ChangeKind.VERSIONS_DELETED,
+        table.location,
+        table.policy,
+        deleted=operation.ranges,
+    )

@@ -1,0 +1,1 @@
+"""Which concurrent operations may both commit."""

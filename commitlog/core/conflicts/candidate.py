@@ -1,0 +1,129 @@
+"""A transaction that asks to commit, as the conflict rules see it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from enum import StrEnum
+from functools import cached_property
+from itertools import chain
+from typing import Any, NamedTuple
+
+from commitlog.core.conflicts.write_sets import Keys, moves_rows, rewritten_fragments
+from commitlog.lancepb.transaction_pb2 import Transaction
+
+
+class Verdict(StrEnum):
+    """What a cell of the grid says of a pair, or that its rule has to."""
+
+    COMPATIBLE = "compatible"
+    RETRYABLE = "retryable"
+    INCOMPATIBLE = "incompatible"
+    NOT_SUPPORTED = "not supported"
+
+
+class Finding(NamedTuple):
+    """A conflict: with which version, how bad, by which rule, on what."""
+
+    version: int
+    verdict: Verdict
+    rule: str
+    fragments: tuple[int, ...] = ()
+    keys: tuple[str, ...] = ()
+
+
+class Candidate:
+    """One operation that asks to commit."""
+
+    def __init__(
+        self,
+        kind: str,
+        transaction: Transaction,
+        *,
+        keys: Keys | None = None,
+        declares_key: bool = False,
+        rows_known: frozenset[int] = frozenset(),
+        overlays_by_row: bool = False,
+        reused: Iterable[Iterable[int]] = (),
+        keeps_row_order: bool = False,
+    ) -> None:
+        """Describe it; `rows_known` are the fragments of which we know which rows it changes."""
+        self.kind = kind
+        self.transaction = transaction
+        self.keys = keys
+        """The keys of the rows that it adds; None if it adds none."""
+        self.declares_key = declares_key
+        """Whether the table promises that no key is there twice."""
+        self.rows_known = rows_known
+        self.overlays_by_row = overlays_by_row
+        """Whether `rebase.overlay_rows` compares overlays by row, where the rows are known."""
+        self.keeps_row_order = keeps_row_order
+        """Whether it is a Rewrite that can be carried over deletions (`rebase.rewrites`)."""
+        self.reused = frozenset(chain.from_iterable(reused))
+        """The replaced fragments that a fragment reuse index names (`rebase.reused_fragments`)."""
+
+    @cached_property
+    def operation(self) -> Any:
+        """The operation's own message."""
+        field = self.transaction.WhichOneof("operation")
+        return getattr(self.transaction, field) if field else None
+
+    @cached_property
+    def fragments(self) -> tuple[int, ...]:
+        """The fragments that it changes or removes, ascending."""
+        operation = self.operation
+        if self.kind == "Delete":
+            found = {f.id for f in operation.updated_fragments}
+            found.update(operation.deleted_fragment_ids)
+        elif self.kind == "Update":
+            found = {f.id for f in operation.updated_fragments}
+            found.update(operation.removed_fragment_ids)
+        elif self.kind == "Rewrite":
+            found = set(rewritten_fragments(operation))
+        elif self.kind == "DataReplacement":
+            found = {group.fragment_id for group in operation.replacements}
+        elif self.kind == "DataOverlay":
+            found = {group.fragment_id for group in operation.groups}
+        else:
+            found = set()
+        return tuple(sorted(found))
+
+    def compares_overlaid(self, fragment_id: int) -> bool:
+        """Whether a fragment's rows are compared with overlays later, one by one."""
+        return self.overlays_by_row and fragment_id in self.rows_known
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether it is an Update that writes rows anew in other fragments."""
+        return self.kind == "Update" and moves_rows(self.operation)
+
+
+class Nearest:
+    """Keeps the earliest of several findings; of one version, the one that was offered first."""
+
+    def __init__(self, rule: str, verdict: Verdict = Verdict.RETRYABLE) -> None:
+        self._rule = rule
+        self._verdict = verdict
+        self.finding: Finding | None = None
+
+    def offer(
+        self,
+        version: int,
+        *,
+        fragment: int | None = None,
+        key: Hashable | None = None,
+        rule: str = "",
+        verdict: Verdict | None = None,
+    ) -> None:
+        """Take a version that conflicts; 0 is none."""
+        if not version or (self.finding is not None and version > self.finding.version):
+            return
+        rule, verdict = rule or self._rule, verdict or self._verdict
+        fragments = () if fragment is None else (fragment,)
+        keys = () if key is None else (key.hex() if isinstance(key, bytes) else str(key),)
+        known = self.finding
+        if known is None or version < known.version:
+            self.finding = Finding(version, verdict, rule, fragments, keys)
+        elif known.rule == rule:
+            self.finding = known._replace(
+                fragments=(known.fragments + fragments)[:10], keys=(known.keys + keys)[:10]
+            )

@@ -1,0 +1,220 @@
+"""What was touched when, per table, so that a conflict check costs what its transaction touches.
+
+For each kind of operation, and for each thing that one may touch (`Delete.updated` fragment 7, the
+inserted key hash `h`), the versions that did are kept in ascending order. The first one after a
+read version is found by bisection, whether one version was missed or a hundred thousand.
+
+How far back is exact in decisions (`Rules.history_versions`); entries that are older are let go in
+batches, which no decision can see.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Hashable, Iterable
+from typing import Any, NamedTuple
+
+Aspect = tuple[str, Hashable]
+"""What was touched: `(how, which)`."""
+
+PRUNE_SLACK = 1.25
+"""Old entries are let go when the history is this much longer than it has to be."""
+
+
+class WriteSet(NamedTuple):
+    """What one committed version touched."""
+
+    kind: str
+    aspects: tuple[Aspect, ...] = ()
+    notes: tuple[tuple[Aspect, Any], ...] = ()
+    """Values that a rule compares: a MemWAL shard's generation, an index's fragments."""
+    deletion_files: tuple[tuple[int, str], ...] = ()
+    """Per updated fragment, the path of its deletion file before; empty if it had none."""
+
+
+class Committed(NamedTuple):
+    """Who made a version."""
+
+    transaction_id: str
+    kind: str
+
+
+class History:
+    """What the versions of one table touched, from `floor` on."""
+
+    __slots__ = (
+        "_deletion_files",
+        "_entries",
+        "_notes",
+        "_touched",
+        "_versions",
+        "floor",
+        "keyed",
+        "kinds",
+        "signatures",
+        "steps",
+    )
+
+    def __init__(self, floor: int) -> None:
+        """Start behind version `floor`, of which nothing is known."""
+        self.floor = floor
+        self.kinds: dict[str, list[int]] = {}
+        """The versions of each kind of operation, ascending."""
+        self.signatures: dict[str, None] = {}
+        """How the keys were hashed that anybody inserted."""
+        self.keyed: dict[str, None] = {}
+        """Which kinds of operations ever inserted known keys."""
+        self.steps = 0
+        """How many look-ups were made; the cost of checks, for tests."""
+        self._versions: list[tuple[str, str]] = []
+        """Who made each version, and its kind: what `Committed` has, without its making."""
+        self._touched: dict[Aspect, list[int]] = {}
+        self._notes: dict[tuple[Aspect, int], Any] = {}
+        self._deletion_files: dict[int, tuple[list[int], list[str]]] = {}
+        self._entries: deque[tuple[int, WriteSet]] = deque()
+
+    @property
+    def head(self) -> int:
+        """The newest version that is known."""
+        return self.floor + len(self._versions)
+
+    def record(self, transaction_id: str, write_set: WriteSet) -> None:
+        """Add the next version."""
+        kind, aspects, _, deletion_files = write_set
+        self._versions.append((transaction_id, kind))
+        version = self.floor + len(self._versions)
+        versions = self.kinds.get(kind)
+        if versions is None:
+            self.kinds[kind] = [version]
+        else:
+            versions.append(version)
+        if aspects or deletion_files:
+            self._touch(version, write_set)
+
+    def _touch(self, version: int, write_set: WriteSet) -> None:
+        _, aspects, notes, deletion_files = write_set
+        for aspect in aspects:
+            of_aspect = self._touched.get(aspect)
+            if of_aspect is None:
+                self._touched[aspect] = [version]
+                if aspect[0].endswith(".keys"):
+                    self.keyed[aspect[0]] = None
+                    self.signatures[str(aspect[1])] = None
+            elif of_aspect[-1] != version:
+                of_aspect.append(version)
+        for aspect, value in notes:
+            self._notes[aspect, version] = value
+        for fragment_id, path in deletion_files:
+            versions, paths = self._deletion_files.setdefault(fragment_id, ([], []))
+            versions.append(version)
+            paths.append(path)
+        self._entries.append((version, write_set))
+
+    def first(self, how: str, which: Hashable, after: int) -> int:
+        """Return the first version behind `after` that touched this, 0 if none did."""
+        self.steps += 1
+        return _first(self._touched.get((how, which)), after)
+
+    def first_of_kind(self, kind: str, after: int) -> int:
+        """Return the first version of this kind behind `after`, 0 if there is none."""
+        self.steps += 1
+        return _first(self.kinds.get(kind), after)
+
+    def last(self, how: str, which: Hashable) -> int:
+        """Return the last version that touched this, 0 if none is known."""
+        self.steps += 1
+        versions = self._touched.get((how, which))
+        return versions[-1] if versions else 0
+
+    def all_after(self, how: str, which: Hashable, after: int) -> list[int]:
+        """Return all versions behind `after` that touched this."""
+        versions = self._touched.get((how, which), [])
+        found = versions[bisect_right(versions, after) :]
+        self.steps += 1 + len(found)
+        return found
+
+    def note(self, how: str, which: Hashable, version: int) -> Any:
+        """Return the value that `version` noted with this aspect."""
+        return self._notes[(how, which), version]
+
+    def deletion_file_at(self, fragment_id: int, version: int) -> str | None:
+        """Return a fragment's deletion file as of `version`; None: the same as now."""
+        self.steps += 1
+        known = self._deletion_files.get(fragment_id)
+        if known is None or known[0][-1] <= version:
+            return None
+        return known[1][bisect_right(known[0], version)]
+
+    def committed(self, version: int) -> Committed:
+        """Return who made `version`; it must be known."""
+        return Committed(*self._versions[version - self.floor - 1])
+
+    def prune(self, versions_max: int) -> None:
+        """Let go what is older than `versions_max` versions, when that is worth it."""
+        if len(self._versions) <= versions_max * PRUNE_SLACK + 16:
+            return
+        floor = self.head - versions_max
+        del self._versions[: floor - self.floor]
+        self.floor = floor
+        for kind in [k for k, versions in self.kinds.items() if versions[-1] <= floor]:
+            del self.kinds[kind]
+        for versions in self.kinds.values():
+            del versions[: bisect_right(versions, floor)]
+        stale: dict[Aspect, None] = {}
+        fragments: dict[int, None] = {}
+        while self._entries and self._entries[0][0] <= floor:
+            version, write_set = self._entries.popleft()
+            stale.update(dict.fromkeys(write_set.aspects))
+            fragments.update(dict.fromkeys(f for f, _ in write_set.deletion_files))
+            for aspect, _ in write_set.notes:
+                self._notes.pop((aspect, version), None)
+        self._forget(stale, fragments, floor)
+        self._forget_keys()
+
+    def _forget(self, stale: Iterable[Aspect], fragments: Iterable[int], floor: int) -> None:
+        for aspect in stale:
+            versions = self._touched[aspect]
+            if versions[-1] <= floor:
+                del self._touched[aspect]
+            else:
+                del versions[: bisect_right(versions, floor)]
+        for fragment_id in fragments:
+            versions, paths = self._deletion_files[fragment_id]
+            if versions[-1] <= floor:
+                del self._deletion_files[fragment_id]
+            else:
+                count = bisect_right(versions, floor)
+                del versions[:count], paths[:count]
+
+    def _forget_keys(self) -> None:
+        """Leave these as a history would have them that never saw what was let go."""
+        left = {
+            how: [s for s in self.signatures if (how, s) in self._touched] for how in self.keyed
+        }
+        self.keyed = {how: None for how, signatures in left.items() if signatures}
+        self.signatures = {s: None for signatures in left.values() for s in signatures}
+
+    def entries(self) -> tuple[list[tuple[str, str]], list[tuple[int, WriteSet]]]:
+        """Return what a snapshot has to keep; `of_entries` takes it back."""
+        return self._versions, list(self._entries)
+
+    @classmethod
+    def of_entries(
+        cls, floor: int, versions: Iterable[Iterable[str]], entries: Iterable[tuple[int, WriteSet]]
+    ) -> History:
+        """Make a history of what `entries` returned."""
+        history = cls(floor)
+        history._versions = [(transaction_id, kind) for transaction_id, kind in versions]
+        kinds = [kind for _, kind in history._versions]
+        for kind in dict.fromkeys(kinds):
+            history.kinds[kind] = [v for v, k in enumerate(kinds, floor + 1) if k == kind]
+        for version, write_set in entries:
+            history._touch(version, write_set)
+        return history
+
+
+def _first(versions: list[int] | None, after: int) -> int:
+    if not versions or versions[-1] <= after:
+        return 0
+    return versions[bisect_right(versions, after)]

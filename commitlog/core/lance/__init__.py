@@ -1,0 +1,1 @@
+"""Decides commits to Lance tables."""

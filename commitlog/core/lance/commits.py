@@ -1,0 +1,244 @@
+"""Decides a `LanceCommit`: checks, the grid, the rebase, and the manifest that follows."""
+
+from __future__ import annotations
+
+from pyroaring import BitMap
+
+from commitlog.core.conflicts.candidate import Candidate
+from commitlog.core.conflicts.grid import first_conflict
+from commitlog.core.conflicts.write_sets import keys_of
+from commitlog.core.decisions import BuildWanted, rejected
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.lance.cloning import decide_clone
+from commitlog.core.lance.direct import direct_delta, is_direct
+from commitlog.core.lance.references import check_fits
+from commitlog.core.lance.request_checks import check_files, check_request, check_window
+from commitlog.core.lance.versions import (
+    READ_AT_HEAD,
+    add_version,
+    finalize,
+    record_delta,
+    same_operation,
+)
+from commitlog.core.manifest.manifest_state import (
+    DeltaRefused,
+    ManifestDelta,
+    ManifestState,
+    NotDirect,
+    diff,
+)
+from commitlog.core.rebase.deletions import (
+    NOT_NEEDED,
+    Rebased,
+    affected_rows,
+    fragments_with_known_rows,
+    rebase,
+)
+from commitlog.core.rebase.index_coverage import as_built, rebased_indices
+from commitlog.core.rebase.overlay_rows import check_overlaid_rows, with_newer_overlays
+from commitlog.core.rebase.reused_fragments import reused_since
+from commitlog.core.rebase.rewrites import keeps_row_order, rebase_rewrite, without_gone
+from commitlog.core.refusals import conflict_refused, delta_refused
+from commitlog.core.schema_check.new_version import Builder, check_version
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import (
+    OVERLAYS_BY_ROW_SINCE,
+    REMOVALS_CONFLICT_SINCE,
+    UPDATES_BUILT_HERE_SINCE,
+)
+from commitlog.model.operations import LanceCommit
+from commitlog.model.reasons import Phrase
+from commitlog.model.records import Code, FileWritten, OperationResult, Recording
+from commitlog.model.table import format_table_id
+
+_BRINGS_FILES = frozenset(
+    {"Append", "DataOverlay", "DataReplacement", "Merge", "Overwrite", "Rewrite", "Update"}
+)
+_NO_ROWS: dict[int, BitMap] = {}
+
+
+def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Parsed) -> None:
+    """Add what comes of `operation` to the draft, or refuse."""
+    view = draft.view(operation.table, operation.incarnation)
+    if view.state is None and parsed.kind == "Clone":
+        decide_clone(draft, index, operation, parsed, view)
+        return
+    check_request(view, operation, parsed)
+    table, kind = view.table, parsed.kind
+    read_version = operation.read_version or table.version
+    rebased = NOT_NEEDED
+    if read_version != table.version or view.own is not None or operation.affected_rows:
+        rebased = _check_conflicts(draft, view, operation, parsed, read_version)
+    since = read_version if draft.rules.protocol >= REMOVALS_CONFLICT_SINCE else None
+    check_fits(view, kind, without_gone(parsed.transaction, rebased.images), since)
+    if kind in _BRINGS_FILES:
+        check_files(draft, view, parsed)
+    state = view.state
+    assert state is not None
+    built_on = state.version if kind in READ_AT_HEAD else read_version
+    final = finalize(parsed.transaction, built_on, rebased.images)
+    delta = _direct(draft, state, final)
+    recording: Recording | None = None
+    files = rebased.files
+    if delta is None:
+        built_on = state.version
+        told = finalize(parsed.transaction, built_on, rebased.images)
+        if kind == "CreateIndex":
+            reused = reused_since(draft, view, read_version)
+            told = rebased_indices(told, table.history, state.index_section, read_version, reused)
+        delta, staged = _built(draft, index, operation, view, told)
+        if kind == "DataReplacement" and draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE:
+            delta = with_newer_overlays(delta, state, final)
+        final = as_built(final, state.index_section, delta.index_section)
+        delta = delta._replace(transaction_file=f"{final.read_version}-{final.uuid}.txn")
+        recording = record_delta(draft, delta)
+        files += staged
+    result = OperationResult(
+        table.table_id,
+        table.incarnation,
+        kind,
+        delta.version,
+        built_on,
+        first_new_fragment(state, delta),
+        state.next_row_id if delta.next_row_id > state.next_row_id else -1,
+        table.version - read_version,
+        rebased is not NOT_NEEDED,
+        files,
+        rebased.images,
+        recording,
+    )
+    draft.files.extend(rebased.to_write)
+    check_version(draft, view, delta, kind, Builder.HERE if recording is None else Builder.PYLANCE)
+    add_version(draft, view, operation, parsed, final, result, delta)
+
+
+def _direct(draft: Draft, state: ManifestState, final: Transaction) -> ManifestDelta | None:
+    """Build the delta here; None if only pylance can."""
+    if not is_direct(final):
+        return None
+    if final.HasField("update") and draft.rules.protocol < UPDATES_BUILT_HERE_SINCE:
+        return None
+    try:
+        release = draft.rules.lance_release
+        return direct_delta(state, final, timestamp_ms=draft.time_ms, release=release)
+    except DeltaRefused as error:
+        raise delta_refused(error) from error
+    except NotDirect:
+        return None
+
+
+def _check_conflicts(
+    draft: Draft, view: View, operation: LanceCommit, parsed: Parsed, read_version: int
+) -> Rebased:
+    """Ask the grid, then the rows; return what the operation has to change."""
+    affected = affected_rows(operation) if operation.affected_rows else _NO_ROWS
+    table, kind = view.table, parsed.kind
+    check_window(draft, view, kind, read_version)
+    history, state = table.history, view.state
+    assert state is not None
+    candidate = Candidate(
+        kind,
+        parsed.transaction,
+        keys=keys_of(parsed.transaction, operation.inserted_keys),
+        declares_key=table.declares_key,
+        rows_known=fragments_with_known_rows(
+            kind, parsed.transaction, affected, history, state, read_version
+        ),
+        overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
+        reused=reused_since(draft, view, read_version) if kind == "CreateIndex" else (),
+        keeps_row_order=keeps_row_order(parsed.transaction, draft.rules),
+    )
+    if read_version < table.version:
+        finding = first_conflict(candidate, history, read_version)
+        if finding is not None:
+            raise conflict_refused(table, kind, finding, read_version, table.version)
+    if view.own is not None:
+        check_own(view, candidate)
+    if candidate.overlays_by_row:
+        check_overlaid_rows(draft, view, candidate, affected, read_version)
+    if kind in {"Delete", "Update"}:
+        return rebase(draft, view, candidate, affected, read_version)
+    if candidate.keeps_row_order:
+        return rebase_rewrite(draft, view, candidate, read_version)
+    return NOT_NEEDED
+
+
+def check_own(view: View, candidate: Candidate, read_version: int = 0) -> None:
+    """Refuse an operation that doesn't go with an earlier one of the same record.
+
+    What it read of the record's own versions it may build on.
+    """
+    if view.own is None:
+        return
+    # What the first did to rows isn't in storage yet, so it cannot be rebased over.
+    strict = Candidate(
+        candidate.kind,
+        candidate.transaction,
+        keys=candidate.keys,
+        declares_key=candidate.declares_key,
+    )
+    finding = first_conflict(strict, view.own, max(view.own.floor, read_version))
+    if finding is not None:
+        first = view.own.committed(finding.version).kind
+        raise rejected(
+            Code.SPLIT_TRANSACTION,
+            "conflicts_within_transaction",
+            kind=candidate.kind,
+            table=format_table_id(view.table.table_id),
+            first=first,
+            rule=finding.rule,
+        )
+
+
+def first_new_fragment(state: ManifestState, delta: ManifestDelta) -> int:
+    """Return the first id that was given to a new fragment, -1 if there is none."""
+    last = state.max_fragment_id
+    if last is None:
+        last = state.fragments.last_id
+    for fragment_id, _ in delta.fragments:
+        if fragment_id > last:
+            return fragment_id
+    return -1
+
+
+def _built(
+    draft: Draft, index: int, operation: LanceCommit, view: View, final: Transaction
+) -> tuple[ManifestDelta, tuple[FileWritten, ...]]:
+    """Let pylance build the manifest; return what it makes of the head, and what it staged."""
+    table, state, kind = view.table, view.state, operation.operation
+    assert state is not None
+    if view.own is not None:
+        raise rejected(
+            Code.SPLIT_TRANSACTION,
+            "built_not_first",
+            kind=kind,
+            table=format_table_id(table.table_id),
+        )
+    wanted = BuildWanted(
+        index,
+        table.table_id,
+        table.incarnation,
+        table.location,
+        state.version + 1,
+        final.SerializeToString(deterministic=True),
+        operation.schema_metadata,
+    )
+    found = draft.want(wanted)
+    built, reason = found.state, found.error
+    if built is not None and built.version != state.version + 1:
+        versions = {"built": built.version, "version": state.version + 1}
+        reason = Phrase("another_version_built", versions)
+    elif found.transaction is not None and not same_operation(found.transaction, final):
+        reason = Phrase("another_operation_built")
+    if built is None or reason:
+        raise rejected(
+            Code.BUILD_REFUSED,
+            "build_refused",
+            kind=kind,
+            table=format_table_id(table.table_id),
+            error=reason or Phrase("nothing_built"),
+        )
+    delta = diff(state, built)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
+    seen = found.observation
+    staged = (FileWritten(seen.path, seen.size, seen.sha256),) if seen.path else ()
+    return delta, staged

@@ -1,0 +1,214 @@
+"""What is wrong with a `LanceCommit` as it stands, whoever else committed what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from commitlog.core.conflicts.write_sets import EXPLICIT_HASH_BYTES, OPERATIONS
+from commitlog.core.decisions import FileWanted, Refused, rejected
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.lance.references import no_version
+from commitlog.core.lance.versions import brought_files, images
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.refusals import winner_of
+from commitlog.lancepb.table_pb2 import DataFile, DataFragment
+from commitlog.model.operations import LanceCommit
+from commitlog.model.reasons import Phrase
+from commitlog.model.records import Code, Status
+from commitlog.model.table import format_table_id
+
+COMMITTED_HERE = frozenset(OPERATIONS.values()) - {"Clone"}
+_FIRST_OPERATION = 100
+"""From here on, the field numbers of Lance's Transaction are operations."""
+FRAGMENT_ID_END = 2**32
+
+
+def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
+    """Refuse an operation that contradicts itself or the table."""
+    kind, read_version = parsed.kind, operation.read_version
+    if kind not in COMMITTED_HERE or operation.branch or operation.operation != kind:
+        raise _unsupported(operation, parsed)
+    if view.state is None:
+        raise no_version(view)
+    if read_version <= 0 or read_version != parsed.transaction.read_version:
+        _check_read_version(operation, parsed)
+    if read_version > view.table.version:
+        raise rejected(
+            Code.FUTURE_READ_VERSION,
+            "read_version_in_future",
+            kind=kind,
+            table=format_table_id(operation.table),
+            read_version=read_version,
+            head=view.table.version,
+        )
+    keys = operation.inserted_keys
+    if keys is not None and len(keys.hashes) % EXPLICIT_HASH_BYTES:
+        raise rejected(
+            Code.MALFORMED_RECORD, "inserted_keys_malformed", hash_bytes=EXPLICIT_HASH_BYTES
+        )
+    _check_ids(parsed)
+
+
+def _unsupported(operation: LanceCommit, parsed: Parsed) -> Refused:
+    name, kind = format_table_id(operation.table), parsed.kind
+    if kind == "Clone":
+        return rejected(Code.UNSUPPORTED_OPERATION, "clone_of_existing_table", table=name)
+    if kind not in COMMITTED_HERE:
+        return rejected(
+            Code.UNSUPPORTED_OPERATION,
+            "operation_unknown",
+            what=_foreign(parsed),
+            table=name,
+            known=sorted(COMMITTED_HERE),
+        )
+    if operation.branch:
+        return rejected(
+            Code.UNSUPPORTED_OPERATION, "branch_unsupported", branch=operation.branch, table=name
+        )
+    return rejected(
+        Code.INVALID_OPERATION, "record_operation_differs", operation=operation.operation, kind=kind
+    )
+
+
+def _foreign(parsed: Parsed) -> Phrase:
+    """Name what stands where the operation should be."""
+    fields = UnknownFieldSet(parsed.transaction)
+    found = sorted(fields[at].field_number for at in range(len(fields)))
+    numbers = [number for number in found if number >= _FIRST_OPERATION]
+    if not numbers:
+        return Phrase("no_operation")
+    return Phrase("foreign_operation", {"number": numbers[0]})
+
+
+def _check_read_version(operation: LanceCommit, parsed: Parsed) -> None:
+    read_version, name = operation.read_version, format_table_id(operation.table)
+    if read_version != parsed.transaction.read_version and read_version:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "record_read_version_differs",
+            read_version=read_version,
+            of_message=parsed.transaction.read_version,
+        )
+    if read_version < 0 or (not read_version and parsed.kind != "Append"):
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "read_version_missing",
+            kind=parsed.kind,
+            table=name,
+            read_version=read_version,
+        )
+
+
+def _check_ids(parsed: Parsed) -> None:
+    if parsed.kind == "Append":
+        ids = [f.id for f in parsed.transaction.append.fragments if f.id]
+    elif parsed.kind == "Update":
+        update = parsed.transaction.update
+        ids = [f.id for f in update.updated_fragments]
+        ids.extend(update.removed_fragment_ids)
+    elif parsed.kind == "Overwrite":
+        ids = [f.id for f in parsed.transaction.overwrite.fragments if f.id]
+    else:
+        return  # the builder of Delete looks at its ids
+    if not ids:
+        return
+    if len(set(ids)) != len(ids):
+        twice = sorted({i for i in ids if ids.count(i) > 1})
+        raise rejected(
+            Code.DUPLICATE_FRAGMENT, "named_fragments_twice", kind=parsed.kind, fragments=twice
+        )
+    if max(ids) >= FRAGMENT_ID_END:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "fragment_id_too_large",
+            kind=parsed.kind,
+            fragment=max(ids),
+            end=FRAGMENT_ID_END,
+        )
+
+
+def check_window(draft: Draft, view: View, kind: str, read_version: int) -> None:
+    """Refuse a read version so old that the history doesn't reach back to it."""
+    table = view.table
+    oldest = max(table.history.floor, table.version - draft.rules.history_versions)
+    if read_version < oldest:
+        arguments = {
+            "kind": kind,
+            "table": format_table_id(table.table_id),
+            "read_version": read_version,
+            "oldest": oldest,
+            "head": table.version,
+        }
+        raise Refused(
+            Status.RETRYABLE,
+            Code.READ_VERSION_PRUNED,
+            Phrase("read_version_pruned", arguments),
+            winner_of(table, table.history, table.version, "read_version_pruned"),
+        )
+
+
+FilesWanted = tuple[tuple[FileWanted, ...], tuple[int, ...]]
+
+
+def files_wanted(location: str, header: ManifestHeader, parsed: Parsed) -> FilesWanted:
+    """Name the data files that an operation surely brings, with their sizes (0: unknown)."""
+    known = parsed.files
+    if known is not None and known[0] is header:
+        kept: FilesWanted = known[1]
+        return kept
+    found = _wanted(location, header, brought_files(parsed.transaction))
+    parsed.files = (header, found)
+    return found
+
+
+def _wanted(location: str, header: ManifestHeader, files: Iterable[DataFile]) -> FilesWanted:
+    wanted: list[FileWanted] = []
+    sizes: list[int] = []
+    for data_file in files:
+        root, path = location, f"data/{data_file.path}"
+        if data_file.HasField("base_id"):
+            bases = header.message.base_paths
+            base = next((b for b in bases if b.id == data_file.base_id), None)
+            if base is None:
+                continue  # refused where the layout is checked
+            root = base.path
+            path = path if base.is_dataset_root else data_file.path
+        wanted.append(FileWanted(root, path))
+        sizes.append(data_file.file_size_bytes)
+    return tuple(wanted), tuple(sizes)
+
+
+def _patches(state: ManifestState, parsed: Parsed) -> Iterable[DataFile]:
+    """Return the data files that images of fragments have and the head's fragments have not."""
+    for image in images(parsed.transaction):
+        encoded = state.fragments.get(image.id)
+        if encoded == image.SerializeToString(deterministic=True):
+            continue
+        known = DataFragment.FromString(encoded).files if encoded is not None else ()
+        paths = {(file.path, file.base_id) for file in known}
+        yield from (f for f in image.files if (f.path, f.base_id) not in paths)
+
+
+def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
+    """Refuse an operation of which a data file isn't there, or not all of it."""
+    state = view.state
+    assert state is not None
+    location, header = view.table.location, state.header
+    wanted, sizes = files_wanted(location, header, parsed)
+    if images(parsed.transaction):
+        more, more_sizes = _wanted(location, header, _patches(state, parsed))
+        wanted, sizes = wanted + more, sizes + more_sizes
+    for file, size, found in zip(wanted, sizes, draft.want_all(wanted), strict=True):
+        seen = found.observation.size
+        if seen < 0 or (size and size != seen):
+            sizes_of = {} if seen < 0 else {"size": seen, "expected": size}
+            raise rejected(
+                Code.MISSING_FILE,
+                "data_file_missing" if seen < 0 else "data_file_cut",
+                path=file.path,
+                location=file.location,
+                **sizes_of,
+            )

@@ -1,0 +1,263 @@
+"""Decides manifests that others made: versions staged by clients, and tables taken over.
+
+A staged manifest is accepted only if it is our head plus the effect of its transaction: what the
+transaction doesn't claim to touch is unchanged. Its transaction goes through our grid, since a
+client that rebases from storage cannot see versions that have no file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import Any
+
+from commitlog.core.conflicts.write_sets import UNKNOWN, rewritten_fragments
+from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.lance.commits import first_new_fragment
+from commitlog.core.lance.staged_conflicts import check_staged
+from commitlog.core.lance.versions import add_version, record_delta, same_operation
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, diff
+from commitlog.core.refusals import winner_of
+from commitlog.core.schema_check.new_version import Builder, check_version
+from commitlog.core.tables.creation import empty_state
+from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.operations import CreateTableVersion
+from commitlog.model.reasons import Aside, Phrase
+from commitlog.model.records import Code, OperationResult, Status
+from commitlog.model.table import format_table_id
+
+_STAGED = re.compile(r"_versions/([0-9]+)\.manifest-([A-Za-z0-9_.-]+)")
+_PUBLISHED = re.compile(r"_versions/([0-9]+)\.manifest()")
+_VERSION_MAX = 2**64 - 1
+
+_ALL_FRAGMENTS = frozenset({"Overwrite", "Restore"})
+_ALL_IMAGES = frozenset({"Merge", "Project"})
+_SCHEMA_CHANGES = frozenset({"Overwrite", "Merge", "Project", "Restore", "UpdateConfig"})
+_CONFIG_CHANGES = frozenset({"Overwrite", "Restore", "UpdateConfig"})
+_BASE_CHANGES = frozenset({"Overwrite", "Restore", "UpdateBases"})
+_FORMAT_CHANGES = frozenset({"Overwrite", "Restore"})
+_INDICES_STAY = frozenset({"Append", "ReserveFragments", "UpdateBases", "UpdateConfig"})
+
+
+def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -> None:
+    """Add a staged version to the draft, or refuse it."""
+    view = draft.view(operation.table, operation.incarnation)
+    name = format_table_id(operation.table)
+    if operation.branch:
+        raise rejected(
+            Code.UNSUPPORTED_OPERATION, "branch_unsupported", branch=operation.branch, table=name
+        )
+    if operation.version != view.version + 1:
+        arguments = {"version": operation.version, "table": name, "head": view.version}
+        raise Refused(
+            Status.RETRYABLE,
+            Code.NOT_LATEST,
+            Phrase("version_taken", {**arguments, "next": view.version + 1}),
+            winner_of(view.table, view.table.history, operation.version, "version_taken"),
+        )
+    transaction, kind = parsed.transaction, parsed.kind
+    if kind == UNKNOWN:
+        raise rejected(Code.UNSUPPORTED_OPERATION, "staged_operation_unknown", table=name)
+    if view.state is not None:
+        check_staged(draft, view, operation, parsed)
+    found = _manifest(draft, view, operation)
+    staged = found.state
+    assert staged is not None
+    if found.transaction is not None and not same_operation(found.transaction, transaction):
+        raise rejected(
+            Code.INVALID_OPERATION, "staged_transaction_differs", path=operation.manifest_path
+        )
+    before = view.state if view.state is not None else empty_state()
+    delta = diff(before, staged)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
+    if view.state is not None:
+        check_effect(before, staged, delta, transaction, kind)
+        _check_reserved(view, transaction)
+    result = OperationResult(
+        table=view.table.table_id,
+        incarnation=view.table.incarnation,
+        operation=kind,
+        version=staged.version,
+        read_version=transaction.read_version,
+        first_fragment_id=first_new_fragment(before, delta),
+        first_row_id=before.next_row_id if delta.next_row_id > before.next_row_id else -1,
+        rebased_over=max(view.version - transaction.read_version, 0),
+        delta=record_delta(draft, delta),
+    )
+    if view.state is None:
+        view.state = before
+    check_version(draft, view, delta, kind, Builder.CLIENT)
+    add_version(draft, view, operation, parsed, transaction, result, delta)
+
+
+def manifest_version(path: str, *, is_staged: bool) -> int:
+    """Return the version that a manifest's path names, -1 if it isn't such a path."""
+    match = (_STAGED if is_staged else _PUBLISHED).fullmatch(path)
+    if match is None:
+        return -1
+    digits = match[1]
+    return _VERSION_MAX - int(digits) if len(digits) == 20 else int(digits)
+
+
+def _manifest(draft: Draft, view: View, operation: CreateTableVersion) -> Found:
+    path = operation.manifest_path
+    if manifest_version(path, is_staged=not operation.adopt) != operation.version:
+        raise rejected(
+            Code.LOCATION_NOT_ALLOWED, "not_a_staged_path", path=path, version=operation.version
+        )
+    found = draft.want(ManifestWanted(view.table.location, path))
+    observation = found.observation
+    if observation.size < 0:
+        raise rejected(Code.MISSING_FILE, "staged_manifest_missing", path=path)
+    is_same = observation.size == operation.manifest_size or not operation.manifest_size
+    if operation.sha256 and operation.sha256 != observation.sha256:
+        is_same = False
+    if not is_same:
+        raise rejected(Code.MISSING_FILE, "staged_manifest_differs", path=path)
+    if found.state is None:
+        error = Aside.of(found.error)
+        raise rejected(Code.INVALID_OPERATION, "staged_manifest_unreadable", path=path, error=error)
+    if found.state.version != operation.version:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "staged_manifest_version",
+            path=path,
+            version=found.state.version,
+        )
+    if _branch(found.state) != _branch(view.state):
+        raise rejected(Code.UNSUPPORTED_OPERATION, "staged_manifest_of_branch", path=path)
+    return found
+
+
+def _branch(state: ManifestState | None) -> str | None:
+    message = state.header.message if state is not None else None
+    return message.branch if message is not None and message.HasField("branch") else None
+
+
+def _max_fragment_id(state: ManifestState) -> int:
+    maximum = state.max_fragment_id
+    return state.fragments.last_id if maximum is None else maximum
+
+
+def check_effect(
+    head: ManifestState,
+    staged: ManifestState,
+    delta: ManifestDelta,
+    transaction: Transaction,
+    kind: str,
+) -> None:
+    """Refuse a manifest, `head` plus `delta`, that isn't what `transaction` claims to do."""
+    maximum = _max_fragment_id(head)
+    if _max_fragment_id(staged) < maximum:
+        raise _not_its_effect(kind, "max_fragment_id", "fragment_ids_go_back")
+    if staged.next_row_id < head.next_row_id:
+        raise _not_its_effect(kind, "next_row_id", "row_ids_go_back")
+    if kind not in _ALL_FRAGMENTS:
+        _check_fragments(head, delta, transaction, kind, maximum)
+    _check_header(head.header.message, staged.header.message, kind)
+    if kind in _INDICES_STAY and _index_ids(head) != _index_ids(staged):
+        raise _not_its_effect(kind, "indices", "they_differ_from_head")
+
+
+def _check_fragments(
+    head: ManifestState, delta: ManifestDelta, transaction: Transaction, kind: str, maximum: int
+) -> None:
+    may_change, may_go = claimed_fragments(transaction)
+    may_come = set(reserved_fragments(transaction))
+    gone = [i for i in delta.removed if i not in may_go]
+    if gone:
+        raise _not_its_effect(kind, "fragments", "fragments_gone", fragments=gone[:5])
+    for fragment_id, encoded in delta.fragments:
+        known = head.fragments.get(fragment_id)
+        if known is None:
+            if fragment_id <= maximum and fragment_id not in may_come:
+                raise _not_its_effect(kind, "fragments", "fragment_reuses_id", fragment=fragment_id)
+        elif fragment_id not in may_change and kind not in _ALL_IMAGES:
+            is_same = DataFragment.FromString(known) == DataFragment.FromString(encoded)
+            if not is_same:
+                raise _not_its_effect(kind, "fragments", "fragment_changed", fragment=fragment_id)
+
+
+def reserved_fragments(transaction: Transaction) -> Iterator[int]:
+    """Return the ids that a compaction reserved before (ReserveFragments), and now uses."""
+    if transaction.WhichOneof("operation") == "rewrite":
+        groups = (group.new_fragments for group in transaction.rewrite.groups)
+        yield from (f.id for f in chain(transaction.rewrite.new_fragments, *groups))
+
+
+def _check_reserved(view: View, transaction: Transaction) -> None:
+    history = view.table.history
+    for fragment_id in reserved_fragments(transaction):
+        hows = ("Delete.removed", "Update.removed", "Rewrite.old")
+        if any(history.last(how, fragment_id) for how in hows):
+            raise _not_its_effect(
+                "Rewrite", "fragments", "fragment_used_before", fragment=fragment_id
+            )
+
+
+def claimed_fragments(transaction: Transaction) -> tuple[set[int], set[int]]:
+    """Return the fragments that an operation may change, and those that it may remove."""
+    field = transaction.WhichOneof("operation") or ""
+    claim = _CLAIMS.get(field)
+    return claim(transaction) if claim else (set(), set())
+
+
+def _delete_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    changed = {f.id for f in transaction.delete.updated_fragments}
+    return changed, changed | set(transaction.delete.deleted_fragment_ids)
+
+
+def _update_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    changed = {f.id for f in transaction.update.updated_fragments}
+    return changed, changed | set(transaction.update.removed_fragment_ids)
+
+
+def _rewrite_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    return set(), set(rewritten_fragments(transaction.rewrite))
+
+
+def _replacement_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    return {g.fragment_id for g in transaction.data_replacement.replacements}, set()
+
+
+def _overlay_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
+    return {g.fragment_id for g in transaction.data_overlay.groups}, set()
+
+
+_CLAIMS: dict[str, Callable[[Transaction], tuple[set[int], set[int]]]] = {
+    "delete": _delete_claims,
+    "update": _update_claims,
+    "rewrite": _rewrite_claims,
+    "data_replacement": _replacement_claims,
+    "data_overlay": _overlay_claims,
+}
+
+
+def _check_header(head: Manifest, staged: Manifest, kind: str) -> None:
+    parts = (
+        ("fields", _SCHEMA_CHANGES),
+        ("schema_metadata", _SCHEMA_CHANGES),
+        ("config", _CONFIG_CHANGES),
+        ("table_metadata", _CONFIG_CHANGES),
+        ("base_paths", _BASE_CHANGES),
+        ("data_format", _FORMAT_CHANGES),
+    )
+    for name, changed_by in parts:
+        if kind not in changed_by and getattr(head, name) != getattr(staged, name):
+            raise _not_its_effect(kind, name, "differs_from_head")
+
+
+def _index_ids(state: ManifestState) -> list[bytes]:
+    if not state.index_section:
+        return []
+    section = IndexSection.FromString(state.index_section)
+    return sorted(index.uuid.uuid for index in section.indices)
+
+
+def _not_its_effect(kind: str, what: str, how: str, **arguments: Any) -> Refused:
+    how_so = Phrase(how, arguments)
+    return rejected(
+        Code.INVALID_OPERATION, "staged_effect_differs", kind=kind, what=what, how=how_so
+    )

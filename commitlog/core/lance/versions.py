@@ -1,0 +1,245 @@
+"""New versions of a table: from a committed result to the change that follows from it.
+
+`realize` is what a replay runs, and what the leader's own decision comes to as well: both hand the
+same state, message and result to the same builder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+
+from commitlog.core.conflicts.history import WriteSet
+from commitlog.core.conflicts.write_sets import keys_of, write_set_of
+from commitlog.core.decisions import Change, ChangeKind, noted
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.lance.bases import check_bases
+from commitlog.core.lance.direct import direct_delta
+from commitlog.core.lance.references import added_fragments
+from commitlog.core.lance.staged_keys import keys_in
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
+from commitlog.core.rebase.index_coverage import as_built
+from commitlog.core.rebase.rewrites import put_images
+from commitlog.core.tables.lance_tables import Table
+from commitlog.errors import CorruptLog
+from commitlog.lancepb.table_pb2 import DataFile, DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import (
+    INLINE_SUM_SINCE,
+    OUTCOME_INLINE_BYTES_MAX,
+    OUTCOME_INLINE_SUM_MAX,
+)
+from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.records import FragmentImage, OperationResult, Recording
+from commitlog.model.table import format_table_id
+
+STAGED_DIRECTORY = "_versions/"
+
+READ_AT_HEAD = frozenset({"Delete", "Update", "DataOverlay"})
+"""Operations that Lance records as read at the version that they were built on."""
+
+_PLAIN_APPEND = WriteSet("Append")
+VersionMaker = LanceCommit | CreateTableVersion
+
+
+def add_version(
+    draft: Draft,
+    view: View,
+    operation: VersionMaker,
+    parsed: Parsed,
+    final: Transaction,
+    result: OperationResult,
+    delta: ManifestDelta,
+) -> None:
+    """Add a new version to the draft; later operations of the record see it."""
+    check_bases(draft, view.table.table_id, view.table.location, view.state, delta.header)
+    draft.results.append(result)
+    draft.changes.append(_change(view.table, operation, parsed, final, result, delta))
+    if not draft.is_single:
+        assert view.state is not None
+        seen = write_set_of_version(view.table, operation, final, view.state)
+        view.advance(draft.transaction.transaction_id, seen, delta)
+
+
+def _change(
+    table: Table,
+    operation: VersionMaker,
+    parsed: Parsed,
+    final: Transaction,
+    result: OperationResult,
+    delta: ManifestDelta,
+) -> Change:
+    staged_path, said = "", None
+    if isinstance(operation, CreateTableVersion):
+        said = noted(operation.e_tag, operation.metadata)
+        # What is adopted stands under its final name already.
+        is_verbatim, staged_path = True, "" if operation.adopt else operation.manifest_path
+    else:
+        is_verbatim = final is parsed.transaction
+        if result.files:
+            staged = (f.path for f in result.files if f.path.startswith(STAGED_DIRECTORY))
+            staged_path = next(staged, "")
+    return Change(
+        table.table_id,
+        table.incarnation,
+        ChangeKind.VERSION,
+        table.location,
+        table.policy,
+        result.version,
+        delta,
+        operation.message if is_verbatim else final.SerializeToString(deterministic=True),
+        staged_path,
+        noted=said,
+    )
+
+
+def write_set_of_version(
+    table: Table, operation: VersionMaker, final: Transaction, before: ManifestState
+) -> WriteSet:
+    """Return what the history has to keep of a version."""
+    if isinstance(operation, LanceCommit):
+        explicit = operation.inserted_keys
+    else:
+        explicit = keys_in(operation.metadata)
+    has_keys = "Append.keys" in table.history.keyed
+    if explicit is None and not has_keys and final.HasField("append"):
+        return _PLAIN_APPEND
+    return write_set_of(final, keys_of(final, explicit), before, has_keys=has_keys)
+
+
+def realize(
+    table: Table,
+    operation: VersionMaker,
+    parsed: Parsed,
+    result: OperationResult,
+    time_ms: int,
+    recordings: Mapping[bytes, bytes],
+    release: str,
+) -> Change:
+    """Return the change that a committed result stands for, on the state that it was made for."""
+    state = table.manifest
+    assert state is not None
+    final = parsed.transaction
+    if isinstance(operation, LanceCommit):
+        read_version = operation.read_version or result.read_version
+        if parsed.kind in READ_AT_HEAD:
+            read_version = result.read_version
+        final = finalize(final, read_version, result.images)
+    if result.delta is not None:
+        delta = ManifestDelta.from_bytes(recorded(result.delta, recordings))
+        if isinstance(operation, LanceCommit):
+            final = as_built(final, state.index_section, delta.index_section)
+    else:
+        delta = direct_delta(state, final, timestamp_ms=time_ms, release=release)
+    is_next = result.version == state.version + 1 or not state.version
+    if delta.version != result.version or not is_next:
+        raise CorruptLog(
+            f"version {result.version} of {format_table_id(table.table_id)} does not follow "
+            f"version {state.version}; stop and run `commitlog verify`"
+        )
+    return _change(table, operation, parsed, final, result, delta)
+
+
+def recorded(recording: Recording, recordings: Mapping[bytes, bytes]) -> bytes:
+    """Return a recording's bytes, checked."""
+    data = recording.inline
+    if data is None:
+        data = recordings.get(recording.sha256, b"")
+    if hashlib.sha256(data).digest() != recording.sha256:
+        raise CorruptLog(
+            f"the recording {recording.sha256.hex()} is missing or differs; restore it"
+        )
+    return data
+
+
+def record_delta(draft: Draft, delta: ManifestDelta) -> Recording:
+    """Record a delta that nobody could compute again."""
+    data = delta.to_bytes()
+    digest = hashlib.sha256(data).digest()
+    inline = draft.inline_bytes + len(data)
+    is_bounded = draft.rules.protocol < INLINE_SUM_SINCE or inline <= OUTCOME_INLINE_SUM_MAX
+    if len(data) <= OUTCOME_INLINE_BYTES_MAX and is_bounded:
+        draft.inline_bytes = inline
+        return Recording(digest, len(data), data)
+    draft.recordings.append(data)
+    return Recording(digest, len(data), None)
+
+
+def finalize(
+    transaction: Transaction, read_version: int, images: tuple[FragmentImage, ...]
+) -> Transaction:
+    """Return the transaction as it is built: its read version, and fragments as rebased."""
+    if transaction.read_version != read_version or images:
+        original, transaction = transaction, Transaction()
+        transaction.CopyFrom(original)
+        transaction.read_version = read_version
+    if images:
+        _put_images(transaction, images)
+    return transaction
+
+
+def _put_images(transaction: Transaction, images: tuple[FragmentImage, ...]) -> None:
+    field = transaction.WhichOneof("operation")
+    if field == "rewrite":
+        put_images(transaction.rewrite, images)
+        return
+    rebased = {image.fragment_id: image.image for image in images}
+    operation = transaction.delete if field == "delete" else transaction.update
+    kept: list[DataFragment] = []
+    for fragment in operation.updated_fragments:
+        image = rebased.get(fragment.id, b"")
+        if image is not None:
+            kept.append(DataFragment.FromString(image or fragment.SerializeToString()))
+    del operation.updated_fragments[:]
+    operation.updated_fragments.extend(kept)
+    emptied = sorted(fragment_id for fragment_id, image in rebased.items() if image is None)
+    if field == "delete":
+        transaction.delete.deleted_fragment_ids.extend(emptied)
+    else:
+        transaction.update.removed_fragment_ids.extend(emptied)
+
+
+def same_operation(message: bytes, expected: Transaction) -> bool:
+    """Say whether a message holds the same operation, whatever its uuid and read version."""
+    found = Transaction.FromString(message)
+    field = expected.WhichOneof("operation")
+    if field is None or found.WhichOneof("operation") != field:
+        return False
+    mine: bytes = getattr(expected, field).SerializeToString(deterministic=True)
+    theirs: bytes = getattr(found, field).SerializeToString(deterministic=True)
+    return mine == theirs
+
+
+def new_fragments(transaction: Transaction) -> Iterable[DataFragment]:
+    """Return the fragments that an operation brings."""
+    field = transaction.WhichOneof("operation")
+    if field == "append":
+        return transaction.append.fragments
+    if field == "update":
+        return transaction.update.new_fragments
+    if field == "overwrite":
+        return transaction.overwrite.fragments
+    if field == "rewrite":
+        return added_fragments(transaction.rewrite)
+    return ()
+
+
+def images(transaction: Transaction) -> Sequence[DataFragment]:
+    """Return the fragments that an operation lists as they are to be, with or without new files."""
+    field = transaction.WhichOneof("operation")
+    if field == "merge":
+        return transaction.merge.fragments
+    if field == "update" and transaction.update.update_mode == Transaction.REWRITE_COLUMNS:
+        return transaction.update.updated_fragments
+    return ()
+
+
+def brought_files(transaction: Transaction) -> Iterable[DataFile]:
+    """Return the data files that an operation brings, besides those of `images`."""
+    field = transaction.WhichOneof("operation")
+    if field == "data_replacement":
+        return [group.new_file for group in transaction.data_replacement.replacements]
+    if field == "data_overlay":
+        groups = transaction.data_overlay.groups
+        return [overlay.data_file for group in groups for overlay in group.overlays]
+    return [file for fragment in new_fragments(transaction) for file in fragment.files]

@@ -1,0 +1,1 @@
+"""One partition's log: its chain of outcomes, its clock, what it remembers."""

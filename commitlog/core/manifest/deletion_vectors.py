@@ -1,0 +1,102 @@
+"""Deletion vectors in a fragment's history: what a rebased Delete leaves of a fragment.
+
+The new deletion file's id follows from transaction and fragment, and its bytes from the set of
+rows alone, so whoever decides again writes the same file to the same place.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import NamedTuple
+
+from pyroaring import BitMap
+
+from commitlog.core.manifest.manifest_state import DeltaRefused
+from commitlog.errors import UnsupportedFormat
+from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
+
+# Ids stay within a signed integer, the only one that Avro and SQL have.
+_ID_BYTES = 8
+
+
+class MergedDeletions(NamedTuple):
+    """A fragment after more of its rows were deleted."""
+
+    fragment: bytes | None
+    """The post-image; None if no row is left, and then there is no file either."""
+    path: str = ""
+    """The new deletion file, relative to the table's root."""
+    data: bytes = b""
+    """The new deletion file's bytes."""
+
+
+def deletion_file_path(fragment_id: int, deletion_file: DeletionFile) -> str:
+    """Return where a fragment's deletion file is, relative to its root."""
+    is_bitmap = deletion_file.file_type == DeletionFile.BITMAP
+    return (
+        f"_deletions/{fragment_id}-{deletion_file.read_version}-{deletion_file.id}."
+        f"{'bin' if is_bitmap else 'arrow'}"
+    )
+
+
+def deletion_file_id(transaction_id: str, fragment_id: int) -> int:
+    """Return the id of the deletion file that a transaction writes for a fragment."""
+    digest = sha256(f"{transaction_id}/{fragment_id}".encode()).digest()
+    return int.from_bytes(digest[:_ID_BYTES]) >> 1
+
+
+def portable(rows: BitMap) -> bytes:
+    """Encode rows as a portable Roaring bitmap, the same bytes for the same rows."""
+    # How a set is stored depends on how it came to be. Made anew from its rows it has no runs,
+    # only arrays and bitmaps chosen by their size, which is also what Lance writes.
+    return BitMap(rows.to_array()).serialize()
+
+
+def from_portable(data: bytes) -> BitMap:
+    """Decode a portable Roaring bitmap that somebody else encoded."""
+    try:
+        rows = BitMap.deserialize(data)
+        sound = BitMap(rows.to_array())
+    except (ValueError, IndexError) as error:
+        raise UnsupportedFormat("not a portable Roaring bitmap") from error
+    # A set out of order can be read, and answers wrongly.
+    if len(sound) != len(rows) or sound != rows:
+        raise UnsupportedFormat("a portable Roaring bitmap is out of order")
+    return sound
+
+
+def merge_deletions(
+    fragment: bytes,
+    deleted: BitMap,
+    affected: BitMap,
+    *,
+    read_version: int,
+    transaction_id: str,
+) -> MergedDeletions:
+    """Delete `affected` rows of a fragment of which `deleted` rows are deleted already.
+
+    `read_version` is the version whose deletion vector `deleted` is.
+    """
+    image = DataFragment.FromString(fragment)
+    union = deleted | affected
+    if union and union.max() >= image.physical_rows:
+        raise DeltaRefused(
+            "row_out_of_range",
+            field=f"affected_rows[{image.id}]",
+            value=union.max(),
+            physical_rows=image.physical_rows,
+        )
+    if len(union) == image.physical_rows:
+        return MergedDeletions(None)
+    deletion_file = DeletionFile(
+        file_type=DeletionFile.BITMAP,
+        read_version=read_version,
+        id=deletion_file_id(transaction_id, image.id),
+        num_deleted_rows=len(union),
+    )
+    image.deletion_file.CopyFrom(deletion_file)
+    return MergedDeletions(
+        image.SerializeToString(deterministic=True),
+        deletion_file_path(image.id, deletion_file),
+        portable(union),
+    )

@@ -1,0 +1,107 @@
+"""The part of a manifest that seldom changes: schema, format, config, base paths.
+
+A header is never modified; a change makes another one. What can be derived from it is derived
+once and kept, since thousands of versions share one header.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+
+from commitlog.core.manifest.feature_flags import (
+    FLAG_BASE_PATHS,
+    FLAG_MANAGED_BLOBS,
+    FLAG_NON_REUSABLE_FIELD_IDS,
+    FLAG_TABLE_CONFIG,
+    MANAGED_BLOBS_KEY,
+)
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import Manifest
+
+WRITER = "lance"
+_SCALARS = (
+    "version",
+    "version_aux_data",
+    "index_section",
+    "timestamp",
+    "tag",
+    "reader_feature_flags",
+    "writer_feature_flags",
+    "max_fragment_id",
+    "transaction_file",
+    "next_row_id",
+    "transaction_section_deprecated",
+    "transaction_section",
+    "fragments",
+)
+
+
+class ManifestHeader:
+    """What seldom changes: schema, format, config, base paths. Never modified."""
+
+    def __init__(self, encoded: bytes) -> None:
+        self.encoded = encoded
+        self._by: tuple[str, ManifestHeader] | None = None
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> ManifestHeader:
+        """Make a header of a manifest message, which loses its other fields."""
+        for name in _SCALARS:
+            manifest.ClearField(name)
+        # Lance keeps them in a hash map, so their order differs from one manifest to the next.
+        manifest.base_paths.sort(key=lambda base: base.id)
+        return cls(manifest.SerializeToString(deterministic=True))
+
+    @cached_property
+    def message(self) -> Manifest:
+        """The header as a message; copy it before changing anything."""
+        return Manifest.FromString(self.encoded)
+
+    @cached_property
+    def fields(self) -> Mapping[int, Field]:
+        """The schema's fields by id."""
+        return {field.id: field for field in self.message.fields}
+
+    @cached_property
+    def declares_key(self) -> bool:
+        """Whether the schema names an unenforced primary key."""
+        return any(field.unenforced_primary_key for field in self.message.fields)
+
+    @cached_property
+    def base_ids(self) -> frozenset[int]:
+        """The ids of the base paths."""
+        return frozenset(base.id for base in self.message.base_paths)
+
+    def by(self, release: str) -> ManifestHeader:
+        """Return the same header, written by a release of Lance."""
+        if self._by is None or self._by[0] != release:
+            self._by = release, self._written_by(release)
+        return self._by[1]
+
+    def _written_by(self, release: str) -> ManifestHeader:
+        writer = Manifest.WriterVersion(library=WRITER, version=release)
+        if self.message.writer_version == writer:
+            return self
+        manifest = Manifest.FromString(self.encoded)
+        manifest.writer_version.CopyFrom(writer)
+        return ManifestHeader.of(manifest)
+
+    @cached_property
+    def flags(self) -> tuple[int, int]:
+        """The reader and writer feature flags that the header by itself asks for."""
+        manifest = self.message
+        reader = FLAG_BASE_PATHS if manifest.base_paths else 0
+        if manifest.schema_metadata.get(MANAGED_BLOBS_KEY) == b"true":
+            reader |= FLAG_MANAGED_BLOBS
+        writer = reader
+        if manifest.config:
+            writer |= FLAG_TABLE_CONFIG
+        if manifest.HasField("max_allocated_field_id"):
+            writer |= FLAG_NON_REUSABLE_FIELD_IDS
+        return reader, writer
+
+    @cached_property
+    def accepted_layouts(self) -> dict[tuple[object, ...], bool]:
+        """Layouts that were checked against this schema before, and if they mix file formats."""
+        return {}

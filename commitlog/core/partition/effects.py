@@ -1,0 +1,179 @@
+"""What a committed outcome does to the machine: new versions, tables, what applications sent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from commitlog.core.catalogue.iceberg_commits import committed_tables
+from commitlog.core.conflicts.history import History
+from commitlog.core.decisions import Change, rejected
+from commitlog.core.draft import Parsed
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.lance.versions import finalize, realize, recorded, write_set_of_version
+from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
+from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
+from commitlog.core.partition.state import PartitionState
+from commitlog.core.tables.creation import empty_state
+from commitlog.core.tables.lance_tables import Table
+from commitlog.errors import UnsupportedFormat
+from commitlog.model.limits import (
+    LANCE_RELEASE_LENGTH_MAX,
+    LANCE_RELEASE_SINCE,
+    PROTOCOL_SUPPORTED,
+    Rules,
+)
+from commitlog.model.operations import CreateTableVersion, IcebergChange, LanceCommit
+from commitlog.model.records import (
+    Application,
+    Code,
+    OperationResult,
+    Outcome,
+    ProtocolVersion,
+    Submitted,
+    Transaction,
+)
+from commitlog.model.table import TableId
+
+_RELEASE = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*")
+E_TAGS_KEPT = 1000
+"""How many versions back at least the e_tags are kept that clients gave with them."""
+
+
+def carry_out(
+    machine: PartitionState,
+    record: Transaction,
+    parsed: Sequence[Parsed | None],
+    outcome: Outcome,
+    changes: tuple[Change, ...] | None,
+    recordings: Mapping[bytes, bytes],
+) -> tuple[Change, ...]:
+    """Do what a committed outcome says; return its changes."""
+    known = {(c.incarnation, c.version): c for c in changes} if changes is not None else {}
+    done: list[Change] = []
+    iceberg: Callable[[TableId], IcebergTable] | None = None
+    for operation, message, result in zip(record.operations, parsed, outcome.results, strict=True):
+        if isinstance(operation, IcebergChange):
+            if iceberg is None:
+                iceberg = committed_tables(machine.catalogue, record, outcome, changes)
+            after = iceberg(operation.table)
+            done += machine.iceberg.put(operation.table, after, outcome.sequence)
+            continue
+        change = known.get((result.incarnation, result.version))
+        if message is None:
+            delta = partial(_delta_of, change, recordings)
+            release = machine.rules.lance_release
+            done += machine.catalogue.apply(operation, result, outcome, delta, release)
+            continue
+        assert isinstance(operation, LanceCommit | CreateTableVersion)
+        table = machine.tables[operation.table]
+        if table.manifest is None:
+            table.manifest = empty_state()
+            table.history = History(result.version - 1)
+        if change is None:
+            release = machine.rules.lance_release
+            change = realize(
+                table, operation, message, result, outcome.time_ms, recordings, release
+            )
+        _advance(machine, table, operation, message, result, change, outcome)
+        done.append(change)
+    if record.application is not None:
+        _note_application(machine, record.application, outcome)
+    return tuple(done)
+
+
+def _advance(
+    machine: PartitionState,
+    table: Table,
+    operation: LanceCommit | CreateTableVersion,
+    parsed: Parsed,
+    result: OperationResult,
+    change: Change,
+    outcome: Outcome,
+) -> None:
+    state, delta = table.manifest, change.delta
+    assert state is not None
+    assert delta is not None
+    final = parsed.transaction
+    if isinstance(operation, LanceCommit) and result.images:
+        final = finalize(final, result.read_version, result.images)
+    write_set = write_set_of_version(table, operation, final, state)
+    apply_delta(state, delta)
+    table.history.record(outcome.transaction_id, write_set)
+    table.history.prune(machine.rules.history_versions)
+    if change.noted is not None:
+        table.noted[result.version] = change.noted
+        _forget_e_tags(table)
+    table.changed_at = outcome.sequence
+
+
+def _forget_e_tags(table: Table) -> None:
+    """Let go older versions of which only an e_tag was said; at the same ones everywhere."""
+    if table.version % E_TAGS_KEPT:
+        return
+    oldest = table.version - E_TAGS_KEPT
+    for version in [v for v, said in table.noted.items() if v < oldest and not said.metadata]:
+        del table.noted[version]
+
+
+def _note_application(machine: PartitionState, application: Application, outcome: Outcome) -> None:
+    for result in outcome.results:
+        table = machine.tables.get(result.table)
+        if table is None or not result.version:
+            continue
+        log = table.applications.setdefault(application.application_id, ApplicationLog())
+        answer = ApplicationAnswer(outcome.sequence, result.version, result.operation)
+        log.note(application.sequence, application.run, answer)
+        table.changed_at = outcome.sequence
+
+
+def _delta_of(
+    change: Change | None, recordings: Mapping[bytes, bytes], result: OperationResult
+) -> ManifestDelta:
+    if change is not None and change.delta is not None:
+        return change.delta
+    assert result.delta is not None
+    return ManifestDelta.from_bytes(recorded(result.delta, recordings))
+
+
+def as_read(rules: Rules, submitted: Submitted) -> Submitted:
+    """Return a record as every program reads it that decides by these rules."""
+    record = submitted.record
+    if rules.protocol >= LANCE_RELEASE_SINCE or not isinstance(record, ProtocolVersion):
+        return submitted
+    if not record.lance_release or record.unread is None:
+        return submitted
+    return replace(submitted, record=record.unread)
+
+
+def rules_after(rules: Rules, record: ProtocolVersion, sequence: int) -> Rules:
+    """Return the rules that a ProtocolVersion puts in force; a newer one stops this program."""
+    if record.protocol > PROTOCOL_SUPPORTED:
+        raise UnsupportedFormat(
+            f"the log goes on with protocol {record.protocol}, and this program knows "
+            f"{PROTOCOL_SUPPORTED}; upgrade it"
+        )
+    numbers = (record.id_horizon_ms, record.history_versions, record.operations_max)
+    if record.protocol < rules.protocol or min(numbers) < 1:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "rules_cannot_follow",
+            protocol=record.protocol,
+            limits=numbers,
+            current=rules.protocol,
+        )
+    release, releases = record.lance_release, rules.lance_releases
+    is_name = _RELEASE.fullmatch(release) and len(release) <= LANCE_RELEASE_LENGTH_MAX
+    if release and not is_name:
+        raise rejected(Code.INVALID_OPERATION, "lance_release_invalid", release=release)
+    if release and release != rules.lance_release:
+        releases = (*releases, (sequence, release))
+    return Rules(
+        protocol=record.protocol,
+        id_horizon_ms=record.id_horizon_ms,
+        history_versions=record.history_versions,
+        operations_max=record.operations_max,
+        lance_releases=releases,
+    )

@@ -1,0 +1,25 @@
+"""Which tables and ids a transaction holds while it waits for bytes: others pass meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from commitlog.model.operations import DropNamespace, RenameTable, target
+from commitlog.model.records import LogRecord, Transaction
+from commitlog.model.table import TableId
+
+
+def locks_of(record: LogRecord, *tables: Iterable[TableId]) -> frozenset[TableId | str]:
+    """Return the tables and ids that nobody else may decide on while this record waits."""
+    if not isinstance(record, Transaction):
+        return frozenset()
+    held: list[TableId | str] = [record.transaction_id]
+    for operation in record.operations:
+        name = target(operation)
+        held.append(name)
+        if isinstance(operation, RenameTable):
+            held.append(operation.new_table)
+        elif isinstance(operation, DropNamespace):
+            held.extend(t for some in tables for t in some if t[: len(name)] == name)
+    held.extend(expect.table for expect in record.expects)
+    return frozenset(held)

@@ -1,0 +1,194 @@
+"""What a leader saw, as its outcome says, and what a log comes to when it is decided on that again.
+
+What a decision saw outside the log is in its outcome: sizes and hashes of files, and, where
+pylance or a client built a manifest, the result. So nothing is built again, and a staged file that
+is gone since isn't missed. Only files that never change (deletion vectors, details of indices) are
+read again, and count only if they have the recorded size and hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from commitlog.core.decisions import BuildWanted, Decision, Found, ManifestWanted, Need, Wanted
+from commitlog.core.lance.versions import STAGED_DIRECTORY, recorded
+from commitlog.core.log.replica import Decided
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.refusals import build_error
+from commitlog.core.tables.creation import empty_state
+from commitlog.errors import CorruptLog
+from commitlog.model.operations import RegisterTable
+from commitlog.model.records import Observation, Outcome, Transaction
+
+if TYPE_CHECKING:
+    from commitlog.core.partition.machine import Machine
+
+_OF_THE_LEADER = {"epoch", "node", "previous_hash", "hash"}
+_DECIDED = tuple(f.name for f in fields(Outcome) if f.name not in _OF_THE_LEADER)
+_decision_of = attrgetter(*_DECIDED)
+
+Look = Callable[[Wanted], Found | None]
+"""Reads a file again; None: it can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """What came of deciding again."""
+
+    decision: Decision | None
+    """None: what it was decided on is gone, so the outcome is taken as it is recorded."""
+    difference: str = ""
+    """Empty if it is the outcome that the log has, in all that a machine decides."""
+
+
+def decide_again(
+    machine: Machine, decided: Decided, recordings: Mapping[bytes, bytes], look: Look
+) -> Again:
+    """Decide a transaction on what its leader saw, and compare with its outcome.
+
+    `machine` holds all outcomes before; nothing is applied.
+    """
+    seen = Recorded(machine, decided, recordings, look)
+    decision = machine.decide(decided.submitted, seen)
+    if isinstance(decision, Need):
+        return Again(None)
+    mine, theirs = _decision_of(decision.outcome), _decision_of(decided.outcome)
+    if mine == theirs:
+        return Again(decision)
+    name, ours, logged = next(
+        (name, a, b) for name, a, b in zip(_DECIDED, mine, theirs, strict=True) if a != b
+    )
+    return Again(
+        decision,
+        f"outcome {decided.outcome.sequence} has {name} {_brief(logged)}, and deciding "
+        f"transaction {decided.outcome.transaction_id} again gives {_brief(ours)}",
+    )
+
+
+class Recorded(Mapping[Wanted, Found]):
+    """What a decision saw, by what it asks for, in the order in which it asks.
+
+    An observation names a path and not its location, so of two looks at one path the first is the
+    one that was asked for first.
+    """
+
+    def __init__(
+        self,
+        machine: Machine,
+        decided: Decided,
+        recordings: Mapping[bytes, bytes],
+        look: Look,
+    ) -> None:
+        self._machine = machine
+        self._decided = decided
+        self._recordings = recordings
+        self._look = look
+        self._given: dict[Wanted, Found] = {}
+        self._observations: dict[str, deque[Observation]] = {}
+        for observation in decided.outcome.observed:
+            self._observations.setdefault(observation.path, deque()).append(observation)
+
+    def __getitem__(self, wanted: Wanted) -> Found:
+        found = self._given.get(wanted)
+        if found is None:
+            found = self._find(wanted)
+            if found is None:
+                raise KeyError(wanted)
+            self._given[wanted] = found
+        return found
+
+    def __iter__(self) -> Iterator[Wanted]:
+        return iter(self._given)
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def _find(self, wanted: Wanted) -> Found | None:
+        if isinstance(wanted, BuildWanted):
+            return self._built(wanted)
+        observation = self._next(wanted.path)
+        if observation is None:
+            return None
+        if isinstance(wanted, ManifestWanted):
+            return self._manifest(wanted, observation)
+        if observation.size < 0 or not observation.sha256:
+            # Whether a file was there, and how large.
+            missing = "there is no such deletion file" if observation.size < 0 else ""
+            return Found(observation, error=missing)
+        return self._read_again(wanted, observation)
+
+    def _next(self, path: str) -> Observation | None:
+        known = self._observations.get(path)
+        return known.popleft() if known else None
+
+    def _read_again(self, wanted: Wanted, observation: Observation) -> Found | None:
+        found = self._look(wanted)
+        return found if found is not None and found.observation == observation else None
+
+    def _built(self, wanted: BuildWanted) -> Found | None:
+        """Return what pylance built, from the recording; or why it refused, from the refusal."""
+        outcome, record = self._decided.outcome, self._decided.submitted.record
+        if not outcome.results:
+            observation = self._next("") or self._next_staged()
+            reason = build_error(outcome, wanted)
+            if observation is not None and reason:
+                return Found(observation, error=reason)
+            if isinstance(record, Transaction) and len(record.operations) > 1:
+                return None  # built, and lost with another operation of the record
+            return Found(Observation("", -1), error="the log has no trace of this build")
+        result = outcome.results[wanted.index]
+        staged = next((f.path for f in result.files if f.path.startswith(STAGED_DIRECTORY)), "")
+        # A clone's first version stands on nothing, others on the version before.
+        before_it = None if wanted.target else self._machine.tables[wanted.table].manifest
+        state = self._state(before_it, wanted.index)
+        observation = self._next(staged)
+        if observation is None or state is None:
+            return None
+        return Found(observation, state=state)
+
+    def _next_staged(self) -> Observation | None:
+        path = next((path for path in self._observations if path.startswith(STAGED_DIRECTORY)), "")
+        return self._next(path)
+
+    def _manifest(self, wanted: ManifestWanted, observation: Observation) -> Found | None:
+        """Return a manifest as it was recorded: the staged file itself is gone by now."""
+        if observation.size < 0:
+            return Found(observation, error="there is no such file")
+        record, outcome = self._decided.submitted.record, self._decided.outcome
+        if not outcome.results or not isinstance(record, Transaction):
+            return self._read_again(wanted, observation)
+        for index, operation in enumerate(record.operations):
+            if getattr(operation, "manifest_path", None) != wanted.path:
+                continue
+            table = self._machine.tables.get(getattr(operation, "table", ()))
+            is_new = isinstance(operation, RegisterTable) or table is None
+            state = self._state(None if is_new or table is None else table.manifest, index)
+            return None if state is None else Found(observation, state=state)
+        return None
+
+    def _state(self, before: ManifestState | None, index: int) -> ManifestState | None:
+        """Return the version that a result recorded, on the version before it."""
+        recording = self._decided.outcome.results[index].delta
+        if recording is None:
+            return None
+        delta = ManifestDelta.from_bytes(recorded(recording, self._recordings))
+        state = empty_state() if before is None else before.fork()
+        if state.version and state.version + 1 != delta.version:
+            return None  # on a version that this very transaction made
+        try:
+            apply_delta(state, delta)
+        except CorruptLog:
+            return None
+        return state
+
+
+def _brief(value: object) -> str:
+    shown = repr(value)
+    if len(shown) <= 120:
+        return shown
+    return f"{shown[:80]}… ({hashlib.sha256(shown.encode()).hexdigest()[:8]})"

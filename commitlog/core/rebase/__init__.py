@@ -1,0 +1,1 @@
+"""Carries an operation over what was committed since it read the table."""

@@ -1,0 +1,214 @@
+"""Carries a Delete or Update over newer deletion vectors of the fragments that it touches.
+
+What it deleted is known from its affected rows, or is the difference between the deletion file
+that it staged and the vector that it read. If those rows are still there, a fragment's new vector
+is the union; if one of them is gone, somebody else deleted it first, and the operation has to be
+done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NamedTuple
+
+from pyroaring import BitMap
+
+from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
+from commitlog.core.conflicts.history import History
+from commitlog.core.conflicts.write_sets import deletion_file_of
+from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
+from commitlog.core.draft import Draft, View
+from commitlog.core.manifest.deletion_vectors import MergedDeletions, merge_deletions
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.rebase.vectors import observed, sample_of, vector_in
+from commitlog.core.refusals import conflict_refused
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.operations import LanceCommit
+from commitlog.model.records import Code, FileWritten, FragmentImage
+
+
+class Rebased(NamedTuple):
+    """What a rebase made."""
+
+    images: tuple[FragmentImage, ...] = ()
+    files: tuple[FileWritten, ...] = ()
+    to_write: tuple[FileToWrite, ...] = ()
+
+
+NOT_NEEDED = Rebased()
+
+
+class _Flagged(NamedTuple):
+    """A fragment whose deletion file changed since we read it."""
+
+    image: DataFragment
+    read: str
+    """Its deletion file as we read it; empty: none."""
+    latest: str
+
+
+def affected_rows(operation: LanceCommit) -> dict[int, BitMap]:
+    """Decode the rows that a writer says it deleted, per fragment."""
+    rows: dict[int, BitMap] = {}
+    for affected in operation.affected_rows:
+        try:
+            bitmap = BitMap.deserialize(affected.rows)
+        except ValueError as error:
+            raise rejected(
+                Code.MALFORMED_RECORD, "affected_rows_not_a_bitmap", fragment=affected.fragment_id
+            ) from error
+        if affected.fragment_id in rows:
+            raise rejected(
+                Code.DUPLICATE_FRAGMENT, "affected_rows_twice", fragment=affected.fragment_id
+            )
+        if bitmap:
+            rows[affected.fragment_id] = bitmap
+    return rows
+
+
+def fragments_with_known_rows(
+    kind: str,
+    transaction: Transaction,
+    affected: dict[int, BitMap],
+    history: History,
+    state: ManifestState,
+    read_version: int,
+) -> frozenset[int]:
+    """Return the fragments of which we know, or can derive, which rows are changed.
+
+    A column patch deletes nothing, which isn't the same as deleting other rows.
+    """
+    if kind == "Delete":
+        images = transaction.delete.updated_fragments
+    elif kind == "Update" and transaction.update.update_mode == Transaction.REWRITE_ROWS:
+        images = transaction.update.updated_fragments
+    elif kind == "DataOverlay":
+        return frozenset(group.fragment_id for group in transaction.data_overlay.groups)
+    else:
+        return frozenset()
+    known = []
+    for image in images:
+        read = history.deletion_file_at(image.id, read_version)
+        if read is None:
+            current = state.fragments.get(image.id)
+            read = deletion_file_of(DataFragment.FromString(current)) if current else ""
+        staged = deletion_file_of(image)
+        if image.id in affected or (staged and staged != read and not _is_elsewhere(image)):
+            known.append(image.id)
+    return frozenset(known)
+
+
+def _is_elsewhere(image: DataFragment) -> bool:
+    return image.deletion_file.HasField("base_id")
+
+
+def rebase(
+    draft: Draft,
+    view: View,
+    candidate: Candidate,
+    affected: dict[int, BitMap],
+    read_version: int,
+) -> Rebased:
+    """Return what a candidate has to change on top of the head; refuse conflicts on rows."""
+    if candidate.kind not in {"Delete", "Update"}:
+        return NOT_NEEDED
+    history, state = view.table.history, view.state
+    assert state is not None
+    flagged: list[_Flagged] = []
+    for image in candidate.operation.updated_fragments:
+        read = history.deletion_file_at(image.id, read_version)
+        if read is None:
+            continue
+        current = state.fragments.get(image.id)
+        if current is None:
+            raise _refused(draft, view, candidate, image.id, read_version, "fragment_removed")
+        latest = deletion_file_of(DataFragment.FromString(current))
+        if latest != read:
+            flagged.append(_Flagged(image, read, latest))
+    if not flagged:
+        return NOT_NEEDED
+    vectors = _observe(draft, view, flagged, affected)
+    merged = [
+        _merge(draft, view, candidate, one, affected, vectors, read_version) for one in flagged
+    ]
+    return Rebased(
+        tuple(m.images[0] for m in merged),
+        tuple(file for m in merged for file in m.files),
+        tuple(file for m in merged for file in m.to_write),
+    )
+
+
+def _observe(
+    draft: Draft, view: View, flagged: list[_Flagged], affected: dict[int, BitMap]
+) -> dict[str, Found]:
+    paths: dict[str, None] = {}
+    for one in flagged:
+        if one.latest:
+            paths[one.latest] = None
+        if one.image.id not in affected:
+            paths[deletion_file_of(one.image)] = None
+            if one.read:
+                paths[one.read] = None
+    return observed(draft, view, paths)
+
+
+def _merge(
+    draft: Draft,
+    view: View,
+    candidate: Candidate,
+    flagged: _Flagged,
+    affected: dict[int, BitMap],
+    vectors: dict[str, Found],
+    read_version: int,
+) -> Rebased:
+    image, state = flagged.image, view.state
+    assert state is not None
+    deleted = vector_in(view, flagged.latest, vectors)
+    rows = affected.get(image.id)
+    if rows is None:
+        staged = vector_in(view, deletion_file_of(image), vectors)
+        rows = staged - vector_in(view, flagged.read, vectors)
+    both = deleted & rows
+    if both or not rows:
+        rule = "same_rows" if both else "rows_unknown"
+        sample = sample_of(image.id, both)
+        raise _refused(draft, view, candidate, image.id, read_version, rule, sample)
+    base = state.fragments[image.id] if candidate.kind == "Delete" else image.SerializeToString()
+    merged = merge_deletions(
+        base,
+        deleted,
+        rows,
+        read_version=state.version,
+        transaction_id=draft.transaction.transaction_id,
+    )
+    images = (FragmentImage(image.id, merged.fragment),)
+    if merged.fragment is None:
+        return Rebased(images)
+    file, content = written(view, merged)
+    return Rebased(images, (file,), (content,))
+
+
+def written(view: View, merged: MergedDeletions) -> tuple[FileWritten, FileToWrite]:
+    """Return what an outcome says of a new deletion file, and the file."""
+    digest = hashlib.sha256(merged.data).digest()
+    return (
+        FileWritten(merged.path, len(merged.data), digest),
+        FileToWrite(view.table.location, merged.path, merged.data),
+    )
+
+
+def _refused(
+    draft: Draft,
+    view: View,
+    candidate: Candidate,
+    fragment_id: int,
+    read_version: int,
+    rule: str,
+    sample: tuple[str, ...] = (),
+) -> Refused:
+    history = view.table.history
+    hows = ("Delete.updated", "Delete.removed", "Update.updated", "Update.removed")
+    version = max(history.last(how, fragment_id) for how in hows)
+    finding = Finding(version, Verdict.RETRYABLE, rule, (fragment_id,), sample)
+    return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)

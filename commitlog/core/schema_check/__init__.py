@@ -1,0 +1,1 @@
+"""Whether Lance can open what an operation brings."""

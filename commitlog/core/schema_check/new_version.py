@@ -1,0 +1,258 @@
+"""Whether Lance can open the version that an operation makes of a table.
+
+Asked of each version that changes more than fragments, and of each that somebody else built. Only
+what the operation changed is looked at, so a table that has something bad from before stays usable
+as far as it is.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from commitlog.core.decisions import (
+    Refused,
+    rejected,
+)
+from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.manifest.data_files import (
+    LEGACY_FILE_FORMAT,
+    check_fragment,
+    is_blob,
+    is_packed,
+    place_in,
+)
+from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS, MANAGED_BLOBS_KEY
+from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
+from commitlog.core.manifest.metadata_changes import verify_primary_key
+from commitlog.core.manifest.row_lineage import check_lineage
+from commitlog.core.refusals import delta_refused
+from commitlog.core.schema_check.file_presence import (
+    check_brought_files,
+    check_deletions,
+    check_index_files,
+    indices_in,
+)
+from commitlog.core.schema_check.index_entries import (
+    index_problem,
+    section_problem,
+)
+from commitlog.core.schema_check.messages import operation_problem
+from commitlog.core.schema_check.schema import schema_problem
+from commitlog.core.tables.creation import STORAGE_VERSIONS
+from commitlog.lancepb.table_pb2 import (
+    DataFragment,
+    Manifest,
+)
+from commitlog.model.limits import NAMES_CHECKED_SINCE
+from commitlog.model.names import NameProblem, first_problem, key_problem
+from commitlog.model.operations import Operation, target
+from commitlog.model.reasons import Phrase
+from commitlog.model.records import Code
+from commitlog.model.table import format_table_id
+
+_OTHER_SCHEMA = frozenset({"Overwrite", "Restore", "Clone"})
+"""Operations after which a field's id may mean another field."""
+_DROPPED = -2
+"""In a file's list of fields: a column that was dropped or replaced."""
+_FORMATS = (*STORAGE_VERSIONS, LEGACY_FILE_FORMAT)
+
+
+class Builder(Enum):
+    """Who made a version's manifest."""
+
+    HERE = "the machine"
+    PYLANCE = "pylance, of an operation"
+    CLIENT = "a client, who staged it"
+
+
+def check_operation(draft: Draft, operation: Operation, parsed: Parsed | None) -> None:
+    """Refuse an operation that brings what Lance can't open, whatever the table is like."""
+    if draft.rules.protocol < NAMES_CHECKED_SINCE:
+        return
+    problem = operation_problem(operation, parsed.transaction if parsed is not None else None)
+    if problem is not None:
+        raise problem_refused(problem, format_table_id(target(operation)))
+
+
+def check_version(
+    draft: Draft, view: View, delta: ManifestDelta, kind: str, built_by: Builder
+) -> None:
+    """Refuse a version that Lance couldn't open, read or go on from."""
+    state = view.state
+    if draft.rules.protocol < NAMES_CHECKED_SINCE or state is None:
+        return
+    if kind == "Restore" and built_by is Builder.PYLANCE:
+        return  # the log has had it before
+    header = state.header
+    if delta.header is not None:
+        header = ManifestHeader(delta.header)
+        check_header(state.header, header, kind, format_table_id(view.table.table_id))
+    try:
+        if kind != "Append" or built_by is not Builder.HERE:
+            _check_fragments(state, delta, kind, header)
+    except DeltaRefused as error:
+        raise delta_refused(error) from error
+    section = state.index_section if delta.index_section is None else delta.index_section
+    if section and (delta.index_section or header.fields != state.header.fields):
+        _check_indices(draft, view, state, section, header)
+    if built_by is Builder.CLIENT:
+        _check_counters(state, delta, kind)
+    if delta.fragments and kind != "Append":
+        check_deletions(draft, view, state, delta)
+        check_brought_files(draft, view, state, header, delta)
+
+
+def check_header(before: ManifestHeader, after: ManifestHeader, kind: str, name: str) -> None:
+    """Refuse a schema, metadata or format that Lance can't open."""
+    old, new = before.message, after.message
+    has_other_fields = before.fields != after.fields
+    problem = schema_problem(new.fields) if has_other_fields else None
+    problem = problem or _new_keys(old, new)
+    if problem is not None:
+        raise problem_refused(problem, name)
+    try:
+        if has_other_fields:
+            verify_primary_key(new, after.fields)
+    except DeltaRefused as error:
+        raise delta_refused(error) from error
+    if kind not in _OTHER_SCHEMA:
+        _check_same_fields(before, after, name)
+    managed = new.schema_metadata.get(MANAGED_BLOBS_KEY, b"false")
+    if managed not in (b"true", b"false"):
+        raise rejected(
+            Code.INVALID_OPERATION, "managed_blobs_unusable", table=name, value=managed[:40]
+        )
+    if new.data_format != old.data_format and new.data_format.version not in _FORMATS:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "table_format_unknown",
+            table=name,
+            format=new.data_format.version,
+            known=_FORMATS,
+        )
+    ids = [base.id for base in new.base_paths]
+    if len(set(ids)) != len(ids):
+        raise rejected(Code.INVALID_OPERATION, "base_path_ids_twice", table=name)
+
+
+def _new_keys(old: Manifest, new: Manifest) -> NameProblem | None:
+    for field in ("schema_metadata", "config", "table_metadata"):
+        keys = (key for key in getattr(new, field) if key not in getattr(old, field))
+        if problem := first_problem("metadata key", keys, key_problem):
+            return problem
+    return first_problem("base path", (base.path for base in new.base_paths), key_problem)
+
+
+def _check_same_fields(before: ManifestHeader, after: ManifestHeader, name: str) -> None:
+    for field_id, old in before.fields.items():
+        new = after.fields.get(field_id)
+        if new is None:
+            continue
+        is_same = (
+            old.logical_type == new.logical_type
+            and old.parent_id == new.parent_id
+            and is_blob(old) == is_blob(new)
+            and is_packed(old) == is_packed(new)
+        )
+        if not is_same:
+            raise rejected(Code.WRONG_SCHEMA, "field_of_another_type", table=name, field=field_id)
+
+
+def problem_refused(problem: NameProblem, name: str) -> Refused:
+    """Return the refusal of a name or schema that Lance can't open."""
+    codes = {"column": Code.WRONG_SCHEMA, "location": Code.LOCATION_NOT_ALLOWED}
+    code = codes.get(problem.field, Code.INVALID_OPERATION)
+    return rejected(code, "operation_unusable", table=name, detail=problem.phrase)
+
+
+def _check_indices(
+    draft: Draft, view: View, state: ManifestState, encoded: bytes, header: ManifestHeader
+) -> None:
+    name = format_table_id(view.table.table_id)
+    known = {i.SerializeToString(deterministic=True) for i in indices_in(state.index_section)}
+    indices = indices_in(encoded)
+    new = [i for i in indices if i.SerializeToString(deterministic=True) not in known]
+    for index in new:
+        problem = index_problem(index)
+        if not problem and index.HasField("base_id") and index.base_id not in header.base_ids:
+            problem = Phrase("index_base_unknown", {"base": index.base_id})
+        if problem:
+            raise problem_refused(NameProblem("index", index.name, problem), name)
+    bad, problem = section_problem(indices, header.fields)
+    kept = {index.uuid.uuid: index for index in indices_in(state.index_section)}
+    for index in new if not problem else ():
+        known_index = kept.get(index.uuid.uuid, index)
+        if known_index.files and list(known_index.files) != list(index.files):
+            bad, problem = index.name, Phrase("index_files_differ")
+    if problem:
+        raise problem_refused(NameProblem("index", bad, problem), name)
+    check_index_files(draft, view, state, new)
+
+
+def _check_fragments(
+    state: ManifestState, delta: ManifestDelta, kind: str, header: ManifestHeader
+) -> None:
+    """Refuse fragments that Lance couldn't read; those that stay keep their rows and files."""
+    is_stable = bool(delta.reader_feature_flags & FLAG_STABLE_ROW_IDS)
+    for fragment_id, encoded in delta.fragments:
+        fragment = DataFragment.FromString(encoded)
+        check_fragment(header, fragment)
+        check_lineage(fragment, is_stable=is_stable)
+        known = state.fragments.get(fragment_id) if kind not in _OTHER_SCHEMA else None
+        if known is not None:
+            _check_kept(DataFragment.FromString(known), fragment)
+
+
+def _check_counters(state: ManifestState, delta: ManifestDelta, kind: str) -> None:
+    """Refuse ids that leave no room: those of fragments end at 2**32, those of rows at 2**64."""
+    last = state.fragments.last_id if state.max_fragment_id is None else state.max_fragment_id
+    new = [i for i, _ in delta.fragments if i not in state.fragments]
+    highest = max(new, default=-1)
+    if delta.max_fragment_id is not None and delta.max_fragment_id < highest:
+        raise _counter_refused(
+            "max_fragment_id", delta.max_fragment_id, highest, highest=FRAGMENT_ID_MAX
+        )
+    maximum = max(highest, delta.max_fragment_id or 0)
+    allowed = max(last, 0) + len(new)
+    if kind != "ReserveFragments" and maximum > allowed:
+        raise _counter_refused("max_fragment_id", maximum, 0, highest=allowed)
+    if maximum > FRAGMENT_ID_MAX:
+        raise _counter_refused("max_fragment_id", maximum, 0, highest=FRAGMENT_ID_MAX)
+    rows = sum(DataFragment.FromString(encoded).physical_rows for _, encoded in delta.fragments)
+    if delta.next_row_id > state.next_row_id + rows:
+        most = state.next_row_id + rows
+        raise _counter_refused("next_row_id", delta.next_row_id, 0, highest=most)
+
+
+def _counter_refused(counter: str, value: int, lowest: int, *, highest: int) -> Refused:
+    bounds = {"lowest": lowest, "highest": highest}
+    return rejected(
+        Code.INVALID_OPERATION, "staged_counter_unusable", counter=counter, value=value, **bounds
+    )
+
+
+def _check_kept(before: DataFragment, after: DataFragment) -> None:
+    where = f"fragments[{before.id}]"
+    if after.physical_rows != before.physical_rows:
+        raise DeltaRefused(
+            "rows_differ", field=where, value=after.physical_rows, rows=before.physical_rows
+        )
+    if after.inline_row_ids != before.inline_row_ids:
+        raise DeltaRefused("row_ids_differ", field=where)
+    files = {(file.path, file.base_id): file for file in before.files}
+    for file in after.files:
+        known = files.get((file.path, file.base_id))
+        if known is None:
+            continue
+        if len(file.fields) != len(known.fields) or any(
+            new not in (old, _DROPPED) for old, new in zip(known.fields, file.fields, strict=True)
+        ):
+            holds = list(known.fields)
+            raise DeltaRefused(
+                "fields_differ", field=place_in(file), value=list(file.fields), holds=holds
+            )
+        for name in ("column_indices", "file_major_version", "file_minor_version"):
+            if getattr(file, name) != getattr(known, name):
+                raise DeltaRefused("file_differs", field=place_in(file, f".{name}"))

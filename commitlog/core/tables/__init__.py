@@ -1,0 +1,1 @@
+"""The tables of a partition, and where they lie."""

@@ -1,0 +1,167 @@
+"""The tables that stand, and which locations are taken.
+
+A location belongs to one incarnation of a table for ever, dropped or not, and no table's location
+equals, contains or lies in another's: path components are compared, not characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from commitlog.core.conflicts.history import History
+from commitlog.core.decisions import Noted, rejected
+from commitlog.core.log.applications import Applications
+from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.model.operations import Properties
+from commitlog.model.records import Code
+from commitlog.model.table import Policy, TableId, format_table_id
+
+VersionRanges = tuple[tuple[int, int], ...]
+"""Versions from first to last, both included: sorted, and none touching another."""
+
+
+def is_in(version: int, ranges: VersionRanges) -> bool:
+    """Say whether a version is in one of the ranges."""
+    return any(first <= version <= last for first, last in ranges)
+
+
+class Table:
+    """A table as of the last outcome that was applied."""
+
+    __slots__ = (
+        "applications",
+        "changed_at",
+        "deleted",
+        "history",
+        "incarnation",
+        "location",
+        "manifest",
+        "noted",
+        "policy",
+        "primary_key",
+        "properties",
+        "table_id",
+    )
+
+    def __init__(
+        self,
+        table_id: TableId,
+        incarnation: str,
+        location: str,
+        policy: Policy,
+        manifest: ManifestState | None,
+        *,
+        primary_key: tuple[str, ...] = (),
+        properties: Properties = (),
+    ) -> None:
+        self.table_id = table_id
+        self.incarnation = incarnation
+        self.location = location
+        self.policy = policy
+        self.manifest = manifest
+        """None: declared, without a version yet."""
+        self.primary_key = primary_key
+        self.properties = properties
+        self.history = History(manifest.version if manifest is not None else 0)
+        self.applications: Applications = {}
+        self.deleted: VersionRanges = ()
+        """Versions that were deleted: their numbers aren't given again."""
+        self.noted: dict[int, Noted] = {}
+        """What clients said about the versions that they offered: e_tags of late ones only."""
+        self.changed_at = 0
+        """The sequence of the last outcome that changed it."""
+
+    @property
+    def version(self) -> int:
+        """Its newest version; 0 if it has none yet."""
+        return self.manifest.version if self.manifest is not None else 0
+
+    @property
+    def declares_key(self) -> bool:
+        """Whether it promises that no key is there twice: to the log, or in its own schema."""
+        return bool(self.primary_key) or (
+            self.manifest is not None and self.manifest.header.declares_key
+        )
+
+    @property
+    def stable_row_ids(self) -> bool:
+        """Whether its rows keep their ids when they move."""
+        manifest = self.manifest
+        return manifest is not None and bool(manifest.reader_feature_flags & FLAG_STABLE_ROW_IDS)
+
+
+class Place(NamedTuple):
+    """Who has a location."""
+
+    table_id: TableId
+    incarnation: str
+    is_live: bool
+
+
+LocationParts = tuple[str, ...]
+
+
+def normalize_location(location: str) -> str:
+    """Return a location without what doesn't change its meaning; refuse what has no clear one."""
+    scheme, separator, path = location.partition("://")
+    if not separator:
+        # As Java writes the URI of a local file.
+        scheme, path = "", location.removeprefix("file:")
+    parts = [part for part in path.split("/") if part not in {"", "."}]
+    is_rooted = bool(scheme) or path.startswith("/")
+    if not is_rooted or not parts or ".." in parts or "\0" in location or "\\" in location:
+        raise rejected(Code.LOCATION_NOT_ALLOWED, "not_a_location", location=location)
+    joined = "/".join(parts)
+    if scheme.lower() in {"", "file"}:
+        return f"/{joined}"
+    return f"{scheme.lower()}://{joined}"
+
+
+def location_parts(location: str) -> LocationParts:
+    """Split a normalized location into what is compared."""
+    scheme, separator, path = location.partition("://")
+    return (scheme, *path.split("/")) if separator else ("", *location[1:].split("/"))
+
+
+class Locations:
+    """Which locations are taken, found by a look-up per path component."""
+
+    def __init__(self) -> None:
+        self._places: dict[LocationParts, Place] = {}
+        self._below: dict[LocationParts, dict[LocationParts, None]] = {}
+
+    def clash(self, location: str, home: str = "") -> Place | None:
+        """Return who has a location that is, contains or lies in this one.
+
+        A branch lies in its table's location, `home`, and clashes with others only.
+        """
+        parts = location_parts(location)
+        at_home = len(location_parts(home)) if home else 0
+        for length in range(2, len(parts) + 1):
+            place = self._places.get(parts[:length])
+            if place is not None and length != at_home:
+                return place
+        below = self._below.get(parts)
+        return self._places[next(iter(below))] if below else None
+
+    def at(self, location: str) -> Place | None:
+        """Return who has exactly this location."""
+        return self._places.get(location_parts(location))
+
+    def take(self, location: str, place: Place) -> None:
+        """Note who has a location."""
+        parts = location_parts(location)
+        self._places[parts] = place
+        for length in range(1, len(parts)):
+            self._below.setdefault(parts[:length], {})[parts] = None
+
+    def items(self) -> Mapping[LocationParts, Place]:
+        """Return all that are taken."""
+        return self._places
+
+
+def no_such_table(table: TableId) -> Exception:
+    """Return the refusal of a transaction on a table that isn't there."""
+    return rejected(Code.NO_SUCH_TABLE, "no_such_table", table=format_table_id(table))
