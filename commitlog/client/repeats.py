@@ -42,10 +42,12 @@ class Repeat:
     @property
     def is_other(self) -> bool:
         """Return True if the rows surely differ from those that were committed."""
-        return self.first is not None and any(
-            self.now.get(what, 0) != count
-            for what, count in self.first.items()
-            if what in self.now or not what.startswith(DIGEST)
+        if self.first is None:
+            return False
+        return any(
+            self.now.get(what, 0) != self.first.get(what, 0)
+            for what in {**self.first, **self.now}
+            if not what.startswith(DIGEST) or (what in self.now and what in self.first)
         )
 
     def __str__(self) -> str:

@@ -29,8 +29,16 @@ from commitlog.adapters.row_digest import joined_digests
 from commitlog.client.repeats import Repeat, noted, tell_repeat
 from commitlog.client.rows import Prepared, remove_files
 from commitlog.client.tables import TableInfo
-from commitlog.errors import InvalidTransaction, RetryableConflict, Unavailable
-from commitlog.model.records import Application, Outcome
+from commitlog.client.tickets import Ticket
+from commitlog.core.partition.repeats import OTHER_TABLES
+from commitlog.errors import (
+    InvalidTransaction,
+    RetryableConflict,
+    TransactionRejected,
+    Unavailable,
+)
+from commitlog.model.records import Application, Code, Outcome
+from commitlog.model.table import format_table_id
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import Connect, Files, Target, brought, joined, target_for, write_files
 from commitlog.spark.mapping import map_arrow
@@ -41,6 +49,8 @@ from commitlog.spark.sink import QUERY_ID
 FILES_SCHEMA = "fragments array<string>, rows long, keys binary, digest long"
 BACKOFF_SECONDS = (0.05, 1.0)
 REPEATS_KEPT = 100
+Part = tuple[TableInfo, Prepared]
+"""What a batch does to one table."""
 
 
 class Batch:
@@ -50,7 +60,7 @@ class Batch:
         """Start empty."""
         self._log = log
         self._options = options
-        self._parts: list[tuple[TableInfo, Prepared]] = []
+        self._parts: list[Part] = []
         self._brought: dict[str, int] = {}
         """How many rows for which table, and their digests."""
         self.repeat: Repeat | None = None
@@ -101,31 +111,48 @@ class Batch:
         """
         if not self._parts:
             return None
-        transaction = self._log.transact(
-            application=application, properties=noted(self._brought), timeout=timeout
-        )
         try:
-            with transaction as record:
-                for info, part in self._parts:
-                    record.submit(
-                        info.table_id,
-                        part.operation,
-                        read_version=part.read_version or None,
-                        affected_rows=part.affected,
-                        inserted_keys=part.keys,
-                    )
+            ticket, outcome = self._submit(self._parts, application, timeout)
+        except TransactionRejected as error:
+            # An attempt of this batch found nothing to do in some table where there is work now.
+            answered = _committed_to(error.outcome, self._parts)
+            if not answered:
+                raise
+            ticket, outcome = self._submit(answered, application, timeout)
         except RetryableConflict:
             for info, part in self._parts:
                 remove_files(info, part)
             raise
-        outcome: Outcome = transaction.outcome
         self.repeat = tell_repeat(
-            self._log.runtime(),
-            transaction.ticket.transaction,
-            outcome,
-            strict=self._options.strict_repeats,
+            self._log.runtime(), ticket.transaction, outcome, strict=self._options.strict_repeats
         )
         return outcome
+
+    def _submit(
+        self, parts: Sequence[Part], application: Application, timeout: float
+    ) -> tuple[Ticket, Outcome]:
+        transaction = self._log.transact(
+            application=application, properties=noted(self._brought), timeout=timeout
+        )
+        with transaction as record:
+            for info, part in parts:
+                record.submit(
+                    info.table_id,
+                    part.operation,
+                    read_version=part.read_version or None,
+                    affected_rows=part.affected,
+                    inserted_keys=part.keys,
+                )
+        return transaction.ticket, transaction.outcome
+
+
+def _committed_to(outcome: Outcome, parts: Sequence[Part]) -> list[Part]:
+    """Return the parts for the table in which the batch is committed, as the log refuses others."""
+    reason = outcome.reason
+    if outcome.code is not Code.ID_REUSED or reason is None or reason.name != OTHER_TABLES:
+        return []
+    table = reason.argument("table")
+    return [(info, part) for info, part in parts if format_table_id(info.table_id) == table]
 
 
 def each_batch(

@@ -57,6 +57,8 @@ WORDS: dict[str, str] = {
     "column_id_unusable": "has the id {id}; ids are distinct, from 0 to 2**30",
     "column_before_parent": "comes before its parent {parent}",
     "struct_empty": "is a struct without fields in another field",
+    "struct_empty_before_others": "is a struct without fields before other columns, which Lance"
+    " would read wrongly; put it last, or leave it out",
     "list_without_item": "has the type {kind} with other fields in it than its one item",
     "map_without_pair": "has the type map without a struct of a key and a value in it",
     "type_holds_no_fields": "has fields in it, and its type {kind} holds none",
@@ -91,6 +93,11 @@ WORDS: dict[str, str] = {
         "the deletion file {path} in {location} holds {rows} rows, and its fragment of {of} rows "
         "says {said}"
     ),
+    "field_id_mark_unusable": (
+        "{table}: the manifest says that {value} was the last field id given; its fields go up to "
+        "{lowest}, and ids end before {end}"
+    ),
+    "key_of_columns": "belongs to a column; Arrow would take the whole schema for such a type",
     "managed_blobs_unusable": "{table}: lance.blob.managed is {value!r}; use true or false",
     "table_format_unknown": "{table}: unknown file format {format!r}; use one of {known!j}",
     "base_path_ids_twice": "{table}: two base paths have one id; give each its own",
@@ -104,6 +111,7 @@ WORDS: dict[str, str] = {
     ),
     "lineage_missing": "{field} has no data file with its {value}",
     "lineage_unreadable": "{field} has {value} that cannot be decoded",
+    "row_versions_missing": "{field} has {value} for {count} of its {rows} rows",
     "row_ids_missing": "{field} has {value} row ids for its {rows} rows",
     "rows_differ": "{field} has {rows} rows, not {value}",
     "row_ids_differ": "{field}: the rows of a fragment keep their ids",

@@ -177,6 +177,28 @@ def test_a_batch_id_that_comes_with_other_rows_is_told(
     assert [row["id"] for row in world.rows("s$repeats")] == [1, 2]
 
 
+def test_a_batch_that_finds_work_in_one_more_table_when_repeated_is_answered(
+    world: SparkWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("s$first", "s$later"):
+        world.create(name, SCHEMA, primary_key="id")
+    frame = world.spark.createDataFrame([(1, "a")], "id long, name string")
+
+    def write(batch: Batch, rows: DataFrame) -> None:
+        batch.merge("s$later", rows, on="id", insert=False)
+        batch.append("s$first", rows)
+
+    run: Any = each_batch(write, {**world.options, "txnAppId": "later"})
+    run(frame, 0)
+    world.client.append("s$later", pa.table({"id": [1], "name": ["x"]}, schema=SCHEMA))
+    run(frame, 0)
+    assert world.rows("s$first") == [{"id": 1, "name": "a"}]
+    assert world.rows("s$later") == [{"id": 1, "name": "x"}]
+    [repeat] = run.repeats
+    assert (repeat.is_other, dict(repeat.versions)) == (False, {"s$first": 2})
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
 def test_upsert_is_one_line(world: SparkWorld) -> None:
     world.create("s$upserted", SCHEMA, primary_key="id")
     sink = world.files("upsert", rows(1, 2), rows(2, name="z")).select("id", "name").writeStream

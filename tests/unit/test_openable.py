@@ -7,9 +7,21 @@ from typing import Any
 
 import pytest
 
+from commitlog.core.decisions import Refused
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.manifest.manifest_state import DeltaRefused
+from commitlog.core.manifest.row_lineage import check_lineage, new_row_lineage
 from commitlog.core.schema_check.index_entries import index_problem
 from commitlog.core.schema_check.messages import operation_problem
-from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata
+from commitlog.core.schema_check.new_version import check_header
+from commitlog.core.schema_check.schema import misread_problem
+from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.table_pb2 import (
+    DataFragment,
+    FragmentReuseIndexDetails,
+    IndexMetadata,
+    Manifest,
+)
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.limits import NAMES_CHECKED_SINCE, Rules
 from commitlog.model.operations import (
@@ -40,6 +52,12 @@ def config(key: str) -> Operation:
     return commit(message)
 
 
+def schema_config(key: str) -> Operation:
+    message = LanceMessage(read_version=2, uuid="u")
+    message.update_config.schema_metadata_updates.update_entries.add(key=key, value="arrow.uuid")
+    return commit(message)
+
+
 def table(name: str, *fields: bytes) -> CreateTable:
     place = f"{ROOT}/{name}".replace("\0", "")
     return CreateTable((name,), "i", place, fields, data_storage_version=FORMAT)
@@ -56,6 +74,17 @@ BAD: dict[str, tuple[Operation, str]] = {
     "namespace": (CreateNamespace(("a\nb",)), "INVALID_OPERATION"),
     "property": (AlterProperties(("t",), upserts=(("\0", ""),)), "INVALID_OPERATION"),
     "config": (config("a\0b"), "INVALID_OPERATION"),
+    "schema key": (schema_config("ARROW:extension:name"), "INVALID_OPERATION"),
+    "empty struct before others": (
+        CreateTable(
+            ("x",),
+            "i",
+            f"{ROOT}/x",
+            (column("e", 0, "struct"), column("i", 1)),
+            data_storage_version="2.1",
+        ),
+        "WRONG_SCHEMA",
+    ),
 }
 
 
@@ -67,6 +96,54 @@ def test_bad_names_are_refused_from_protocol_4_on(name: str) -> None:
     assert len(outcome.message) < 400
     # Logs of older protocols hold such commits, and decide them again as they did.
     assert made(BEFORE).ask("x", operation).status == "committed"
+
+
+@pytest.mark.parametrize(
+    ("fields", "storage_version", "is_bad"),
+    [
+        (["struct", "int32"], "2.0", False),
+        (["struct", "int32"], "2.2", True),
+        (["int32", "struct"], "2.2", False),
+    ],
+)
+def test_a_struct_without_fields_comes_last_where_lance_would_misread_others(
+    fields: list[str], storage_version: str, is_bad: bool
+) -> None:
+    read = [Field.FromString(column(f"c{i}", i, kind)) for i, kind in enumerate(fields)]
+    assert (misread_problem(read, storage_version) is not None) is is_bad
+
+
+def test_a_field_that_is_there_twice_is_a_change_of_the_schema() -> None:
+    field = Field.FromString(column("a", 0))
+    once, twice = (ManifestHeader.of(Manifest(fields=[field] * n)) for n in (1, 2))
+    check_header(once, once, "UpdateConfig", "t")
+    with pytest.raises(Refused, match="operation_unusable"):
+        check_header(once, twice, "UpdateConfig", "t")
+
+
+@pytest.mark.parametrize(("mark", "is_bad"), [(-2, True), (0, True), (1, False), (2**31 - 1, True)])
+def test_the_last_field_id_given_is_one_of_a_field_or_later(mark: int, is_bad: bool) -> None:
+    fields = [Field.FromString(column(f"c{i}", i)) for i in range(2)]
+    before = ManifestHeader.of(Manifest(fields=fields))
+    after = ManifestHeader.of(Manifest(fields=fields, max_allocated_field_id=mark))
+    if not is_bad:
+        check_header(before, after, "Merge", "t")
+        return
+    with pytest.raises(Refused, match="operation_unusable|field_id_mark_unusable"):
+        check_header(before, after, "Merge", "t")
+
+
+@pytest.mark.parametrize(("rows", "is_bad"), [(4, False), (3, True), (0, True)])
+def test_stable_rows_all_have_a_version(rows: int, is_bad: bool) -> None:
+    fragment = DataFragment.FromString(new_row_lineage(0, 4, 1))
+    fragment.physical_rows = 4
+    made = DataFragment.FromString(new_row_lineage(0, rows, 1))
+    fragment.inline_created_at_versions = made.inline_created_at_versions
+    if not is_bad:
+        check_lineage(fragment, is_stable=True)
+        return
+    with pytest.raises(DeltaRefused):
+        check_lineage(fragment, is_stable=True)
 
 
 def test_a_table_with_a_bad_name_can_be_dropped() -> None:

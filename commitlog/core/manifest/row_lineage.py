@@ -63,10 +63,17 @@ def check_lineage(fragment: DataFragment, *, is_stable: bool) -> None:
     if lost := lost_lineage(fragment):
         raise DeltaRefused("lineage_missing", field=where, value=lost)
     for name in _VERSIONS:
+        encoded = getattr(fragment, name)
         try:
-            RowDatasetVersionSequence.FromString(getattr(fragment, name))
+            runs = RowDatasetVersionSequence.FromString(encoded).runs
         except DecodeError:
             raise DeltaRefused("lineage_unreadable", field=where, value=name) from None
+        count = sum(_length(run.span) for run in runs)
+        if encoded and is_stable and count != fragment.physical_rows:
+            raise DeltaRefused(
+                "row_versions_missing", field=where, value=name, count=count,
+                rows=fragment.physical_rows,
+            )  # fmt: skip
     has_ids = fragment.WhichOneof("row_id_sequence") is not None
     if has_ids and not is_stable:
         raise DeltaRefused("unexpected_row_ids", field=where, value="given")

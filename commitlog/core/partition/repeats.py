@@ -22,6 +22,9 @@ from commitlog.model.records import (
 )
 from commitlog.model.table import TableId, format_table_id
 
+OTHER_TABLES = "sequence_of_other_tables"
+"""The reason against a sequence that committed to some of a record's tables."""
+
 
 class Repeat(NamedTuple):
     """An earlier outcome, told again."""
@@ -103,7 +106,7 @@ def _application(
     if fresh:
         raise rejected(
             Code.ID_REUSED,
-            "sequence_of_other_tables",
+            OTHER_TABLES,
             sequence=application.sequence,
             application=application.application_id,
             table=format_table_id(next(iter(answers))),

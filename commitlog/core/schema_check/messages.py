@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from commitlog.core.manifest.row_lineage import lost_lineage
 from commitlog.core.schema_check.index_entries import index_problem, is_bitmap
-from commitlog.core.schema_check.schema import schema_problem
+from commitlog.core.schema_check.schema import misread_problem, schema_key_problem, schema_problem
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.rowids_pb2 import RowDatasetVersionSequence, RowIdSequence
 from commitlog.lancepb.table_pb2 import DataFragment, DataOverlayFile
@@ -46,7 +46,8 @@ def operation_problem(operation: Operation, message: Transaction | None) -> Name
         return (
             problem_of(operation)
             or schema_problem(fields)
-            or first_problem("metadata key", dict(operation.schema_metadata), key_problem)
+            or misread_problem(fields, operation.data_storage_version)
+            or first_problem("metadata key", dict(operation.schema_metadata), schema_key_problem)
         )
     if isinstance(operation, IcebergChange):
         return problem_of(operation) or _iceberg_problem(operation)
@@ -56,7 +57,7 @@ def operation_problem(operation: Operation, message: Transaction | None) -> Name
     if isinstance(operation, LanceCommit):
         if operation.schema_metadata:
             keys = dict(operation.schema_metadata)
-            problem = problem or first_problem("metadata key", keys, key_problem)
+            problem = problem or first_problem("metadata key", keys, schema_key_problem)
         if message.HasField("clone"):
             problem = problem or first_problem("table", operation.table, part_problem)
     return problem
@@ -101,7 +102,7 @@ def _overwrite(message: Transaction) -> NameProblem | None:
     body = message.overwrite
     return (
         schema_problem(body.schema)
-        or first_problem("metadata key", body.schema_metadata, key_problem)
+        or first_problem("metadata key", body.schema_metadata, schema_key_problem)
         or first_problem("config key", body.config_upsert_values, key_problem)
         or _fragments(body.fragments)
     )
@@ -109,7 +110,7 @@ def _overwrite(message: Transaction) -> NameProblem | None:
 
 def _merge(message: Transaction) -> NameProblem | None:
     body = message.merge
-    keys = first_problem("metadata key", body.schema_metadata, key_problem)
+    keys = first_problem("metadata key", body.schema_metadata, schema_key_problem)
     return schema_problem(body.schema) or keys or _fragments(body.fragments)
 
 
@@ -151,7 +152,11 @@ def _create_index(message: Transaction) -> NameProblem | None:
 
 
 def _update_config(message: Transaction) -> NameProblem | None:
-    return first_problem("metadata key", _config_keys(message.update_config), key_problem)
+    body = message.update_config
+    keys = [*body.schema_metadata, *_set_by(body.schema_metadata_updates)]
+    return first_problem("metadata key", keys, schema_key_problem) or first_problem(
+        "metadata key", _config_keys(body), key_problem
+    )
 
 
 def _update_bases(message: Transaction) -> NameProblem | None:
@@ -184,14 +189,16 @@ _CHECKS: dict[str, Callable[[Transaction], NameProblem | None]] = {
 
 def _config_keys(operation: Transaction.UpdateConfig) -> Iterable[str]:
     yield from operation.upsert_values
-    yield from operation.schema_metadata
     for old in operation.field_metadata.values():
         yield from old.metadata
     maps = [operation.config_updates, operation.table_metadata_updates]
-    maps += [operation.schema_metadata_updates, *operation.field_metadata_updates.values()]
-    for update in maps:
-        # A bad key that is there already may be removed.
-        yield from (entry.key for entry in update.update_entries if entry.HasField("value"))
+    for update in [*maps, *operation.field_metadata_updates.values()]:
+        yield from _set_by(update)
+
+
+def _set_by(update: Transaction.UpdateMap) -> Iterable[str]:
+    # A bad key that is there already may be removed.
+    return (entry.key for entry in update.update_entries if entry.HasField("value"))
 
 
 def _fragments(fragments: Iterable[DataFragment]) -> NameProblem | None:

@@ -39,7 +39,12 @@ from commitlog.core.schema_check.index_entries import (
     section_problem,
 )
 from commitlog.core.schema_check.messages import operation_problem
-from commitlog.core.schema_check.schema import schema_problem
+from commitlog.core.schema_check.schema import (
+    FIELD_ID_END,
+    misread_problem,
+    schema_key_problem,
+    schema_problem,
+)
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.table_pb2 import (
     DataFragment,
@@ -107,8 +112,12 @@ def check_version(
 def check_header(before: ManifestHeader, after: ManifestHeader, kind: str, name: str) -> None:
     """Refuse a schema, metadata or format that Lance can't open."""
     old, new = before.message, after.message
-    has_other_fields = before.fields != after.fields
-    problem = schema_problem(new.fields) if has_other_fields else None
+    # As lists: by id, a field that is there twice is one.
+    has_other_fields = list(old.fields) != list(new.fields)
+    problem = None
+    if has_other_fields or new.data_format != old.data_format:
+        problem = schema_problem(new.fields)
+        problem = problem or misread_problem(new.fields, new.data_format.version)
     problem = problem or _new_keys(old, new)
     if problem is not None:
         raise problem_refused(problem, name)
@@ -119,6 +128,17 @@ def check_header(before: ManifestHeader, after: ManifestHeader, kind: str, name:
         raise delta_refused(error) from error
     if kind not in _OTHER_SCHEMA:
         _check_same_fields(before, after, name)
+    lowest = max((field.id for field in new.fields), default=-1)
+    mark = new.max_allocated_field_id if new.HasField("max_allocated_field_id") else lowest
+    if not lowest <= mark < FIELD_ID_END:
+        raise rejected(
+            Code.INVALID_OPERATION,
+            "field_id_mark_unusable",
+            table=name,
+            value=mark,
+            lowest=lowest,
+            end=FIELD_ID_END,
+        )
     managed = new.schema_metadata.get(MANAGED_BLOBS_KEY, b"false")
     if managed not in (b"true", b"false"):
         raise rejected(
@@ -138,9 +158,10 @@ def check_header(before: ManifestHeader, after: ManifestHeader, kind: str, name:
 
 
 def _new_keys(old: Manifest, new: Manifest) -> NameProblem | None:
+    checks = {"schema_metadata": schema_key_problem}
     for field in ("schema_metadata", "config", "table_metadata"):
         keys = (key for key in getattr(new, field) if key not in getattr(old, field))
-        if problem := first_problem("metadata key", keys, key_problem):
+        if problem := first_problem("metadata key", keys, checks.get(field, key_problem)):
             return problem
     return first_problem("base path", (base.path for base in new.base_paths), key_problem)
 

@@ -34,9 +34,10 @@ _DICTIONARY = re.compile(r"dict:([^:]+):.*")
 _FIXED_SIZE_STRUCT = re.compile(r"fixed_size_list:struct:[1-9][0-9]{0,8}")
 _LISTS = {"list": False, "large_list": False, "list.struct": True, "large_list.struct": True}
 """Types that have one item, and whether it is a struct."""
-_FIELD_ID_END = 2**30
+FIELD_ID_END = 2**30
 """Lance gives each new field the next id, a signed integer of 32 bits."""
 _STRUCTS = {"struct", "blob"}
+_FORMATS_THAT_COUNT_EMPTY_STRUCTS = frozenset({"", "0.1", "2.0"})
 
 _EXTENSION, _EXTENSION_METADATA = "ARROW:extension:name", "ARROW:extension:metadata"
 _STORAGE = {
@@ -69,7 +70,7 @@ def schema_problem(fields: Sequence[Field]) -> NameProblem | None:
             pass
         elif any(other.name == field.name for other in siblings):
             problem = Phrase("column_name_twice")
-        elif not 0 <= field.id < _FIELD_ID_END or field.id in known:
+        elif not 0 <= field.id < FIELD_ID_END or field.id in known:
             problem = Phrase("column_id_unusable", {"id": field.id})
         elif is_nested and field.parent_id not in known:
             problem = Phrase("column_before_parent", {"parent": field.parent_id})
@@ -88,6 +89,27 @@ def schema_problem(fields: Sequence[Field]) -> NameProblem | None:
         if found := first_problem("metadata key", field.metadata, key_problem):
             return found
     return None
+
+
+def misread_problem(fields: Sequence[Field], storage_version: str) -> NameProblem | None:
+    """Return a column whose followers Lance would read wrongly in a format, None if there is none.
+
+    From 2.1 on, a struct without fields takes a column of the file when Lance reads and none when
+    it writes: later columns are read as null, or as their neighbours.
+    """
+    if storage_version in _FORMATS_THAT_COUNT_EMPTY_STRUCTS:
+        return None
+    parents = {field.parent_id for field in fields}
+    columns = [field for field in fields if field.parent_id == -1]
+    for field in columns[:-1]:
+        if field.logical_type == "struct" and field.id not in parents:
+            return NameProblem("column", field.name, Phrase("struct_empty_before_others"))
+    return None
+
+
+def schema_key_problem(key: str) -> Phrase | None:
+    """Return why a key can't be in a schema's own metadata, None if it can."""
+    return Phrase("key_of_columns") if key == _EXTENSION else key_problem(key)
 
 
 def _type_problem(
