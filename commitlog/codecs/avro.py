@@ -16,6 +16,7 @@ import hashlib
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -27,7 +28,9 @@ from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
 from commitlog.codecs import avro_values as values
 from commitlog.codecs.avro_compiled import Compiler, Encode, write_bytes, write_long, write_text
+from commitlog.codecs.record_ids import id_in_key, id_problem
 from commitlog.errors import CorruptLog, InvalidTransaction, UnsupportedFormat
+from commitlog.model.operations import ROW_OPERATIONS
 from commitlog.model.records import (
     Code,
     Genesis,
@@ -46,10 +49,9 @@ MARKER = b"\xc3\x01"
 PREFIX_BYTES = 10
 """The marker and the fingerprint."""
 
-TRANSACTION_ID_LENGTH_MAX = 128
-"""A UUID has 36 characters; others' idempotency keys stay below this."""
-
-LOG_SCHEMAS = ("transaction-v1", "protocol-version-v1", "protocol-version-v2")
+TRANSACTION_SCHEMAS = ("transaction-v1", "transaction-v2")
+FIRST_LOG_SCHEMAS = ("transaction-v1", "protocol-version-v1")
+LOG_SCHEMAS = (*FIRST_LOG_SCHEMAS, "transaction-v2", "protocol-version-v2")
 OUTCOME_SCHEMAS = ("genesis-v1", "leader-started-v1", "outcome-v1", "outcome-v2", "retained-v1")
 
 
@@ -213,10 +215,16 @@ def _not_encoded(what: str, error: Exception) -> InvalidTransaction:
     )
 
 
+def _schema_of(transaction: Transaction) -> CompiledSchema:
+    # Programs that know no rows in a record read the first one.
+    has_rows = not ROW_OPERATIONS.isdisjoint(map(type, transaction.operations))
+    return _compiled(TRANSACTION_SCHEMAS[has_rows or bool(transaction.payloads)])
+
+
 def payload_hash(transaction: Transaction) -> bytes:
     """Return the sha256 of the encoded content: all but id, attempt, principal and time."""
     try:
-        content = _compiled("transaction-v1").encode_tail(transaction)
+        content = _schema_of(transaction).encode_tail(transaction)
     except _NOT_ENCODED as error:
         raise _not_encoded(f"transaction {transaction.transaction_id}", error) from error
     return _sha256(content)
@@ -224,14 +232,14 @@ def payload_hash(transaction: Transaction) -> bytes:
 
 def encode_transaction(transaction: Transaction) -> bytes:
     """Return a transaction's record; raises InvalidTransaction for a value Avro doesn't take."""
-    if problem := _id_problem(transaction.transaction_id):
+    if problem := id_problem(transaction.transaction_id):
         raise InvalidTransaction(
             problem,
             field="transaction_id",
             value=transaction.transaction_id,
             advice="Use a UUID",
         )
-    schema = _compiled("transaction-v1")
+    schema = _schema_of(transaction)
     try:
         return schema.prefix + schema.encode(transaction)
     except _NOT_ENCODED as error:
@@ -296,25 +304,26 @@ def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
     Never raises: anybody may append anything, and a record that stopped every leader would stop
     the log. The id in the key must be the record's own, since retention names records by key.
     """
-    key_id = _id_in_key(key)
+    key_id = id_in_key(key)
     schema = _known(LOG_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
         return _of_unknown_schema(key_id, value)
     record: LogRecord
     try:
-        if (found := _compiled("transaction-v1").read(value)) is not None:
-            record = found[0]
+        found = [_compiled(name).read(value) for name in TRANSACTION_SCHEMAS]
+        if (known := found[0] or found[1]) is not None:
+            record = known[0]
         elif schema.name == "Transaction":
             head, content, tail = schema.decode_parts(value)
             record = values.transaction_to_value(head, content, _sha256(tail))
         else:
-            plain = schema.decode(value)
-            unread = _of_unknown_schema(key_id, value) if "lance_release" in plain else None
-            record = values.protocol_version_to_value(plain, unread)
+            record = values.protocol_version_to_value(schema.decode(value))
+        if schema.prefix not in _known(FIRST_LOG_SCHEMAS):
+            record = replace(record, unread=_of_unknown_schema(key_id, value))
     except Exception as error:  # fastavro raises nearly every kind on broken bytes
         why = f"broken {schema.name} record: {_brief(error)}"
         return _malformed(key_id, why, value, "record_broken")
-    if why := _id_problem(record.transaction_id):
+    if why := id_problem(record.transaction_id):
         return _malformed(key_id, why, value, "record_id_invalid")
     if key_id != record.transaction_id:
         why = f"the key names transaction {key_id!r}, the record {record.transaction_id!r}"
@@ -379,20 +388,3 @@ def _unknown_prefix(value: bytes) -> str:
 
 def _brief(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
-
-
-def _id_problem(transaction_id: str) -> str:
-    if not transaction_id:
-        return "the transaction id is empty"
-    if len(transaction_id) > TRANSACTION_ID_LENGTH_MAX:
-        return f"the transaction id is longer than {TRANSACTION_ID_LENGTH_MAX} characters"
-    if "/" in transaction_id or not (transaction_id.isascii() and transaction_id.isprintable()):
-        return "the transaction id has characters other than printable ASCII without '/'"
-    return ""
-
-
-def _id_in_key(key: bytes | None) -> str:
-    """Return the transaction id of `transaction_id/nonce`, empty if the key isn't of that shape."""
-    found = (key or b"").partition(b"/")[0][: TRANSACTION_ID_LENGTH_MAX + 1]
-    transaction_id = found.decode("ascii", "replace")
-    return "" if _id_problem(transaction_id) else transaction_id

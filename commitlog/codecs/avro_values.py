@@ -17,6 +17,8 @@ from typing import Any
 from commitlog.model.operations import (
     AffectedRows,
     AlterProperties,
+    AppliedWrite,
+    ApplyRows,
     CreateNamespace,
     CreateTable,
     CreateTableVersion,
@@ -30,7 +32,10 @@ from commitlog.model.operations import (
     LanceCommit,
     RegisterTable,
     RenameTable,
+    RowsColumn,
+    RowsMode,
     Summary,
+    WriteRows,
 )
 from commitlog.model.reasons import Number, Numbers, Reason, Text, Texts, Words
 from commitlog.model.records import (
@@ -43,7 +48,6 @@ from commitlog.model.records import (
     Genesis,
     KeyAbsent,
     LeaderStarted,
-    Malformed,
     Observation,
     OperationResult,
     Outcome,
@@ -140,6 +144,9 @@ def _many(pair: tuple[Convert, Convert]) -> tuple[Convert, Convert]:
 _TUPLE: tuple[Convert, Convert] = (list, tuple)
 _MAP = _pairs("key", "value", is_sorted=True)
 _POLICY: tuple[Convert, Convert] = (str, Policy)
+_ROWS_MODE: tuple[Convert, Convert] = (str, RowsMode)
+_COLUMNS = _many(_converter(RowsColumn, {}))
+_APPLIED = _many(_converter(AppliedWrite, {}))
 _SUMMARY = _converter(Summary, {"data_files": _TUPLE})
 _AFFECTED = _many(_converter(AffectedRows, {}))
 _KEYS = _optional_record(KeyHashes, {"field_ids": _TUPLE})
@@ -199,6 +206,8 @@ _OPERATIONS = _many(
             DropNamespace: {"namespace": _TUPLE},
             AlterProperties: {"target": _TUPLE, "upserts": _MAP, "removals": _TUPLE},
             IcebergChange: _TABLE,
+            WriteRows: {**_TABLE, "mode": _ROWS_MODE, "columns": _COLUMNS, "on": _TUPLE},
+            ApplyRows: {**_TABLE, "writes": _APPLIED},
         }
     )
 )
@@ -227,6 +236,7 @@ def transaction_to_value(header: Plain, content: Plain, payload_hash: bytes) -> 
         properties=_MAP[1](content["properties"]),
         expects=_EXPECTS[1](content["expects"]),
         payload_hash=payload_hash,
+        payloads=tuple(header.get("payloads", ())),
     )
 
 
@@ -284,9 +294,9 @@ def protocol_version_to_plain(version: ProtocolVersion) -> Plain:
     return {name: getattr(version, name) for name in names}
 
 
-def protocol_version_to_value(plain: Plain, unread: Malformed | None = None) -> ProtocolVersion:
+def protocol_version_to_value(plain: Plain) -> ProtocolVersion:
     """Return a ProtocolVersion, of either schema."""
-    return ProtocolVersion(**plain, unread=unread)
+    return ProtocolVersion(**plain)
 
 
 leader_started_to_plain, leader_started_to_value = _converter(LeaderStarted, {})
@@ -314,6 +324,7 @@ CLASSES: Mapping[str, type] = {
         *(TableVersionIs, TableAbsent, KeyAbsent, PredicateUnchanged, Application, Transaction),
         *(Outcome, OperationResult, FileWritten, FragmentImage, Recording, Conflict),
         *(Observation, FailedRequirement, Status, Policy),
+        *(WriteRows, RowsColumn, RowsMode, ApplyRows, AppliedWrite),
         *(Reason, Number, Text, Numbers, Texts, Words),
     )
 }

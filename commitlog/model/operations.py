@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from commitlog.model.table import Policy, TableId
 
@@ -200,6 +201,82 @@ class IcebergChange:
     updates: str
 
 
+class RowsMode(StrEnum):
+    """What a write of rows does with them."""
+
+    APPEND = "append"
+    UPSERT = "upsert"
+    DELETE = "delete"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsColumn:
+    """A top-level column of written rows."""
+
+    field_id: int
+    name: str
+    nulls: int
+    """How many rows have none of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRows:
+    """Rows for a table: accepted when it is decided, and applied in order by a row writer."""
+
+    table: TableId
+    mode: RowsMode
+    rows: int
+    columns: tuple[RowsColumn, ...]
+    schema_digest: bytes
+    """sha256 over the fields of these columns, so that the rows are of the table's own types."""
+    sha256: bytes
+    """Of the rows as an Arrow IPC stream, a payload of the transaction or the file at `path`."""
+    size: int
+    path: str = ""
+    """Of the rows' file, relative to the table's location; empty: they are a payload."""
+    on: tuple[str, ...] = ()
+    """The key's columns; empty for an append."""
+    incarnation: str = ""
+    update_all: bool = False
+    """Whether an upsert updates the rows that match, with the columns that it brings."""
+    update_if: str = ""
+    """Updates only where this SQL predicate over `target` and `source` holds."""
+    insert_all: bool = False
+    """Whether an upsert inserts the rows that don't match."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedWrite:
+    """What came of one accepted write: its own counts, or why its rows weren't applied."""
+
+    sequence: int
+    operation: int
+    """Which of its transaction's operations it is."""
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    refused: str = ""
+    """A code; empty: it was applied."""
+    problem: str = ""
+    """What is wrong with a refused write, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRows:
+    """Say of a range of accepted writes what came of each.
+
+    What they do to the table is the next operation of the same transaction, if they do anything.
+    """
+
+    table: TableId
+    incarnation: str
+    after: int
+    """The position through which the writes were applied before."""
+    through: int
+    """The position of the last one."""
+    writes: tuple[AppliedWrite, ...]
+
+
 Operation = (
     LanceCommit
     | CreateTableVersion
@@ -214,7 +291,12 @@ Operation = (
     | DropNamespace
     | AlterProperties
     | IcebergChange
+    | WriteRows
+    | ApplyRows
 )
+
+ROW_OPERATIONS: frozenset[type] = frozenset({WriteRows, ApplyRows})
+"""Operations on rows, which records of the first schema can't hold."""
 
 
 def operation_name(operation: Operation) -> str:

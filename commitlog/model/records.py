@@ -127,6 +127,10 @@ class Transaction:
     expects: tuple[Expect, ...] = ()
     payload_hash: bytes = b""
     """sha256 of the encoded content: all but id, attempt, principal and time. Set by the codec."""
+    payloads: tuple[bytes, ...] = field(default=(), repr=False)
+    """Rows that its operations name by hash: no part of the content, which has the hashes."""
+    unread: Malformed | None = field(default=None, compare=False, repr=False)
+    """What programs make of the record that know no rows in it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from commitlog.codecs import avro
 from commitlog.model.operations import (
     AffectedRows,
     AlterProperties,
+    AppliedWrite,
+    ApplyRows,
     CreateNamespace,
     CreateTable,
     CreateTableVersion,
@@ -26,7 +28,10 @@ from commitlog.model.operations import (
     LanceCommit,
     RegisterTable,
     RenameTable,
+    RowsColumn,
+    RowsMode,
     Summary,
+    WriteRows,
 )
 from commitlog.model.reasons import Number, Numbers, Reason, Text, Texts, Words
 from commitlog.model.records import (
@@ -131,6 +136,38 @@ TRANSACTION = Transaction(
         AlterProperties(("nyc",), True, (("p", "q"),), ("gone",)),
         IcebergChange(("ice", "t"), "[]", '[{"action": "x"}]'),
     ),
+)
+ROWS = replace(
+    TRANSACTION,
+    operations=(
+        *TRANSACTION.operations,
+        WriteRows(
+            table=TABLE,
+            mode=RowsMode.UPSERT,
+            rows=2,
+            columns=(RowsColumn(0, "id", 0), RowsColumn(1, "amount", 1)),
+            schema_digest=HASH,
+            sha256=HASH[::-1],
+            size=440,
+            path="_rows/0199a000.arrow",
+            on=("id",),
+            incarnation=INCARNATION,
+            update_all=True,
+            update_if="source.amount > target.amount",
+            insert_all=True,
+        ),
+        ApplyRows(
+            table=TABLE,
+            incarnation=INCARNATION,
+            after=40,
+            through=43,
+            writes=(
+                AppliedWrite(41, 0, inserted=1, updated=2, deleted=3),
+                AppliedWrite(43, 1, refused="WRONG_SCHEMA", problem="a column is gone"),
+            ),
+        ),
+    ),
+    payloads=(b"rows", b""),
 )
 PROTOCOL_VERSION = ProtocolVersion(TRANSACTION_ID, 1, 604_800_000, 100_000, 1_000)
 RELEASE_CHANGE = replace(PROTOCOL_VERSION, protocol=4, lance_release="15.0.0")
@@ -253,6 +290,7 @@ REFUSED, REFUSED_BYTES = avro.seal_outcome(
 
 ENCODED = {
     "transaction-v1": avro.encode_transaction(TRANSACTION),
+    "transaction-v2": avro.encode_transaction(ROWS),
     "protocol-version-v1": avro.encode_protocol_version(PROTOCOL_VERSION),
     "protocol-version-v2": avro.encode_protocol_version(RELEASE_CHANGE),
     "genesis-v1": avro.encode_genesis(GENESIS),
