@@ -308,7 +308,7 @@ def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
     schema = _known(LOG_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
         return _of_unknown_schema(key_id, value)
-    record: LogRecord
+    record: Transaction | ProtocolVersion
     try:
         found = [_compiled(name).read(value) for name in TRANSACTION_SCHEMAS]
         if (known := found[0] or found[1]) is not None:

@@ -88,7 +88,7 @@ class Parses:
 class View:
     """A table as the record's earlier operations leave it."""
 
-    __slots__ = ("deleted", "own", "state", "table")
+    __slots__ = ("applied_rows", "deleted", "own", "state", "table")
 
     def __init__(self, table: Table) -> None:
         """See a table as it stands."""
@@ -97,6 +97,8 @@ class View:
         self.deleted = table.deleted
         self.own: History | None = None
         """What this record's own operations did to it."""
+        self.applied_rows = False
+        """Whether one of them says that writes of rows were applied."""
 
     @property
     def version(self) -> int:

@@ -128,3 +128,21 @@ INLINE_SUM_SINCE = 4
 
 REASONS_SINCE = 4
 """The protocol under which an outcome holds a reason with typed arguments, and no words."""
+
+ROWS_SINCE = 4
+"""The protocol under which a record may write rows; earlier programs don't know its schema."""
+
+ROWS_INLINE_BYTES_MAX = 1024 * 1024
+"""Rows in a record; more are a file that the writer puts, since records are read by everybody."""
+
+ROWS_PENDING_MAX = 100_000
+"""Transactions whose rows wait for a row writer, in one table; each is a line of the state."""
+
+ROWS_PENDING_BYTES_MAX = 1024 * 1024 * 1024
+"""Rows that wait for a row writer, in one table: what whoever reads them fresh has to hold."""
+
+ROWS_APPLICATIONS_KEPT = 4_096
+"""Ranges of applied writes that are remembered with their version, for who asks late."""
+
+ROWS_ANSWERS_KEPT = 512
+"""Ranges whose writes' counts are in memory; those of others are read from the log."""

@@ -61,6 +61,9 @@ class Code(StrEnum):
     BUILD_REFUSED = "BUILD_REFUSED"
     NOT_LATEST = "NOT_LATEST"
     SPLIT_TRANSACTION = "SPLIT_TRANSACTION"
+    ROWS_BACKLOG = "ROWS_BACKLOG"
+    ROWS_RANGE = "ROWS_RANGE"
+    ROWS_REFUSED = "ROWS_REFUSED"
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,40 @@ WORDS: dict[str, str] = {
     "row_ids_differ": "{field}: the rows of a fragment keep their ids",
     "fields_differ": "{field} holds the fields {holds}, not {value}",
     "file_differs": "{field} is not what it was",
+    "rows_range_not_next": (
+        "writes of rows to {table} after position {after} are applied already: through {applied}; "
+        "another row writer is ahead"
+    ),
+    "rows_range_differs": (
+        "{count} writes of rows to {table} are named after position {after} and through {through}, "
+        "and the log accepted {accepted} others; read again what it accepted"
+    ),
+    "rows_applied_twice": "two operations apply rows to {table}; name one range",
+    "rows_malformed": (
+        "the write to {table} has counts or hashes that cannot be; let the client make the record"
+    ),
+    "rows_too_large": (
+        "{size} bytes of rows for {table} are more than a record's {size_max}; put them into a "
+        "file of their own"
+    ),
+    "rows_settings_wrong": "settings of an upsert don't fit the mode {mode} of a write to {table}",
+    "rows_key_wrong": "the key {key!j} doesn't fit the mode {mode} of a write to {table}",
+    "rows_key_missing": (
+        "the rows for {table} lack the key's columns {key!j}; they have {columns!j}"
+    ),
+    "rows_key_null": "the key's columns {key!j} hold nulls in rows for {table}; give them values",
+    "rows_columns_unknown": (
+        "rows for {table} have columns that it doesn't have: {columns!j}; open it again"
+    ),
+    "rows_schema_differs": (
+        "rows for {table} are of other types than its columns are now; open it again"
+    ),
+    "rows_nulls": "columns {columns!j} of {table} may not be null, and the rows have no value",
+    "rows_backlog_full": (
+        "{count} writes of {size} bytes wait to be applied to {table}; write again later, and see "
+        "that a row writer runs"
+    ),
+    "rows_path_wrong": "{path!r} is not a file in the folder {folder} of {table}",
     "body_too_large": "body is larger than {bytes_max} bytes",
     "header_not_a_uuid": "header {header} is {value!r}, which is not a UUID",
 }

@@ -100,6 +100,8 @@ class Catalogue:
         self.locations = locations
         self.iceberg = iceberg
         self.namespaces: dict[TableId, Properties] = {}
+        self.ended_rows: dict[str, int] = {}
+        """Of tables that ended with writes of rows pending, through which one they are applied."""
 
     def apply(
         self,
@@ -160,6 +162,8 @@ class Catalogue:
 
     def _end(self, table_id: TableId, *, is_drop: bool) -> Change:
         table = self.tables.pop(table_id)
+        if table.rows is not None and table.rows.pending:
+            self.ended_rows[table.incarnation] = table.rows.applied
         self.locations.take(table.location, Place(table_id, table.incarnation, False))
         return change_of(table, ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED)
 

@@ -16,6 +16,7 @@ from commitlog.core.lance.versions import finalize, realize, recorded, write_set
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
 from commitlog.core.partition.state import PartitionState
+from commitlog.core.rows.state import Rows
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table
 from commitlog.errors import UnsupportedFormat
@@ -23,12 +24,20 @@ from commitlog.model.limits import (
     LANCE_RELEASE_LENGTH_MAX,
     LANCE_RELEASE_SINCE,
     PROTOCOL_SUPPORTED,
+    ROWS_SINCE,
     Rules,
 )
-from commitlog.model.operations import CreateTableVersion, IcebergChange, LanceCommit
+from commitlog.model.operations import (
+    ApplyRows,
+    CreateTableVersion,
+    IcebergChange,
+    LanceCommit,
+    WriteRows,
+)
 from commitlog.model.records import (
     Application,
     Code,
+    Malformed,
     OperationResult,
     Outcome,
     ProtocolVersion,
@@ -37,6 +46,7 @@ from commitlog.model.records import (
 )
 from commitlog.model.table import TableId
 
+_SECOND_SCHEMAS_SINCE = max(LANCE_RELEASE_SINCE, ROWS_SINCE)
 _RELEASE = re.compile(r"[0-9]+\.[0-9]+\.[0-9]+[0-9A-Za-z.+-]*")
 E_TAGS_KEPT = 1000
 """How many versions back at least the e_tags are kept that clients gave with them."""
@@ -54,12 +64,16 @@ def carry_out(
     known = {(c.incarnation, c.version): c for c in changes} if changes is not None else {}
     done: list[Change] = []
     iceberg: Callable[[TableId], IcebergTable] | None = None
-    for operation, message, result in zip(record.operations, parsed, outcome.results, strict=True):
+    each = zip(record.operations, parsed, outcome.results, strict=True)
+    for index, (operation, message, result) in enumerate(each):
         if isinstance(operation, IcebergChange):
             if iceberg is None:
                 iceberg = committed_tables(machine.catalogue, record, outcome, changes)
             after = iceberg(operation.table)
             done += machine.iceberg.put(operation.table, after, outcome.sequence)
+            continue
+        if isinstance(operation, WriteRows | ApplyRows):
+            _carry_out_rows(machine, operation, index, outcome)
             continue
         change = known.get((result.incarnation, result.version))
         if message is None:
@@ -109,6 +123,20 @@ def _advance(
     table.changed_at = outcome.sequence
 
 
+def _carry_out_rows(
+    machine: Machine, operation: WriteRows | ApplyRows, index: int, outcome: Outcome
+) -> None:
+    table = machine.tables[operation.table]
+    table.rows = table.rows or Rows()
+    sequence, offset = outcome.sequence, outcome.transaction_offset
+    if isinstance(operation, WriteRows):
+        table.rows.accept(sequence, offset, index, operation)
+    else:
+        made = (r.version for r in outcome.results if r.incarnation == table.incarnation)
+        table.rows.apply(operation, sequence, offset, max(made) or table.version)
+    table.changed_at = sequence
+
+
 def _forget_e_tags(table: Table) -> None:
     """Let go older versions of which only an e_tag was said; at the same ones everywhere."""
     if table.version % E_TAGS_KEPT:
@@ -141,11 +169,9 @@ def _delta_of(
 def as_read(rules: Rules, submitted: Submitted) -> Submitted:
     """Return a record as every program reads it that decides by these rules."""
     record = submitted.record
-    if rules.protocol >= LANCE_RELEASE_SINCE or not isinstance(record, ProtocolVersion):
+    if rules.protocol >= _SECOND_SCHEMAS_SINCE or isinstance(record, Malformed):
         return submitted
-    if not record.lance_release or record.unread is None:
-        return submitted
-    return replace(submitted, record=record.unread)
+    return replace(submitted, record=record.unread) if record.unread is not None else submitted
 
 
 def rules_after(rules: Rules, record: ProtocolVersion, sequence: int) -> Rules:

@@ -45,10 +45,18 @@ from commitlog.core.partition.log_time import forget, remember, time_of
 from commitlog.core.partition.repeats import find_repeat
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.refusals import refusal_told, told
+from commitlog.core.rows.deciding import decide_application, decide_write
 from commitlog.core.schema_check.new_version import check_operation
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import NAMES_CHECKED_SINCE, Rules
-from commitlog.model.operations import CreateTableVersion, LanceCommit, Operation, target
+from commitlog.model.operations import (
+    ApplyRows,
+    CreateTableVersion,
+    LanceCommit,
+    Operation,
+    WriteRows,
+    target,
+)
 from commitlog.model.reasons import Aside, Phrase
 from commitlog.model.records import (
     Code,
@@ -261,7 +269,11 @@ class Machine(PartitionState):
     def _decide_operation(self, draft: Draft, index: int, operation: Operation) -> None:
         parsed = draft.parsed[index]
         check_operation(draft, operation, parsed)
-        if parsed is None:
+        if isinstance(operation, WriteRows):
+            decide_write(draft, operation)
+        elif isinstance(operation, ApplyRows):
+            decide_application(draft, operation)
+        elif parsed is None:
             self._decide_catalogue(draft, operation)
         elif isinstance(operation, LanceCommit):
             decide_commit(draft, index, operation, parsed)

@@ -22,6 +22,7 @@ from commitlog.core.log.canonical import to_json
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.manifest.manifest_state import ManifestDelta, diff
 from commitlog.core.partition.state import PartitionState
+from commitlog.core.rows.state import Rows
 from commitlog.core.tables.creation import empty_state, state_of
 from commitlog.core.tables.lance_tables import Locations, Place, Table
 from commitlog.errors import CorruptLog
@@ -124,10 +125,16 @@ def _machine(machine: PartitionState) -> bytes:
                 [list(n), [list(p) for p in properties]]
                 for n, properties in machine.catalogue.namespaces.items()
             ),
+            **_ended_rows(machine),
             "locations": _places(machine.locations),
             "iceberg_locations": _places(machine.iceberg.locations),
         }
     )
+
+
+def _ended_rows(machine: Machine) -> dict[str, Any]:
+    ended = machine.catalogue.ended_rows
+    return {"ended_rows": dict(sorted(ended.items()))} if ended else {}
 
 
 def _places(locations: Locations) -> list[list[Any]]:
@@ -155,6 +162,7 @@ def _restore_machine(machine: PartitionState, state: Any) -> None:
     machine.rules = Rules(protocol, horizon, versions, operations, named)
     for name, properties in state["namespaces"]:
         machine.catalogue.namespaces[tuple(name)] = tuple((k, v) for k, v in properties)
+    machine.catalogue.ended_rows.update(state.get("ended_rows", {}))
     _restore_places(machine.locations, state["locations"])
     _restore_places(machine.iceberg.locations, state["iceberg_locations"])
 
@@ -206,6 +214,8 @@ def _said(table: Table) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if table.deleted:
         found["deleted"] = [list(one) for one in table.deleted]
+    if table.rows is not None:
+        found["rows"] = table.rows.to_json()
     if table.noted:
         found["noted"] = [
             [version, said.e_tag, [list(pair) for pair in said.metadata]]
@@ -273,6 +283,8 @@ def _restore_table(data: bytes, hint: bytes | None) -> Table:
     )
     table.changed_at = state["changed_at"]
     table.deleted = tuple((first, last) for first, last in state.get("deleted", ()))
+    if "rows" in state:
+        table.rows = Rows.of_json(state["rows"])
     for version, e_tag, metadata in state.get("noted", ()):
         table.noted[version] = Noted(e_tag, tuple((k, v) for k, v in metadata))
     table.history = History.of_entries(

@@ -1,0 +1,116 @@
+"""Which writes of rows a table has accepted, and through which one they are applied.
+
+A write's position is the sequence of its outcome. Writes are applied in the order of their
+positions, range after range, each exactly once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any, NamedTuple
+
+from commitlog.model.limits import ROWS_ANSWERS_KEPT, ROWS_APPLICATIONS_KEPT
+from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
+
+
+class Accepted(NamedTuple):
+    """The writes of one transaction into one table, not applied yet."""
+
+    offset: int
+    """The transaction's offset in its topic."""
+    operations: tuple[int, ...]
+    """Which of the transaction's operations they are."""
+    rows: int
+    size: int
+    """Of their rows, in bytes."""
+
+
+class Application(NamedTuple):
+    """A range of writes that were applied by one transaction."""
+
+    after: int
+    """The position through which writes were applied before."""
+    through: int
+    """The position of the last one."""
+    sequence: int
+    """Of the outcome by which they were."""
+    offset: int
+    """The offset of the transaction that applied them."""
+    version: int
+    """The version that has all of them."""
+
+
+class Rows:
+    """The writes that one table has accepted."""
+
+    __slots__ = ("applications", "applied", "pending", "recent", "size")
+
+    def __init__(self) -> None:
+        """Have accepted nothing."""
+        self.pending: dict[int, Accepted] = {}
+        """By position, in order."""
+        self.size = 0
+        """Of all rows that are pending, in bytes."""
+        self.applied = 0
+        """The position through which writes are applied."""
+        self.applications: list[Application] = []
+        """The newest ones, oldest first."""
+        self.recent: dict[int, tuple[AppliedWrite, ...]] = {}
+        """What came of the newest ones' writes, by the last one's position: kept to answer
+        sooner, and no part of the state."""
+
+    def accept(self, sequence: int, offset: int, index: int, operation: WriteRows) -> None:
+        """Take a write of a committed transaction."""
+        known = self.pending.get(sequence, Accepted(offset, (), 0, 0))
+        self.pending[sequence] = known._replace(
+            operations=(*known.operations, index),
+            rows=known.rows + operation.rows,
+            size=known.size + operation.size,
+        )
+        self.size += operation.size
+
+    def apply(self, operation: ApplyRows, sequence: int, offset: int, version: int) -> None:
+        """Take a range as applied."""
+        for position in [p for p in self.pending if p <= operation.through]:
+            self.size -= self.pending.pop(position).size
+        application = Application(self.applied, operation.through, sequence, offset, version)
+        self.applications.append(application)
+        self.applied = operation.through
+        del self.applications[:-ROWS_APPLICATIONS_KEPT]
+        self.recent[operation.through] = operation.writes
+        while len(self.recent) > ROWS_ANSWERS_KEPT:
+            del self.recent[next(iter(self.recent))]
+
+    def through(self, position: int) -> list[tuple[int, int]]:
+        """Return the writes that are pending up to a position, by position and operation."""
+        return [
+            (sequence, index)
+            for sequence, accepted in self.pending.items()
+            if sequence <= position
+            for index in accepted.operations
+        ]
+
+    def application_of(self, position: int) -> Application | None:
+        """Return by what a write was applied; None if it wasn't, or so long ago."""
+        at = bisect_left(self.applications, position, key=lambda one: one.through)
+        found = self.applications[at] if at < len(self.applications) else None
+        return found if found is not None and found.after < position else None
+
+    def to_json(self) -> list[Any]:
+        """Return the state as JSON-able values."""
+        pending = [
+            [sequence, one.offset, list(one.operations), one.rows, one.size]
+            for sequence, one in self.pending.items()
+        ]
+        return [self.applied, pending, [list(one) for one in self.applications]]
+
+    @classmethod
+    def of_json(cls, state: list[Any]) -> Rows:
+        """Return what `to_json` gave."""
+        rows = cls()
+        rows.applied = state[0]
+        for sequence, offset, operations, count, size in state[1]:
+            rows.pending[sequence] = Accepted(offset, tuple(operations), count, size)
+            rows.size += size
+        rows.applications = [Application(*one) for one in state[2]]
+        return rows
