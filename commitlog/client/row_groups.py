@@ -1,0 +1,334 @@
+"""Applies a group of writes to rows, in order, as if each had been applied by itself.
+
+What a group comes to depends on the rows that have its keys, and on nothing else. Those are read
+once; then each write changes rows in memory, later ones see what earlier ones left, and each has
+its own counts. What is left at the end is written once: a row that ten writes updated moves once.
+
+All keyed writes of a group have the same key, so that one look-up serves all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from commitlog.client.rows import ROW_ADDRESS, hashes_of
+from commitlog.client.tables import TableInfo
+from commitlog.model.operations import RowsMode, WriteRows
+from commitlog.model.records import Code
+
+FILTERED_KEYS_MAX = 10_000
+"""Of more keys than this, all rows' keys are read instead of looked for."""
+_TARGET, _SOURCE = "target", "source"
+_MISSING = -1
+
+
+class RowsUnusable(Exception):
+    """A write whose rows can't be applied: a code, and what is wrong with them."""
+
+    def __init__(self, code: Code, problem: str) -> None:
+        super().__init__(problem)
+        self.code = code
+        self.problem = problem
+
+
+@dataclass(slots=True)
+class Write:
+    """One accepted write, with its rows in the table's types."""
+
+    operation: WriteRows
+    rows: pa.Table
+    keys: Sequence[bytes] = ()
+    """The hash of each row's key; empty for an append of no keyed group."""
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    refused: RowsUnusable | None = None
+
+
+def read_write(info: TableInfo, operation: WriteRows, payload: bytes | None) -> Write:
+    """Return a write's rows; RowsUnusable if they aren't what the record says, or don't fit now."""
+    if payload is None or hashlib.sha256(payload).digest() != operation.sha256:
+        raise RowsUnusable(Code.ROWS_REFUSED, "its rows are missing, or others than were accepted")
+    try:
+        with pa.ipc.open_stream(payload) as reader:
+            rows = reader.read_all()
+            rows.validate()
+    except (pa.ArrowException, OSError) as error:
+        raise RowsUnusable(
+            Code.ROWS_REFUSED, f"its rows are not an Arrow stream: {error}"
+        ) from None
+    if rows.num_rows != operation.rows:
+        problem = f"it has {rows.num_rows} rows, and its record says {operation.rows}"
+        raise RowsUnusable(Code.ROWS_REFUSED, problem)
+    _check_columns(info, operation, rows)
+    for name in operation.on:
+        if rows.column(name).null_count:
+            raise RowsUnusable(Code.ROWS_REFUSED, f"the key's column {name!r} holds a null")
+    write = Write(operation, rows)
+    if operation.on:
+        write.keys = hashes_of(info, operation.on, rows)
+        if operation.mode is RowsMode.UPSERT and len(set(write.keys)) < rows.num_rows:
+            raise RowsUnusable(Code.ROWS_REFUSED, "it has a key more than once")
+    return write
+
+
+def _check_columns(info: TableInfo, operation: WriteRows, rows: pa.Table) -> None:
+    known = {f.name: i for i, f in info.field_ids.items() if f.parent_id == -1}
+    if [column.name for column in operation.columns] != rows.schema.names:
+        raise RowsUnusable(Code.ROWS_REFUSED, "its columns aren't those that its record names")
+    for column in operation.columns:
+        if known.get(column.name) != column.field_id:
+            problem = f"column {column.name!r} was dropped or replaced since it was accepted"
+            raise RowsUnusable(Code.WRONG_SCHEMA, problem)
+        wanted, given = info.schema.field(column.name), rows.schema.field(column.name)
+        if not given.type.equals(wanted.type):
+            problem = f"column {column.name!r} is {wanted.type} now, and its rows are {given.type}"
+            raise RowsUnusable(Code.WRONG_SCHEMA, problem)
+        if rows.column(column.name).null_count and not wanted.nullable:
+            problem = f"column {column.name!r} may not be null now, and its rows have nulls"
+            raise RowsUnusable(Code.WRONG_SCHEMA, problem)
+    brings_rows = operation.mode is RowsMode.APPEND or operation.insert_all
+    lacking = [f.name for f in info.schema if not f.nullable and f.name not in rows.schema.names]
+    if brings_rows and lacking:
+        raise RowsUnusable(Code.WRONG_SCHEMA, f"column {lacking[0]!r} may not be null now")
+
+
+def read_base(info: TableInfo, dataset: lance.LanceDataset, writes: Sequence[Write]) -> pa.Table:
+    """Read the rows of a version that have keys of a group, as far as the group needs them."""
+    keyed = [write for write in writes if write.operation.on]
+    on = list(keyed[0].operation.on) if keyed else []
+    if not keyed:
+        return pa.table({ROW_ADDRESS: pa.array([], pa.uint64())})
+    needs_all = any(_needs_values(info, write.operation) for write in keyed)
+    names = info.schema.names if needs_all else on
+    firsts = pa.chunked_array(
+        [chunk for write in keyed for chunk in write.rows.column(on[0]).chunks],
+        info.schema.field(on[0]).type,
+    )
+    read = partial(dataset.scanner, columns=names, with_row_address=True, with_row_id=True)
+    if len(firsts) <= FILTERED_KEYS_MAX:
+        try:
+            return read(filter=pc.field(on[0]).isin(firsts.unique())).to_table()
+        except (ValueError, pa.ArrowException):
+            pass  # a type that Lance takes no such filter of
+    return read().to_table()
+
+
+def _needs_values(info: TableInfo, operation: WriteRows) -> bool:
+    if operation.mode is not RowsMode.UPSERT or not operation.update_all:
+        return False
+    return bool(operation.update_if) or len(operation.columns) < len(info.schema.names)
+
+
+class _Row:
+    """A row that a group touches: where it was, and what was written over it."""
+
+    __slots__ = ("base", "is_live", "parts")
+
+    def __init__(self, base: int, parts: list[int]) -> None:
+        self.base = base
+        self.parts = parts
+        """Numbers of the sources' rows, the newest last."""
+        self.is_live = True
+
+
+@dataclass(slots=True)
+class Merged:
+    """What a group comes to."""
+
+    rows: pa.Table
+    """What is to be written: the rows that move first, then the new ones."""
+    moved: int
+    """How many of them move."""
+    sources: pa.Table
+    """Addresses and ids of the rows that move, in the order of `rows`."""
+    gone: pa.ChunkedArray
+    """The addresses of all rows that move or are deleted."""
+    appends_only: bool
+    inserted_keys: list[bytes] = field(default_factory=list)
+    """Hashes of the keys of new rows, by the group's key."""
+
+
+class Group:
+    """Rows with the keys of a group, and the writes that change them."""
+
+    def __init__(self, info: TableInfo, base: pa.Table) -> None:
+        """Start with what `read_base` gave."""
+        self._info = info
+        self._schema: pa.Schema = info.schema
+        self._base = base
+        self._sources: list[pa.Table] = [base]
+        self._starts = [0]
+        self._count = base.num_rows
+        self._rows: list[_Row] = []
+        self._by_key: dict[bytes, list[_Row]] = {}
+        self._appends_only = True
+
+    def apply(self, writes: Sequence[Write]) -> Merged:
+        """Apply writes in order; each one's counts, or why it was refused, are noted in it."""
+        on = next((write.operation.on for write in writes if write.operation.on), ())
+        wanted = {key for write in writes for key in write.keys}
+        if on:
+            self._load(on, wanted)
+        for write in writes:
+            try:
+                self._apply(write, on)
+            except RowsUnusable as refused:
+                write.inserted = write.updated = write.deleted = 0
+                write.refused = refused
+        return self._merged(on)
+
+    def _load(self, on: Sequence[str], wanted: set[bytes]) -> None:
+        whole = self._base.select(list(on))
+        valid = np.ones(whole.num_rows, dtype=bool)
+        for name in on:
+            valid &= pc.is_valid(whole.column(name)).to_numpy()
+        positions = np.flatnonzero(valid).tolist()
+        for position, key in zip(positions, hashes_of(self._info, on, whole), strict=True):
+            if key in wanted:
+                row = _Row(position, [])
+                self._rows.append(row)
+                self._by_key.setdefault(key, []).append(row)
+
+    def _apply(self, write: Write, on: Sequence[str]) -> None:
+        operation = write.operation
+        if operation.mode is RowsMode.DELETE:
+            for key in write.keys:
+                for row in self._by_key.pop(key, ()):
+                    row.is_live = False
+                    write.deleted += 1
+            self._appends_only &= not write.deleted
+            return
+        start = self._count
+        self._sources.append(write.rows)
+        self._starts.append(start)
+        self._count += write.rows.num_rows
+        if operation.mode is RowsMode.APPEND:
+            for offset, found in enumerate(_keys_or_none(self._info, on, write.rows)):
+                self._insert(found, start + offset)
+            write.inserted = write.rows.num_rows
+            return
+        self._appends_only = False
+        passing = self._passing(write, start) if operation.update_if else None
+        for offset, key in enumerate(write.keys):
+            rows = self._by_key.get(key)
+            if rows and operation.update_all:
+                for number, row in enumerate(rows):
+                    if passing is None or (offset, number) in passing:
+                        row.parts.append(start + offset)
+                        write.updated += 1
+            elif not rows and operation.insert_all:
+                self._insert(key, start + offset)
+                write.inserted += 1
+
+    def _insert(self, key: bytes | None, number: int) -> None:
+        row = _Row(_MISSING, [number])
+        self._rows.append(row)
+        if key is not None:
+            self._by_key.setdefault(key, []).append(row)
+
+    def _passing(self, write: Write, start: int) -> set[tuple[int, int]]:
+        """Return which pairs of a write's row and one that matches its filter updates."""
+        pairs = [
+            (offset, number, row)
+            for offset, key in enumerate(write.keys)
+            for number, row in enumerate(self._by_key.get(key, ()))
+        ]
+        if not pairs:
+            return set()
+        target = self._values([row for _, _, row in pairs])
+        source = write.rows.take([offset for offset, _, _ in pairs])
+        joined = pa.table({_TARGET: _structs(target), _SOURCE: _structs(source)})
+        try:
+            held = lance.write_dataset(joined, "memory://rows", mode="overwrite")
+            found = held.scanner(
+                columns=[], filter=write.operation.update_if, with_row_address=True
+            ).to_table()
+        except (ValueError, OSError, RuntimeError) as error:
+            problem = f"its condition {write.operation.update_if!r} can't be evaluated: {error}"
+            raise RowsUnusable(Code.ROWS_REFUSED, problem) from None
+        return {pairs[position][:2] for position in found[ROW_ADDRESS].to_pylist()}
+
+    def _merged(self, on: Sequence[str]) -> Merged:
+        moved = [row for row in self._rows if row.base != _MISSING and row.is_live and row.parts]
+        gone = [row.base for row in self._rows if row.base != _MISSING]
+        new = [row for row in self._rows if row.base == _MISSING and row.is_live]
+        kept = {row.base for row in self._rows if row.is_live and not row.parts}
+        rows = self._values([*moved, *new])
+        addresses = self._base[ROW_ADDRESS]
+        keys = _keys_or_none(self._info, on, rows.slice(len(moved))) if on else []
+        return Merged(
+            rows=rows,
+            moved=len(moved),
+            sources=self._base.take(_positions([row.base for row in moved])),
+            gone=addresses.take(_positions([base for base in gone if base not in kept])),
+            appends_only=self._appends_only,
+            inserted_keys=[key for key in keys if key is not None],
+        )
+
+    def _values(self, rows: Sequence[_Row]) -> pa.Table:
+        """Return rows as they are now, with all columns of the table."""
+        columns, arrays = self._schema.names, []
+        by_column = self._numbers(rows, columns)
+        for name in columns:
+            kind = self._schema.field(name).type
+            chunks: list[pa.Array] = []
+            for source in self._sources:
+                is_there = name in source.schema.names
+                nulls = [pa.nulls(source.num_rows, kind)]
+                chunks += source.column(name).chunks if is_there else nulls
+            whole = pa.chunked_array(chunks, kind)
+            numbers = by_column[name]
+            arrays.append(whole.take(pa.array(numbers, pa.int64(), mask=numbers < 0)))
+        return pa.Table.from_arrays(arrays, schema=self._schema)
+
+    def _numbers(self, rows: Sequence[_Row], columns: Sequence[str]) -> Mapping[str, Any]:
+        """Return which source's row each column of each row is taken from; -1: it is null."""
+        lacks = [frozenset(columns).difference(one.schema.names) for one in self._sources]
+        newest = [row.parts[-1] if row.parts else row.base for row in rows]
+        numbers = np.array(newest, dtype=np.int64)
+        sources = np.searchsorted(np.array(self._starts), numbers, side="right") - 1
+        late = [at for at, source in enumerate(sources.tolist()) if lacks[source]]
+        found = {name: numbers.copy() if late else numbers for name in columns}
+        for at in late:
+            row = rows[at]
+            older = [number for number in (row.base, *row.parts) if number != _MISSING]
+            for name in lacks[int(sources[at])]:
+                has = (n for n in reversed(older) if name not in lacks[self._source_of(n)])
+                found[name][at] = next(has, _MISSING)
+        return found
+
+    def _source_of(self, number: int) -> int:
+        return bisect_right(self._starts, number) - 1
+
+
+def _keys_or_none(info: TableInfo, on: Sequence[str], rows: pa.Table) -> list[bytes | None]:
+    """Return the hash of each row's key, None where a part of it is null or missing."""
+    if not on or any(name not in rows.schema.names for name in on):
+        return [None] * rows.num_rows
+    valid = np.ones(rows.num_rows, dtype=bool)
+    for name in on:
+        valid &= pc.is_valid(rows.column(name)).to_numpy()
+    keys = iter(hashes_of(info, on, rows))
+    return [next(keys) if is_valid else None for is_valid in valid.tolist()]
+
+
+def _structs(table: pa.Table) -> pa.Array:
+    columns = [
+        pa.concat_arrays(c.chunks) if c.num_chunks else c.combine_chunks() for c in table.columns
+    ]
+    return pa.StructArray.from_arrays(columns, fields=[f.with_nullable(True) for f in table.schema])
+
+
+def _positions(numbers: Sequence[int]) -> pa.Array:
+    return pa.array(numbers, pa.int64())

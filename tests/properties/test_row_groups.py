@@ -1,0 +1,143 @@
+"""Does a group of writes come to what they come to one by one?"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from commitlog.adapters.row_contract import present
+from commitlog.client.row_groups import Group, Merged, Write, read_write
+from commitlog.client.row_writes import encode_write
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.lance_schema import schema_fields
+from commitlog.model.operations import RowsMode
+from commitlog.model.table import Policy
+
+SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
+FIELDS = tuple(f.SerializeToString() for f in schema_fields(SCHEMA)[0])
+INFO = TableInfo(("t",), "i-t", "/t", 1, 1, Policy.EVERY, ("id",), {}, False, fields=FIELDS)
+Row = dict[str, Any]
+
+
+class Model:
+    """A table as a list of rows, changed by one write after the other."""
+
+    def __init__(self, rows: list[Row]) -> None:
+        """Start with rows."""
+        self.rows = [dict(row) for row in rows]
+
+    def apply(self, mode: str, rows: list[Row], **settings: Any) -> tuple[int, int, int]:
+        """Return how many rows were inserted, updated and deleted."""
+        if mode == "append":
+            self.rows += [{"id": None, "a": None, "b": None} | row for row in rows]
+            return len(rows), 0, 0
+        if mode == "delete":
+            keys = {row["id"] for row in rows}
+            left = [row for row in self.rows if row["id"] is None or row["id"] not in keys]
+            deleted, self.rows = len(self.rows) - len(left), left
+            return 0, 0, deleted
+        inserted = updated = 0
+        for new in rows:
+            matching = [row for row in self.rows if row["id"] == new["id"]]
+            for row in matching if settings["update_all"] else ():
+                limit = settings["update_if"]
+                holds = row["a"] is not None and new.get("a") is not None and new["a"] > row["a"]
+                if not limit or holds:
+                    row.update(new)
+                    updated += 1
+            if not matching and settings["insert_all"]:
+                self.rows.append({"a": None, "b": None} | new)
+                inserted += 1
+        return inserted, updated, 0
+
+
+def random_write(chance: random.Random, number: int) -> tuple[str, list[Row], dict[str, Any]]:
+    """Return a write of any mode; every value is told from all others."""
+    mode = chance.choice(["append", "upsert", "upsert", "upsert", "delete"])
+    columns = ["id", *chance.choice([["a", "b"], ["a", "b"], ["a"], ["b"], []])]
+    if mode == "delete":
+        columns = ["id"]
+    keys = chance.sample(range(12), chance.randint(1, 5))
+    rows: list[Row] = []
+    for at, key in enumerate(keys):
+        whole = {"id": key, "a": chance.randint(0, 9), "b": f"{number}.{at}"}
+        rows.append({name: whole[name] for name in columns})
+    if mode == "append":
+        for row in rows:
+            row["id"] = None if chance.random() < 0.1 else row["id"]
+    settings: dict[str, Any] = {}
+    if mode == "upsert":
+        update, insert = chance.choice([(True, True), (True, False), (False, True)])
+        limited = update and "a" in columns and chance.random() < 0.3
+        condition = "source.a > target.a" if limited else ""
+        settings = {"update_all": update, "insert_all": insert, "update_if": condition}
+    return mode, rows, settings
+
+
+def as_write(mode: str, rows: list[Row], settings: dict[str, Any]) -> Write:
+    """Return a write as a row writer reads it."""
+    source = pa.Table.from_pylist(rows, schema=pa.schema([SCHEMA.field(n) for n in rows[0]]))
+    on = () if mode == "append" else ("id",)
+    operation, payload = encode_write(INFO, source, RowsMode(mode), on or None, **settings)
+    return read_write(INFO, operation, payload)
+
+
+def result(base: pa.Table, merged: Merged) -> list[Row]:
+    """Return the rows of a table after a group."""
+    gone = set(merged.gone.to_pylist())
+    assert len(gone) == len(merged.gone), "each row goes once"
+    kept = [row for row in base.to_pylist() if row["_rowaddr"] not in gone]
+    return [{name: row[name] for name in SCHEMA.names} for row in [*kept, *merged.rows.to_pylist()]]
+
+
+def in_order(rows: list[Row]) -> list[tuple[str, ...]]:
+    return sorted(tuple(repr(row[name]) for name in SCHEMA.names) for row in rows)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_group_comes_to_what_its_writes_come_to_one_by_one(seed: int) -> None:
+    chance = random.Random(seed)
+    start = [
+        {"id": chance.choice([None, *range(12)]), "a": chance.choice([None, 3, 5]), "b": f"s{n}"}
+        for n in range(chance.randint(0, 15))
+    ]
+    model = Model(start)
+    writes = [random_write(chance, number) for number in range(chance.randint(1, 25))]
+    base = pa.Table.from_pylist(start, schema=SCHEMA)
+    addresses = pa.array(range(100, 100 + len(start)), pa.uint64())
+    base = base.append_column("_rowaddr", addresses).append_column("_rowid", addresses)
+    group = [as_write(*write) for write in writes]
+    merged = Group(INFO, base).apply(group)
+    for (mode, rows, settings), write in zip(writes, group, strict=True):
+        counts = model.apply(mode, rows, **settings)
+        assert (write.inserted, write.updated, write.deleted) == counts, (seed, mode, rows)
+        assert write.refused is None
+    assert in_order(result(base, merged)) == in_order(model.rows), f"seed {seed}"
+    moved = merged.sources["_rowaddr"].to_pylist()
+    assert len(moved) == merged.moved
+    assert set(moved) <= set(merged.gone.to_pylist())
+    ids = {start[a - 100]["id"] for a in moved}
+    assert {row["id"] for row in merged.rows.slice(0, merged.moved).to_pylist()} == ids
+
+
+def test_a_bad_condition_refuses_its_write_alone() -> None:
+    base = pa.table({"id": [1], "a": [1], "b": ["x"]}, schema=SCHEMA)
+    address = pa.array([7], pa.uint64())
+    base = base.append_column("_rowaddr", address).append_column("_rowid", address)
+    bad = {"update_all": True, "insert_all": True, "update_if": "source.nothing > 1"}
+    group = [
+        as_write("upsert", [{"id": 1, "a": 2, "b": "y"}], bad),
+        as_write("delete", [{"id": 1}], {}),
+    ]
+    merged = Group(INFO, base).apply(group)
+    assert group[0].refused is not None
+    assert (group[0].updated, group[1].deleted) == (0, 1)
+    assert merged.rows.num_rows == 0
+
+
+def test_the_schema_of_rows_is_that_of_the_table() -> None:
+    assert INFO.schema.equals(SCHEMA)
+    assert present(SCHEMA, SCHEMA) == SCHEMA
