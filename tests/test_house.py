@@ -47,7 +47,7 @@ CORE_FLOORS = (
     ("rebase",),
     ("schema_check",),
     ("lance",),
-    ("catalogue",),
+    ("catalogue", "rows"),
     ("partition",),
 )
 

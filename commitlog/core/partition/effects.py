@@ -16,9 +16,9 @@ from commitlog.core.lance.versions import finalize, realize, recorded, write_set
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
 from commitlog.core.partition.state import PartitionState
-from commitlog.core.rows.state import Rows
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table
+from commitlog.core.tables.row_writes import Rows
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import (
     LANCE_RELEASE_LENGTH_MAX,
@@ -124,7 +124,7 @@ def _advance(
 
 
 def _carry_out_rows(
-    machine: Machine, operation: WriteRows | ApplyRows, index: int, outcome: Outcome
+    machine: PartitionState, operation: WriteRows | ApplyRows, index: int, outcome: Outcome
 ) -> None:
     table = machine.tables[operation.table]
     table.rows = table.rows or Rows()

@@ -22,9 +22,9 @@ from commitlog.core.log.canonical import to_json
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.manifest.manifest_state import ManifestDelta, diff
 from commitlog.core.partition.state import PartitionState
-from commitlog.core.rows.state import Rows
 from commitlog.core.tables.creation import empty_state, state_of
 from commitlog.core.tables.lance_tables import Locations, Place, Table
+from commitlog.core.tables.row_writes import Rows
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
 from commitlog.model.table import Policy, TableId
@@ -132,7 +132,7 @@ def _machine(machine: PartitionState) -> bytes:
     )
 
 
-def _ended_rows(machine: Machine) -> dict[str, Any]:
+def _ended_rows(machine: PartitionState) -> dict[str, Any]:
     ended = machine.catalogue.ended_rows
     return {"ended_rows": dict(sorted(ended.items()))} if ended else {}
 

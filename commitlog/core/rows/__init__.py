@@ -1,1 +1,1 @@
-"""Small writes: rows that the log accepts, and which of them a row writer has applied."""
+"""Small writes: which rows the log accepts, and in which ranges they are applied."""

@@ -13,9 +13,9 @@ from typing import Any
 
 from commitlog.core.decisions import FileWanted, Refused, rejected
 from commitlog.core.draft import Draft, View
-from commitlog.core.fitting import no_version
-from commitlog.core.manifest_header import ManifestHeader
-from commitlog.core.rows.state import Rows
+from commitlog.core.lance.references import no_version
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.tables.row_writes import Rows
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.limits import (
     ROWS_INLINE_BYTES_MAX,

@@ -14,7 +14,7 @@ from commitlog.core.decisions import Noted, rejected
 from commitlog.core.log.applications import Applications
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.manifest_state import ManifestState
-from commitlog.core.rows.state import Rows
+from commitlog.core.tables.row_writes import Rows
 from commitlog.model.operations import Properties
 from commitlog.model.records import Code
 from commitlog.model.table import Policy, TableId, format_table_id
