@@ -1,1 +1,1 @@
-"""The processes that read the log."""
+"""The processes that read the log, by role: see each package. `history` is for scripts, too."""

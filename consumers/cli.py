@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from cyclopts import CycloptsError
 
-    from consumers.exit_codes import ExitCode, exit_code
+    from consumers.commands.exit_codes import ExitCode, exit_code
 
     try:
         code = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
-    from consumers.exit_codes import ExitCode
+    from consumers.commands.exit_codes import ExitCode
 
     if code == ExitCode.BUG or "--debug" in arguments or os.environ.get("COMMITLOG_DEBUG"):
         import traceback

@@ -26,7 +26,7 @@ from commitlog.errors import (
     Unavailable,
     UnsupportedFormat,
 )
-from consumers.index_format import SCHEMA_VERSION
+from consumers.views.index_format import SCHEMA_VERSION
 
 Value = None | bool | int | float | str | Sequence["Value"] | Mapping[str, "Value"]
 Row = dict[str, Value]

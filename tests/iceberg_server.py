@@ -15,9 +15,9 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
-from consumers.iceberg.catalog import IcebergSettings
-from consumers.iceberg.rest import iceberg_routes
-from consumers.iceberg.service import IcebergService
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.rest import iceberg_routes
+from consumers.servers.iceberg.service import IcebergService
 
 _START_SECONDS = 180
 

@@ -35,14 +35,14 @@ from commitlog.client.runtime import RuntimeSettings
 from commitlog.codecs.avro import decode_log_record
 from commitlog.model.records import Transaction
 from commitlog.ports import Log
-from consumers.committer import Committer, CommitterOptions
-from consumers.iceberg.catalog import IcebergSettings
-from consumers.iceberg.log import LogIcebergService
-from consumers.iceberg.rest import iceberg_routes
-from consumers.namespace.routes import routes
-from consumers.namespace.service import Settings
-from consumers.server import ServerSettings, make_app
-from consumers.server_heads import LimitedHeads
+from consumers.servers.committer import Committer, CommitterOptions
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from consumers.servers.iceberg.rest import iceberg_routes
+from consumers.servers.namespace.routes import routes
+from consumers.servers.namespace.service import Settings
+from consumers.servers.server import ServerSettings, make_app
+from consumers.servers.server_heads import LimitedHeads
 
 START_SECONDS = 180.0
 LATE_SECONDS = 0.5

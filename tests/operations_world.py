@@ -22,7 +22,7 @@ from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code, Outcome, Status
-from consumers.verify import Options, verify
+from consumers.tools.verify import Options, verify
 from tests.service import SCHEMA, Service, rows, service
 
 T = "ns$t"

@@ -12,7 +12,7 @@ import uvicorn
 from starlette.routing import BaseRoute
 
 from commitlog.errors import Unavailable
-from consumers.server import ServerSettings, make_app
+from consumers.servers.server import ServerSettings, make_app
 
 START_SECONDS = 180
 

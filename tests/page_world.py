@@ -25,7 +25,7 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import TableId, format_table_id
-from consumers.version_index import Position, Term, VersionIndex
+from consumers.views.version_index import Position, Term, VersionIndex
 
 TABLES: tuple[tuple[TableId, int], ...] = (
     (("nyc", "flights"), 60),

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from commitlog.adapters import disk, storage
-from consumers import checkpoint
+from consumers.partition import checkpoint
 
 
 class PowerCut(BaseException):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from consumers.committer import Committer, CommitterOptions
+from consumers.servers.committer import Committer, CommitterOptions
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 READY_SECONDS = 180.0

@@ -44,8 +44,8 @@ from commitlog.protocol import outcomes_topic
 from commitlog.spark import local_session
 from commitlog.spark.audit import audit
 from commitlog.spark.log_positions import read_to
-from consumers.bench.made_log import append_to, create, look
 from consumers.broker import EmbeddedBroker
+from consumers.tools.bench.made_log import append_to, create, look
 
 TABLES = 100
 TERM_OUTCOMES = 50_000

@@ -24,7 +24,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.spark import CommitLogDataSource, local_session
 from commitlog.spark.log_source import LogReader
 from commitlog.spark.options import parse_log
-from consumers.committer import Committer, CommitterOptions
+from consumers.servers.committer import Committer, CommitterOptions
 
 READY_SECONDS = 180.0
 QUERY_SECONDS = 180.0

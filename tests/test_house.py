@@ -31,9 +31,24 @@ LAYERS = (
     ("commitlog.client", 5),
     ("commitlog.spark", 6),
     ("commitlog", 6),
-    ("consumers.cli", 9),
-    ("consumers.commands", 9),
-    ("consumers", 8),
+    ("consumers.runtime", 7),
+    ("consumers.broker", 8),
+    ("consumers.partition", 8),
+    ("consumers.socket", 9),
+    ("consumers.views", 9),
+    ("consumers.history", 9),
+    ("consumers.servers", 10),
+    ("consumers.tools", 10),
+    ("consumers.commands", 11),
+    ("consumers.cli", 12),
+    ("consumers", 0),
+)
+# Packages of one layer that know nothing of each other.
+STRANGERS = (
+    ("consumers.broker", "consumers.partition"),
+    ("consumers.socket", "consumers.views"),
+    ("consumers.socket", "consumers.history"),
+    ("consumers.servers", "consumers.tools"),
 )
 
 # The rooms of the core, lowest first: a room imports lower ones only. Those of one floor don't know
@@ -64,7 +79,7 @@ ONLY_IN = {
     "confluent_kafka": (
         "commitlog/adapters/kafka",
         "consumers/broker/readiness.py",
-        "consumers/bench/",
+        "consumers/tools/bench/",
     ),
     "fastavro": ("commitlog/codecs/avro",),
     "lance": (
@@ -72,31 +87,32 @@ ONLY_IN = {
         "commitlog/adapters/lance_",
         "commitlog/client/",
         "commitlog/spark/",
-        "consumers/maintenance.py",
-        "consumers/namespace/",
-        "consumers/bench/",
-        "consumers/demo/",
+        "consumers/tools/maintenance.py",
+        "consumers/servers/namespace/",
+        "consumers/tools/bench/",
+        "consumers/tools/demo/",
     ),
     "duckdb": (
-        "consumers/version_index",
+        "consumers/views/version_index/",
         "consumers/history.py",
-        "consumers/page/",
-        "consumers/demo/",
+        "consumers/servers/page/",
+        "consumers/tools/demo/",
         "commitlog/client/",
     ),
     "obstore": ("commitlog/adapters/storage_remote.py",),
-    "pyspark": ("commitlog/spark/", "consumers/demo/", "consumers/bench/spark.py"),
-    "jwt": ("consumers/security/tokens.py",),
-    "cryptography": ("consumers/security/tokens.py",),
-    "prometheus_client": ("consumers/metrics.py",),
-    "opentelemetry": ("consumers/observing.py",),
+    "pyspark": ("commitlog/spark/", "consumers/tools/demo/", "consumers/tools/bench/spark.py"),
+    "jwt": ("consumers/servers/security/tokens.py",),
+    "cryptography": ("consumers/servers/security/tokens.py",),
+    "prometheus_client": ("consumers/servers/metrics.py",),
+    "opentelemetry": ("consumers/servers/observing.py",),
     "starlette": (
-        *("consumers/server", "consumers/namespace/", "consumers/iceberg", "consumers/security/"),
-        *("consumers/observing.py", "consumers/openapi/", "consumers/page/", "consumers/feed.py"),
+        *("consumers/servers/server", "consumers/servers/namespace/", "consumers/servers/iceberg/"),
+        *("consumers/servers/security/", "consumers/servers/openapi/", "consumers/servers/page/"),
+        *("consumers/servers/observing.py", "consumers/servers/feed.py"),
     ),
-    "uvicorn": ("consumers/server",),
+    "uvicorn": ("consumers/servers/server",),
     "cyclopts": ("consumers/cli.py", "consumers/commands/"),
-    "rich": ("consumers/output.py", "consumers/demo/", "consumers/bench/"),
+    "rich": ("consumers/commands/output.py", "consumers/tools/demo/", "consumers/tools/bench/"),
 }
 
 PURE = ("commitlog/model/", "commitlog/words/", "commitlog/core/")
@@ -218,6 +234,20 @@ def test_imports_point_down() -> None:
         for imported, line in imports(name, for_types=True)
         if imported.split(".")[0] in PACKAGES and layer(imported) > layer(module_name(name))
         if (name, imported) != ERRORS_CARRY_OUTCOMES
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_neighbours_know_nothing_of_each_other() -> None:
+    """Those for type checkers, too."""
+    wrong = [
+        f"{name}:{line}: {module_name(name)} imports {imported}: both are of layer"
+        f" {layer(imported)}, and neither knows the other"
+        for pair in STRANGERS
+        for one, other in (pair, pair[::-1])
+        for name in modules(one.replace(".", "/"))
+        for imported, line in imports(name, for_types=True)
+        if imported == other or imported.startswith(f"{other}.")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -434,8 +464,8 @@ def test_commands_in_the_readme_exist() -> None:
 
 
 def test_settings_and_exit_codes_in_the_readme_are_true() -> None:
-    from consumers.config import SETTINGS
-    from consumers.exit_codes import ExitCode
+    from consumers.commands.exit_codes import ExitCode
+    from consumers.runtime.config import SETTINGS
 
     # What only one part needs is told on that part's page.
     told = readme() + "".join(page.read_text() for page in (ROOT / "infra/docs").glob("*.md"))

@@ -11,7 +11,7 @@ import lance
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.model.operations import IcebergChange
 from commitlog.model.records import Code, Status, TableVersionIs
-from consumers.version_index import run_index
+from consumers.views.version_index import run_index
 from tests.service import SCHEMA, Service, rows, service
 from tests.unit.iceberg_examples import create_updates
 

@@ -25,7 +25,7 @@ from consumers.broker.home import Home, full_disk_named, new_cluster_id
 from consumers.broker.jars import ensure_jars
 from consumers.broker.java import Java, find_java
 from consumers.broker.readiness import wait_until_ready
-from consumers.patience import START_SECONDS, Patience
+from consumers.runtime.patience import START_SECONDS, Patience
 
 FORMAT_TIMEOUT_SECONDS = 60.0
 START_TRIES = 3

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from consumers.patience import Patience
+from consumers.runtime.patience import Patience
 
 CONNECT_TIMEOUT_SECONDS = 1.0
 METADATA_TIMEOUT_SECONDS = 5.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cyclopts import App, Group
 
 from consumers.commands import ask, care, explain, jobs, look, measure, prove, run, speed
-from consumers.exit_codes import MEANING, ExitCode
+from consumers.commands.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
 _ASK = Group("Ask", sort_key=2)

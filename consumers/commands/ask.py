@@ -17,10 +17,10 @@ from commitlog.model.records import (
     Unreadable,
 )
 from commitlog.model.table import format_table_id
-from consumers import output
+from consumers.commands import output
+from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import HERE, AsCsv, AsJson, Limit, Where, connect
-from consumers.exit_codes import ExitCode
-from consumers.output import Column, Row, clock, day_and_time
+from consumers.commands.output import Column, Row, clock, day_and_time
 
 FOLLOW_POLL_SECONDS = 0.5
 TIME = Column(

@@ -9,9 +9,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from consumers import output
+from consumers.commands import output
+from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
-from consumers.exit_codes import ExitCode
 
 
 def doctor(*, where: Where = HERE, as_json: AsJson = False) -> ExitCode:
@@ -20,8 +20,8 @@ def doctor(*, where: Where = HERE, as_json: AsJson = False) -> ExitCode:
     Looks at Python, settings, Java, Kafka's jars, disk, cluster, topics, durability, storage,
     leader and index. Changes nothing.
     """
-    from consumers.doctor import run
-    from consumers.health import Check, is_whole
+    from consumers.tools.doctor import run
+    from consumers.views.health import Check, is_whole
 
     def show(check: Check) -> None:
         if not as_json:
@@ -55,8 +55,8 @@ def orphans(
     age
         Leave out files of a Lance table that are younger than this many seconds.
     """
-    from consumers.iceberg.orphans import find_orphans
-    from consumers.orphans import find_table_orphans
+    from consumers.tools.iceberg_orphans import find_orphans
+    from consumers.tools.orphans import find_table_orphans
 
     log = connect(where.load())
     try:
@@ -106,7 +106,7 @@ def rules(
         pylance that the log's leaders have. It needs protocol 4.
     """
     from commitlog.model.limits import PROTOCOL_SUPPORTED
-    from consumers.rules import in_force, put_in_force
+    from consumers.tools.rules import in_force, put_in_force
 
     asked = {
         "protocol": PROTOCOL_SUPPORTED if upgrade else None,

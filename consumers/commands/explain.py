@@ -6,10 +6,10 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from consumers import output
+from consumers.commands import output
 from consumers.commands.ask import id_of, note_unknown
+from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import HERE, Where
-from consumers.exit_codes import ExitCode
 
 
 def explain(
@@ -31,7 +31,7 @@ def explain(
     as_json
         Print a JSON array, one object per decided attempt.
     """
-    from consumers.explanation import explain as attempts_of
+    from consumers.views.explanation import explain as attempts_of
 
     root = where.index_root()
     transaction = id_of(root, transaction, partition)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 if TYPE_CHECKING:
-    from consumers.config import Config
-    from consumers.health import Health
-    from consumers.namespace.row_work import Done, Work
-    from consumers.namespace.service import Settings
-    from consumers.row_processes import RowProcesses
-    from consumers.server import ServerSettings
+    from consumers.runtime.config import Config
+    from consumers.servers.namespace.row_work import Done, Work
+    from consumers.servers.namespace.service import Settings
+    from consumers.servers.row_processes import RowProcesses
+    from consumers.servers.server import ServerSettings
+    from consumers.views.health import Health
 
 HTTP = Group("The HTTP server", sort_key=5)
 
@@ -78,12 +78,12 @@ HTTP_DEFAULTS = Http()
 
 def server_settings(config: Config, health: Health) -> ServerSettings:
     """Return what stands around the APIs; ConfigurationError names what is wrong."""
-    from consumers.config import ConfigurationError
-    from consumers.metrics import Metrics
-    from consumers.security.access_file import AccessFile
-    from consumers.security.identity import Security
-    from consumers.security.limits import LimitSettings
-    from consumers.server import ServerSettings, Tls
+    from consumers.runtime.config import ConfigurationError
+    from consumers.servers.metrics import Metrics
+    from consumers.servers.security.access_file import AccessFile
+    from consumers.servers.security.identity import Security
+    from consumers.servers.security.limits import LimitSettings
+    from consumers.servers.server import ServerSettings, Tls
 
     base = config.base_path.rstrip("/")
     if base and not base.startswith("/"):
@@ -110,8 +110,8 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
 def namespace_settings(config: Config) -> Settings:
     """Return how the namespace behaves; ConfigurationError names what is wrong."""
     from commitlog.adapters.storage_options import read_storage_file
-    from consumers.config import ConfigurationError
-    from consumers.namespace.service import Settings
+    from consumers.runtime.config import ConfigurationError
+    from consumers.servers.namespace.service import Settings
 
     if config.batch_operations_max < 1:
         raise ConfigurationError(
@@ -132,8 +132,8 @@ ROW_MEMORY_MIN = 512
 
 def row_processes(config: Config) -> RowProcesses | None:
     """Return the processes for work on rows, None if the server's own does it."""
-    from consumers.config import ConfigurationError
-    from consumers.row_processes import ProcessSettings, RowProcesses
+    from consumers.runtime.config import ConfigurationError
+    from consumers.servers.row_processes import ProcessSettings, RowProcesses
 
     if config.row_processes < 0:
         raise ConfigurationError(f"row_processes is at least 0, not {config.row_processes}")
@@ -150,10 +150,10 @@ def row_processes(config: Config) -> RowProcesses | None:
 def row_handler(config: Config) -> Callable[[Work], Done]:
     """Return what carries requests out in such a process."""
     from consumers.commands.options import connect_client
-    from consumers.namespace.row_work import Noted, handler
-    from consumers.namespace.service import Service
-    from consumers.security.access_file import AccessFile
-    from consumers.security.identity import Security
+    from consumers.servers.namespace.row_work import Noted, handler
+    from consumers.servers.namespace.service import Service
+    from consumers.servers.security.access_file import AccessFile
+    from consumers.servers.security.identity import Security
 
     access = AccessFile(Path(config.access_file)) if config.access_file else None
     noted = Noted()

@@ -16,10 +16,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from commitlog.errors import CommitLogError, Unavailable
-from consumers import output
+from consumers.commands import output
 from consumers.commands.options import HERE, Where
-from consumers.config import Config, ConfigurationError
-from consumers.output import Column
+from consumers.commands.output import Column
+from consumers.runtime.config import Config, ConfigurationError
 
 STOP_SECONDS = 15.0
 
@@ -39,10 +39,10 @@ def demo(*, root: Path = Path("demo-data")) -> int:
     root
         Folder of the demo: its broker, tables and index stay there to be looked at.
     """
-    stage = need_module("consumers.demo.stage", extra="demo")
+    stage = need_module("consumers.tools.demo.stage", extra="demo")
     expected = (
-        need_module("consumers.demo.children", extra="demo").ChildFailed,
-        need_module("consumers.demo.source", extra="demo").NoData,
+        need_module("consumers.tools.demo.children", extra="demo").ChildFailed,
+        need_module("consumers.tools.demo.source", extra="demo").NoData,
     )
     try:
         return int(stage.run_demo(root))
@@ -76,7 +76,7 @@ def bench_conflicts(
     as_json
         Print the whole report as JSON.
     """
-    from consumers.bench import conflicts
+    from consumers.tools.bench import conflicts
 
     report = conflicts.run(report=output.note)
     if as_json:
@@ -110,7 +110,7 @@ def bench_commit(
     as_json
         Print the whole report as JSON.
     """
-    commit = need_module("consumers.bench.commit", extra="bench")
+    commit = need_module("consumers.tools.bench.commit", extra="bench")
     with service_for(where.load()) as (servers, log):
         report = commit.run(
             servers,
@@ -166,7 +166,7 @@ def bench_spark(
     as_json
         Print the whole report as JSON.
     """
-    spark = need_module("consumers.bench.spark", extra="bench")
+    spark = need_module("consumers.tools.bench.spark", extra="bench")
     with service_for(where.load()) as (servers, log):
         report = spark.run(
             servers,
@@ -218,7 +218,7 @@ def bench_iceberg(
     as_json
         Print the whole report as JSON.
     """
-    report = _measured_over_http("consumers.bench.iceberg", uri, writers, rounds, seconds)
+    report = _measured_over_http("consumers.tools.bench.iceberg", uri, writers, rounds, seconds)
     if as_json:
         output.print_json(report)
         return
@@ -287,7 +287,7 @@ def bench_server(
     as_json
         Print the whole report as JSON.
     """
-    report = _measured_over_http("consumers.bench.server", uri, writers, rounds, seconds)
+    report = _measured_over_http("consumers.tools.bench.server", uri, writers, rounds, seconds)
     if as_json:
         output.print_json(report)
         return

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from consumers import output
+from consumers.commands import output
 from consumers.commands.options import HERE, AsCsv, AsJson, Where, connect_client
-from consumers.config import Config, ConfigurationError
-from consumers.output import Column, Row, clock, day_and_time
+from consumers.commands.output import Column, Row, clock, day_and_time
+from consumers.runtime.config import Config, ConfigurationError
 
 WHO = Column("writer", lambda row: row["principal"], leaves=3)
 FRAGMENT = Column("fragment", lambda row: row["fragment_id"], is_number=True)
@@ -188,7 +188,7 @@ def plot(
     out
         The file; its ending says which format.
     """
-    from consumers import plots
+    from consumers.views import plots
 
     root = where.index_root()
     try:
@@ -219,7 +219,7 @@ def top(
     as_json
         Print one JSON object per look.
     """
-    from consumers.activity import activity
+    from consumers.views.activity import activity
 
     if interval <= 0 or seconds <= 0:
         raise ConfigurationError("--interval and --seconds are above 0")

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from consumers import output
-from consumers.output import Column, Row
+from consumers.commands import output
+from consumers.commands.output import Column, Row
 
 
 def bench_index(
@@ -36,7 +36,7 @@ def bench_index(
     as_json
         Print the whole report as JSON.
     """
-    from consumers.bench import index
+    from consumers.tools.bench import index
 
     report = index.run(sizes=sizes, rate=rate, seconds=seconds, report=output.note)
     if as_json:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from commitlog.adapters.storage_options import use_storage_file
-from consumers.config import (
+from consumers.runtime.config import (
     Config,
     ConfigurationError,
     load,
@@ -109,7 +109,7 @@ def connect(config: Config, timeout_seconds: float = 30.0) -> ArchivableLog:
     )
     if config.root is None or not (config.root / "archive").is_dir():
         return log
-    from consumers.archive.log import with_archive
+    from consumers.tools.archive.log import with_archive
 
     return with_archive(log, config.root)
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from consumers import output
+from consumers.commands import output
+from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import HERE, AsJson, Where, connect
-from consumers.config import ConfigurationError
-from consumers.exit_codes import ExitCode
+from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
     from commitlog.ports import Log
-    from consumers.verify import Verdict
-    from consumers.verify.witnesses import Witness
+    from consumers.tools.verify import Verdict
+    from consumers.tools.verify.witnesses import Witness
 
 STATE = "verify"
 """In a root: where an interrupted verification goes on."""
@@ -63,8 +63,8 @@ def verify(
     again
         Begin at Genesis, whatever an interrupted run had come to.
     """
-    from consumers.verify import Options
-    from consumers.verify import verify as check
+    from consumers.tools.verify import Options
+    from consumers.tools.verify import verify as check
 
     config = where.load()
     folder = state or (config.root / STATE if config.root is not None else None)
@@ -108,7 +108,7 @@ def _partitions(log: Log, only: int | None) -> Sequence[int]:
 def _expected(text: str) -> Witness | None:
     if not text:
         return None
-    from consumers.verify.witnesses import Witness
+    from consumers.tools.verify.witnesses import Witness
 
     sequence, _, digest = text.partition(":")
     is_hex = all(character in "0123456789abcdefABCDEF" for character in digest)
@@ -126,7 +126,7 @@ def _forget(folder: Path) -> None:
 
 
 def _show(verdict: Verdict) -> None:
-    from consumers.verify import Kind
+    from consumers.tools.verify import Kind
 
     name = f"partition {verdict.partition}"
     last = verdict.first_bad_sequence
@@ -189,8 +189,8 @@ def replay(
     all_versions
         Write every version of tables under policy `latest` too, not only the newest.
     """
-    from consumers.replay import Options
-    from consumers.replay import replay as build
+    from consumers.tools.replay import Options
+    from consumers.tools.replay import replay as build
 
     config = where.load()
     target = into.expanduser().absolute()
@@ -248,9 +248,9 @@ def archive(
     """
     import time
 
-    from consumers.archive.log import FOLDER
-    from consumers.archive.writer import archive as copy
-    from consumers.archive.writer import give_up as tombstone
+    from consumers.tools.archive.log import FOLDER
+    from consumers.tools.archive.writer import archive as copy
+    from consumers.tools.archive.writer import give_up as tombstone
 
     config = where.load()
     folder = config.need_root() / FOLDER

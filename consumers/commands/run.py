@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from commitlog.adapters.storage import keep_on_disk
 from commitlog.errors import InvalidTransaction
-from consumers import output
+from consumers.commands import output
 from consumers.commands.http_options import (
     HTTP_DEFAULTS,
     Http,
@@ -19,8 +19,8 @@ from consumers.commands.http_options import (
     server_settings,
 )
 from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
-from consumers.config import ConfigurationError, write_endpoints
-from consumers.process import OnReady, run_part
+from consumers.runtime.config import ConfigurationError, write_endpoints
+from consumers.runtime.process import OnReady, run_part
 
 Partition = Annotated[int, Parameter(help="Which partition to decide for.")]
 INDEX_NICENESS = 5
@@ -66,8 +66,8 @@ def up(
         Transactions a second by principal: NAME=RATE,... ("*" is each other one).
         [COMMITLOG_QUOTAS]
     """
-    from consumers.quotas import Quotas
-    from consumers.up import up as run
+    from consumers.commands.up import up as run
+    from consumers.partition.quotas import Quotas
 
     config = where.load(
         host=host,
@@ -153,7 +153,7 @@ def init(
     as_json
         Print a JSON object.
     """
-    from consumers.places import check_place
+    from consumers.runtime.places import check_place
 
     config = where.load(tables_root=tables_root)
     log = connect(config)
@@ -209,9 +209,9 @@ def committer(
     fsync
         Have a commit's files on disk before it is acknowledged. [COMMITLOG_FSYNC]
     """
-    from consumers.committer import Committer, CommitterOptions
-    from consumers.places import check_place
-    from consumers.quotas import Quotas
+    from consumers.partition.quotas import Quotas
+    from consumers.runtime.places import check_place
+    from consumers.servers.committer import Committer, CommitterOptions
 
     config = where.load(
         socket_host=socket_host,
@@ -247,7 +247,7 @@ def committer(
 
 def index(*, where: Where = HERE) -> None:
     """Keep ROOT/index.duckdb up with the log."""
-    from consumers.version_index import run_index
+    from consumers.views.version_index import run_index
 
     config = where.load()
     root = config.need_root()
@@ -289,13 +289,13 @@ def server(
     port
         Its port (2333); 0 picks one. [COMMITLOG_PORT]
     """
-    from consumers import roots
-    from consumers.health import Health
-    from consumers.iceberg.rest import routes as iceberg_routes
-    from consumers.namespace.routes import routes
-    from consumers.page.reading import reading_services
-    from consumers.server import serve
-    from consumers.up import take_http_listener
+    from consumers.commands.up import take_http_listener
+    from consumers.runtime import roots
+    from consumers.servers.iceberg.rest import routes as iceberg_routes
+    from consumers.servers.namespace.routes import routes
+    from consumers.servers.page.reading import reading_services
+    from consumers.servers.server import serve
+    from consumers.views.health import Health
 
     config = where.load(host=host, port=port, **http.flags())
     root = config.root or Path.cwd()
@@ -356,7 +356,7 @@ def maintain(
     interval
         Seconds between two looks.
     """
-    from consumers.maintenance import NICENESS, Maintenance
+    from consumers.tools.maintenance import NICENESS, Maintenance
 
     config = where.load()
     if not (once or dry_run):

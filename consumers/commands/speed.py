@@ -1,6 +1,6 @@
 """The commands that measure what a log costs under load, with age and from its beginning; and all.
 
-Each suite is told about in `consumers/bench/`, at the top of its module.
+Each suite is told about in `consumers/tools/bench/`, at the top of its module.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from commitlog.errors import InvalidTransaction
-from consumers import output
+from consumers.commands import output
 from consumers.commands.jobs import need_module, own_service, service_for
 from consumers.commands.options import HERE, Where
-from consumers.output import Column
+from consumers.commands.output import Column
 
 AsJson = Annotated[bool, Parameter(name="--json", negative="", show_default=False)]
 
@@ -44,7 +44,7 @@ def bench_merge(
     as_json
         Print the whole report as JSON.
     """
-    merge = need_module("consumers.bench.merge", extra="bench")
+    merge = need_module("consumers.tools.bench.merge", extra="bench")
     with service_for(where.load()) as (servers, log):
         report = merge.run(
             servers,
@@ -77,7 +77,7 @@ def bench_growth(
     as_json
         Print the whole report as JSON.
     """
-    growth = need_module("consumers.bench.growth", extra="bench")
+    growth = need_module("consumers.tools.bench.growth", extra="bench")
     with service_for(where.load()) as (servers, log):
         report = growth.run(servers, log, commits=commits, report=output.note)
     if as_json:
@@ -109,7 +109,7 @@ def bench_replay(
     as_json
         Print the whole report as JSON.
     """
-    from consumers.bench import replay
+    from consumers.tools.bench import replay
 
     report = replay.run(transactions=transactions, decisions=decisions, report=output.note)
     if as_json:
@@ -153,7 +153,7 @@ def bench_all(
     keep
         Keep what the file has of the other suites, and mark these as measured apart.
     """
-    everything = need_module("consumers.bench.everything", extra="bench")
+    everything = need_module("consumers.tools.bench.everything", extra="bench")
     unknown = [name for name in suites if name not in everything.SUITES]
     if unknown:
         raise InvalidTransaction(
@@ -200,7 +200,7 @@ def bench_report(
     plots
         A folder for pictures (extra `plots`); none are drawn without it.
     """
-    from consumers.bench import pictures, report
+    from consumers.tools.bench import pictures, report
 
     found = json.loads(measured.read_text(encoding="utf-8"))
     into.write_text(report.page(found), encoding="utf-8")

@@ -21,9 +21,9 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.model.records import LeaderStarted, Transaction
 from commitlog.ports import Log
-from consumers.bench.made_log import NODE, MadeLog, append_to, create
 from consumers.broker import EmbeddedBroker
-from consumers.verify import Options, verify
+from consumers.tools.bench.made_log import NODE, MadeLog, append_to, create
+from consumers.tools.verify import Options, verify
 
 TABLES = 10
 CHUNK = 5_000

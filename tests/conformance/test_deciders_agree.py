@@ -26,7 +26,7 @@ from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import ProtocolVersion, Status, Transaction
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
-from consumers.verify import Options, verify
+from consumers.tools.verify import Options, verify
 from tests.core_world import World, append
 from tests.service import SCHEMA, Service, rows, service
 

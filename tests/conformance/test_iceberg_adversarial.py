@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import uuid_utils
 
-from consumers.iceberg.catalog import IcebergSettings
-from consumers.iceberg.log import LogIcebergService
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from commitlog.core.iceberg.domain import IcebergRefused
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from consumers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.catalog import IcebergSettings
 from tests.fakes.iceberg_memory import MemoryIcebergService
 from tests.iceberg_server import IcebergServer, serving
 from tests.unit.iceberg_examples import EVENTS, change, decide, main_at, metadata, schema, snapshot

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from consumers.security.access_file import AccessFile
-from consumers.security.identity import Security
-from consumers.server import ServerSettings
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.identity import Security
+from consumers.servers.server import ServerSettings
 from tests.namespace_world import World
 
 lancedb: Any = pytest.importorskip("lancedb")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.errors import InvalidSettings
-from consumers.maintenance import REASON, Maintenance, Policy, properties_of
+from consumers.tools.maintenance import REASON, Maintenance, Policy, properties_of
 from tests.operations_world import T, decided_again_alike, opened
 from tests.service import SCHEMA, Service, rows, service
 

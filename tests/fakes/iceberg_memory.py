@@ -26,7 +26,7 @@ from commitlog.model.operations import (
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
-from consumers.iceberg.service import CatalogView, Committed, Refused
+from consumers.servers.iceberg.service import CatalogView, Committed, Refused
 
 
 @dataclass

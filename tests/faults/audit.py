@@ -21,9 +21,9 @@ from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.creation import empty_state
 from commitlog.model.records import Genesis, Status
-from consumers.events import Event
-from consumers.follower import Follower
-from consumers.verify import Options, verify
+from consumers.partition.events import Event
+from consumers.partition.follower import Follower
+from consumers.tools.verify import Options, verify
 from tests.faults.processes import Violated, Writer
 
 CATCH_UP_SECONDS = 120.0

@@ -19,7 +19,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.core.log.chain import Chain
 from commitlog.model.records import Outcome
 from consumers.broker import EmbeddedBroker
-from consumers.places import check_place
+from consumers.runtime.places import check_place
 from tests.faults.proxy import Proxy
 
 REPOSITORY = Path(__file__).resolve().parents[2]

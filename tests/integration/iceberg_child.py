@@ -15,9 +15,9 @@ from typing import Any
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_writers import KafkaOutcomesWriter
-from consumers.committer import Committer, CommitterOptions
-from consumers.observer import StoreObserver
-from consumers.session import Session
+from consumers.partition.observer import StoreObserver
+from consumers.partition.session import Session
+from consumers.servers.committer import Committer, CommitterOptions
 
 _FLUSH_SECONDS = 180
 

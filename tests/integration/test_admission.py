@@ -18,9 +18,9 @@ from commitlog.client import runtime
 from commitlog.client.caller import Caller, acting_for
 from commitlog.errors import Overloaded
 from commitlog.protocol import outcomes_topic
-from consumers import guards
-from consumers.committer import CommitterOptions
-from consumers.quotas import Quotas
+from consumers.partition import guards
+from consumers.partition.quotas import Quotas
+from consumers.servers.committer import CommitterOptions
 from tests.service import SCHEMA, Service, rows, service
 
 SETTLED_SECONDS = 180.0

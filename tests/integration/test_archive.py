@@ -17,16 +17,16 @@ from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.model.records import Outcome, Retained, Transaction
 from commitlog.ports import Log
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers.archive import writer
-from consumers.archive.files import check_segment, read_file, write_file
-from consumers.archive.log import FOLDER, with_archive
-from consumers.archive.proof import PROOF, Archive
-from consumers.archive.writer import Written, archive, give_up
-from consumers.bench.made_log import MadeLog, append_to, create
 from consumers.commands import ask
-from consumers.replay import Options as ReplayOptions
-from consumers.replay import replay
-from consumers.verify import Kind, Options, Verdict, files, verify
+from consumers.tools.archive import writer
+from consumers.tools.archive.files import check_segment, read_file, write_file
+from consumers.tools.archive.log import FOLDER, with_archive
+from consumers.tools.archive.proof import PROOF, Archive
+from consumers.tools.archive.writer import Written, archive, give_up
+from consumers.tools.bench.made_log import MadeLog, append_to, create
+from consumers.tools.replay import Options as ReplayOptions
+from consumers.tools.replay import replay
+from consumers.tools.verify import Kind, Options, Verdict, files, verify
 from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
@@ -104,7 +104,7 @@ def test_a_killed_run_leaves_whole_segments(
     made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "SEGMENT_OUTCOMES", 4)
-    monkeypatch.setattr("consumers.verify.walk.RECORDS_PER_POLL", 4)
+    monkeypatch.setattr("consumers.tools.verify.walk.RECORDS_PER_POLL", 4)
     log = Copy(made.log).log
 
     def on_progress(done: int, total: int) -> None:

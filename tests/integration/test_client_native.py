@@ -18,7 +18,7 @@ from commitlog import Code, CommitLog, Status
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.ports import Log
-from consumers.committer import Committer, CommitterOptions
+from consumers.servers.committer import Committer, CommitterOptions
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
 ROWS = {"id": list(range(10)), "v": list("abcdefghij")}

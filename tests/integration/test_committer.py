@@ -34,8 +34,8 @@ from commitlog.errors import (
     WrongLog,
 )
 from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVersionIs
-from consumers.checkpoint import Checkpoints
-from consumers.table_files import UNHINTED_MAX
+from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.table_files import UNHINTED_MAX
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
 

@@ -26,7 +26,7 @@ DONE = "All as it must be"
 def start(root: Path, output: Path) -> subprocess.Popen[bytes]:
     with output.open("wb") as file:
         return subprocess.Popen(
-            [sys.executable, "-m", "consumers.demo", "--root", str(root)],
+            [sys.executable, "-m", "consumers.tools.demo", "--root", str(root)],
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -82,7 +82,7 @@ def test_the_demo_ends_with_the_same_rows_whoever_is_killed(tmp_path: Path) -> N
         assert demo.poll() is None, output.read_text()[-3000:]
 
     try:
-        for batch, part in enumerate(("cli committer", "consumers.demo.desk", "kafka.Kafka")):
+        for batch, part in enumerate(("cli committer", "consumers.tools.demo.desk", "kafka.Kafka")):
             await_batch(batch)
             kill(demo.pid, part)
         await_batch(3)

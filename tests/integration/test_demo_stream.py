@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.csv as pacsv
 import pytest
 
-from consumers.demo import flights, source
+from consumers.tools.demo import flights, source
 from tests.fakes.spark_log import FakeLog
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 REPOSITORY = Path(__file__).resolve().parents[2]
 EVERY = 100
 PROGRAM = """
-from consumers.demo import flights_stream
+from consumers.tools.demo import flights_stream
 from tests.fakes.spark_log import FakeDataSource
 flights_stream.CommitLogDataSource = FakeDataSource
 flights_stream.main()

@@ -16,11 +16,12 @@ from lance.fragment import write_fragments
 from commitlog.client.rows import prepare_delete
 from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log
-from consumers import cli, explanation
-from consumers.exit_codes import ExitCode
-from consumers.iceberg.catalog import IcebergSettings
-from consumers.iceberg.log import LogIcebergService
-from consumers.version_index import run_index
+from consumers import cli
+from consumers.commands.exit_codes import ExitCode
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from consumers.views import explanation
+from consumers.views.version_index import run_index
 from tests.iceberg_server import serving
 from tests.namespace_world import World
 from tests.operations_world import T, opened, three_fragments

@@ -19,11 +19,13 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTable, LanceCommit, Operation, RegisterTable
 from commitlog.model.records import Status, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers import guards, health, requests
-from consumers.bypass import ADOPT, PROPERTY, Bypass
-from consumers.committer import Committer
-from consumers.health import Health, Level
-from consumers.verify import Options, verify
+from consumers.partition import guards
+from consumers.partition.bypass import ADOPT, PROPERTY, Bypass
+from consumers.servers.committer import Committer
+from consumers.socket import requests
+from consumers.tools.verify import Options, verify
+from consumers.views import health
+from consumers.views.health import Health, Level
 from tests.core_world import column
 from tests.service import SCHEMA, Service, ids_of, rows, service
 

@@ -15,9 +15,9 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
 from commitlog.errors import InvalidTransaction
-from consumers.iceberg.catalog import IcebergSettings
-from consumers.iceberg.log import LogIcebergService
-from consumers.iceberg.orphans import find_orphans
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from consumers.tools.iceberg_orphans import find_orphans
 from tests.iceberg_server import IcebergServer, serving
 from tests.object_store import KEY, REGION, ROOT, SECRET, log_over_objects, s3_server
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from consumers.page.routes import page_routes
-from consumers.security.access_file import AccessFile
-from consumers.security.identity import Security
-from consumers.server import ServerSettings
+from consumers.servers.page.routes import page_routes
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.identity import Security
+from consumers.servers.server import ServerSettings
 from tests.page_server import serving_routes
 from tests.page_world import busy_log, extend_index
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.exit_codes import ExitCode
+from consumers.commands.exit_codes import ExitCode
 from tests.integration.test_up import run, service, write
 
 pytestmark = [pytest.mark.broker]

@@ -15,9 +15,9 @@ import pytest
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import CorruptLog, WrongLog
 from consumers import history
-from consumers import replay as module
-from consumers.replay import Options, replay
-from consumers.verify import Kind, files, walk
+from consumers.tools import replay as module
+from consumers.tools.replay import Options, replay
+from consumers.tools.verify import Kind, files, walk
 from tests.service import Service
 from tests.tampering import Copy
 from tests.verified import ORDERS, filled_service, place

@@ -17,9 +17,9 @@ from commitlog import CommitLog
 from commitlog.ports import Log
 from commitlog.protocol import transactions_topic
 from consumers import cli
-from consumers.archive.log import with_archive
-from consumers.committer import Committer, CommitterOptions
-from consumers.exit_codes import ExitCode
+from consumers.commands.exit_codes import ExitCode
+from consumers.servers.committer import Committer, CommitterOptions
+from consumers.tools.archive.log import with_archive
 from tests.contract.worlds import KafkaWorld
 from tests.integration.test_compaction import QUICKLY_COMPACTED, compact, of_ours
 from tests.service import SCHEMA, ids_of, rows

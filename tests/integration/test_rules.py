@@ -15,7 +15,7 @@ from commitlog.adapters.log_start import append_rules, protocol_version
 from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import Code, Status
-from consumers.rules import in_force, put_in_force, rules_in
+from consumers.tools.rules import in_force, put_in_force, rules_in
 from tests.service import SCHEMA, Service, rows, service
 
 T = "ns$t"

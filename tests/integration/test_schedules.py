@@ -18,9 +18,9 @@ from commitlog.adapters.storage import LocalStore
 from commitlog.core.log.deduplication import Deduplication
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError, OutcomeUnknown, Unavailable
-from consumers import requests
-from consumers.materializer import Materializer
-from consumers.observer import StoreObserver
+from consumers.partition.materializer import Materializer
+from consumers.partition.observer import StoreObserver
+from consumers.socket import requests
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
 SETTLED_SECONDS = 180.0

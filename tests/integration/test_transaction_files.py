@@ -22,7 +22,7 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, 
 from commitlog.errors import IncompatibleConflict, OutcomeUnknown
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Status
-from consumers.replay import Options, replay
+from consumers.tools.replay import Options, replay
 from tests.operations_world import T, committed, manifest, opened, submit, three_fragments
 from tests.service import SCHEMA, Service, ids_of, rows
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from consumers.exit_codes import ExitCode
+from consumers.commands.exit_codes import ExitCode
 
 pytestmark = [pytest.mark.broker]
 

@@ -45,7 +45,10 @@ def row_processes(root: Path) -> list[int]:
     """Return the processes for work on rows that belong to this service."""
     found = []
     for line in subprocess.run(
-        ["pgrep", "-f", "consumers.row_process "], capture_output=True, text=True, check=False
+        ["pgrep", "-f", "consumers.servers.row_process "],
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout.split():
         try:
             environment = Path(f"/proc/{line}/environ").read_bytes()

@@ -20,8 +20,8 @@ from commitlog.codecs.avro import decode_log_record, encode_transaction
 from commitlog.core.log.attribution import PRINCIPAL_PROPERTY
 from commitlog.errors import NoSuchTable
 from commitlog.model.records import Outcome, Status, Transaction
-from consumers.verify import Kind, Options, Verdict, check, files, verify, walk
-from consumers.verify.witnesses import Witness
+from consumers.tools.verify import Kind, Options, Verdict, check, files, verify, walk
+from consumers.tools.verify.witnesses import Witness
 from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy, flip, swap, with_value
 from tests.verified import ORDERS, filled_service, place

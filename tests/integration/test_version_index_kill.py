@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from consumers import history
-from consumers.version_index import VersionIndex
+from consumers.views.version_index import VersionIndex
 from tests.fakes.log_stream import PartitionLog
 from tests.integration.version_index_child import HOW
 from tests.unit.test_version_index_store import build, contents, log_of

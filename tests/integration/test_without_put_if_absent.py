@@ -14,7 +14,7 @@ from commitlog.adapters.storage import store_for
 from commitlog.client.rows import prepare_delete
 from commitlog.codecs.manifest_file import manifest_name
 from commitlog.model.records import Status
-from consumers import doctor
+from consumers.tools import doctor
 from tests.object_store import ROOT, Conditions, log_over_objects, s3_server
 from tests.service import SCHEMA, Running, ids_of, rows
 

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from commitlog.ports import Log
-from consumers.version_index import VersionIndex
-from consumers.version_index import publish as publish_module
-from consumers.version_index import segments as segments_module
-from consumers.version_index.live import Live
-from consumers.version_index.process import follow
+from consumers.views.version_index import VersionIndex
+from consumers.views.version_index import publish as publish_module
+from consumers.views.version_index import segments as segments_module
+from consumers.views.version_index.live import Live
+from consumers.views.version_index.process import follow
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
 
 HOT_TRANSACTIONS_MAX = 150

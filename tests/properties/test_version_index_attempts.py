@@ -19,9 +19,9 @@ from commitlog.model.operations import IcebergChange, target
 from commitlog.model.records import Status, TableVersionIs, Transaction
 from commitlog.model.table import format_table_id
 from consumers import history
-from consumers.version_index import Position, VersionIndex
-from consumers.version_index.done import principal
-from consumers.version_index.surface import QUESTIONS
+from consumers.views.version_index import Position, VersionIndex
+from consumers.views.version_index.done import principal
+from consumers.views.version_index.surface import QUESTIONS
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.properties import test_version_index_laws as laws
 from tests.unit import test_version_index_iceberg as iceberg

@@ -17,12 +17,12 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.repeats import find_repeat
 from commitlog.model.records import Submitted, Transaction
-from consumers.checkpoint import Checkpoint
-from consumers.events import Event
-from consumers.follower import Follower
-from consumers.leader import Leader
-from consumers.materializer import Materializer
-from consumers.session import Session
+from consumers.partition.checkpoint import Checkpoint
+from consumers.partition.events import Event
+from consumers.partition.follower import Follower
+from consumers.partition.leader import Leader
+from consumers.partition.materializer import Materializer
+from consumers.partition.session import Session
 
 
 def _delivered_in_any_order(
@@ -199,7 +199,7 @@ PROGRAM_MUTANTS: dict[str, Break] = {
     ),
     "a lost tail is not noticed": lambda: _all(
         mock.patch.object(Follower, "catch_up", _catch_up_unsuspecting),
-        mock.patch("consumers.session.check_log_holds"),
+        mock.patch("consumers.partition.session.check_log_holds"),
     ),
     "files are written before the commit": lambda: mock.patch.object(
         Leader, "_append", _published_at_once
@@ -209,7 +209,7 @@ PROGRAM_MUTANTS: dict[str, Break] = {
         mock.patch.object(Leader, "is_idle", property(lambda self: True)),
     ),
     "a checkpoint isn't compared with the log": lambda: mock.patch(
-        "consumers.session.check_log_holds"
+        "consumers.partition.session.check_log_holds"
     ),
     "a transaction isn't compared with its outcome": lambda: mock.patch.object(
         Replica, "_check", return_value=None

@@ -178,7 +178,7 @@ class SimulatedStore:
 
 
 class MemoryFolder:
-    """A node's own disk as one process sees it; see `consumers.checkpoint.Folder`."""
+    """A node's own disk as one process sees it; see `consumers.partition.checkpoint.Folder`."""
 
     def __init__(self, scheduler: Scheduler, process: Process, files: dict[str, bytes]) -> None:
         """Open `files`, which outlast the process."""

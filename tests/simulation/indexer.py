@@ -13,8 +13,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from consumers.version_index import VersionIndex
-from consumers.version_index.process import Follower
+from consumers.views.version_index import VersionIndex
+from consumers.views.version_index.process import Follower
 from tests.simulation.log import SimulatedLog
 from tests.simulation.scheduler import Process
 from tests.unit.test_version_index_store import contents

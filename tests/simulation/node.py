@@ -1,7 +1,7 @@
 """A committer under simulation: its sessions on a disk that outlasts its processes.
 
-What `consumers.committer` does with threads and sockets is done here in steps: follow, stand for
-leader when the leader is silent, lead, checkpoint, begin again when the term ends.
+What `consumers.servers.committer` does with threads and sockets is done here in steps: follow,
+stand for leader when the leader is silent, lead, checkpoint, begin again when the term ends.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.errors import CommitLogError, Fenced, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Observation
-from consumers.checkpoint import Checkpoints
-from consumers.events import Event, Read
-from consumers.lanes import Job, Lanes
-from consumers.leader import RECORDS_PER_POLL, Leader
-from consumers.observer import StoreObserver
-from consumers.session import Session
+from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.events import Event, Read
+from consumers.partition.lanes import Job, Lanes
+from consumers.partition.leader import RECORDS_PER_POLL, Leader
+from consumers.partition.observer import StoreObserver
+from consumers.partition.session import Session
 from tests.core_world import _simple_delta
 from tests.simulation.disk import MemoryFolder, SimulatedStore
 from tests.simulation.log import SimulatedLog

@@ -19,7 +19,7 @@ from commitlog.errors import CommitLogError
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.records import Outcome
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers.events import Event
+from consumers.partition.events import Event
 from tests.simulation import validations
 from tests.simulation.auditor import Auditor, Violation
 from tests.simulation.disk import Objects

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from consumers import cli
-from consumers.bench import conflicts
-from consumers.exit_codes import ExitCode
+from consumers.commands.exit_codes import ExitCode
+from consumers.tools.bench import conflicts
 
 RATIO_MAX = 1.3
 

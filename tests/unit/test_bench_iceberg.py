@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from consumers.bench.measure import Round
+from consumers.tools.bench.measure import Round
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
-from consumers.bench.iceberg import line, summary
-from consumers.bench.iceberg_cost import snapshot_costs
+from consumers.tools.bench.iceberg import line, summary
+from consumers.tools.bench.iceberg_cost import snapshot_costs
 
 
 def made(system: str, rate: float, failures: int = 0, verified: str = "verified: 9") -> Round:

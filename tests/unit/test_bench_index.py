@@ -7,8 +7,8 @@ import pytest
 from commitlog.codecs import avro
 from commitlog.core.log.replica import Replica
 from commitlog.model.records import Answered, LeaderStarted, Outcome, Submitted
-from consumers.bench import index
-from consumers.bench.index_log import NODE, TableLog
+from consumers.tools.bench import index
+from consumers.tools.bench.index_log import NODE, TableLog
 
 COUNT = 2500
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from consumers.bench.aims import LATEST, MET, MISSED, judge
-from consumers.bench.partitions import Cluster, commits_per_second, scaling, scaling_of
+from consumers.tools.bench.aims import LATEST, MET, MISSED, judge
+from consumers.tools.bench.partitions import Cluster, commits_per_second, scaling, scaling_of
 
 WIDE = Cluster(brokers=3, cores=64, replication=1)
 

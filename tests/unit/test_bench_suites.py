@@ -14,11 +14,11 @@ import lance
 import pytest
 
 from consumers import cli
-from consumers.bench import everything, growth, measure, merge, peers, replay, report
-from consumers.bench.aims import LATEST, MET, MISSED, SMALLER, UNKNOWN, judge
-from consumers.bench.environment import environment, fsync_ms, service_cpu_seconds
-from consumers.bench.measure import NothingLeft, Round
-from consumers.exit_codes import ExitCode
+from consumers.commands.exit_codes import ExitCode
+from consumers.tools.bench import everything, growth, measure, merge, peers, replay, report
+from consumers.tools.bench.aims import LATEST, MET, MISSED, SMALLER, UNKNOWN, judge
+from consumers.tools.bench.environment import environment, fsync_ms, service_cpu_seconds
+from consumers.tools.bench.measure import NothingLeft, Round
 from tests.service import Service, service
 
 
@@ -252,7 +252,7 @@ def test_suites_that_were_measured_apart_are_marked(
 def test_every_suite_takes_the_sizes_that_all_gives_it(name: str) -> None:
     pytest.importorskip("pyiceberg")
     pytest.importorskip("pyspark")
-    takes = inspect.signature(import_module(f"consumers.bench.{name}").run)
+    takes = inspect.signature(import_module(f"consumers.tools.bench.{name}").run)
     needs = {everything.SERVICE: ("servers", "log"), everything.HTTP: ("uri",)}
     for sizes in (everything.FULL, everything.QUICK):
         more = dict(sizes.get(name, {}))
@@ -303,7 +303,7 @@ def test_the_page_says_where_a_peer_is_faster(replayed: dict[str, Any]) -> None:
 
 def test_pictures_are_drawn_of_what_was_measured(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    from consumers.bench import pictures
+    from consumers.tools.bench import pictures
 
     point = {"curve": "fragments", "at": 10, "committed_p50_ms": 1.0, "readable_p50_ms": 2.0}
     found = {

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
-from consumers.namespace.service import Settings
-from consumers.security.budgets import DEPTH_MAX, VALUES_MAX, json_problem, text_problem
-from consumers.security.grants import Principal
-from consumers.security.identity import Security
-from consumers.security.limits import Limits, LimitSettings
+from consumers.servers.namespace.service import Settings
+from consumers.servers.security.budgets import DEPTH_MAX, VALUES_MAX, json_problem, text_problem
+from consumers.servers.security.grants import Principal
+from consumers.servers.security.identity import Security
+from consumers.servers.security.limits import Limits, LimitSettings
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 
 MEGABYTE = 1024 * 1024

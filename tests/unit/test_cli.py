@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from commitlog import errors
-from consumers import cli, output
+from consumers import cli
+from consumers.commands import output
 from consumers.commands.app import app
-from consumers.exit_codes import ExitCode, exit_code
+from consumers.commands.exit_codes import ExitCode, exit_code
 
 HELP = Path(__file__).parents[1] / "golden" / "help"
 COMMANDS = sorted(

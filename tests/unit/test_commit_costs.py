@@ -24,8 +24,8 @@ from commitlog.core.partition.machine import Machine
 from commitlog.model.records import Status, Submitted, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
 from commitlog.wire import FrameBuffer
-from consumers.bench.made_log import MadeLog, append_to, configure, create, decide
-from consumers.table_files import UNHINTED_MAX
+from consumers.partition.table_files import UNHINTED_MAX
+from consumers.tools.bench.made_log import MadeLog, append_to, configure, create, decide
 from tests.service import SCHEMA, Service, rows, service
 
 COMMITS = 16

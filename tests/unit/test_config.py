@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from consumers.commands.options import Where
-from consumers.config import (
+from consumers.runtime.config import (
     SETTINGS,
     ConfigurationError,
     load,

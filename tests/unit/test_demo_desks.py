@@ -7,8 +7,8 @@ from pathlib import Path
 import lance
 import pytest
 
-from consumers.demo.desk import Entry, append_entry, read_journal
-from consumers.demo.desks import (
+from consumers.tools.demo.desk import Entry, append_entry, read_journal
+from consumers.tools.demo.desks import (
     CORRECTION,
     DESK_COUNT,
     ROUND_COUNT,
@@ -23,7 +23,7 @@ from consumers.demo.desks import (
     read_observations,
     weather_table,
 )
-from consumers.demo.run import open_run
+from consumers.tools.demo.run import open_run
 
 pytest.importorskip("duckdb")
 

@@ -11,8 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from consumers.demo import flights, source
-from consumers.demo.source import FLIGHTS_ROWS, open_flights, prepare_slices, read_rows
+from consumers.tools.demo import flights, source
+from consumers.tools.demo.source import FLIGHTS_ROWS, open_flights, prepare_slices, read_rows
 
 LINES = 2_000
 FLOATS = ("temp", "wind_speed", "precip", "visib")

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from consumers import cli, doctor
-from consumers.config import load
-from consumers.exit_codes import ExitCode
-from consumers.health import Check, Level
+from consumers import cli
+from consumers.commands.exit_codes import ExitCode
+from consumers.runtime.config import load
+from consumers.tools import doctor
+from consumers.views.health import Check, Level
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from consumers.feed import FeedSettings, feed_routes
+from consumers.servers.feed import FeedSettings, feed_routes
 from tests.feed_reading import told
 from tests.page_server import serving_routes
 from tests.service import SCHEMA, Service, rows, service

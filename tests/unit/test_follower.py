@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from commitlog.errors import CorruptLog, Unavailable
-from consumers.follower import Follower
+from consumers.partition.follower import Follower
 from tests.core_world import GENESIS
 
 NEEDED = 268

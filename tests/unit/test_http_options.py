@@ -10,11 +10,11 @@ import pytest
 
 from commitlog.adapters.storage_options import Scoped
 from consumers.commands.http_options import namespace_settings, server_settings
-from consumers.config import ConfigurationError, load
-from consumers.namespace.service import Settings
-from consumers.security.access_file import AccessFile
-from consumers.security.identity import Security
-from consumers.server import ServerSettings
+from consumers.runtime.config import ConfigurationError, load
+from consumers.servers.namespace.service import Settings
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.identity import Security
+from consumers.servers.server import ServerSettings
 from tests.namespace_world import World
 
 HEALTH: Any = SimpleNamespace(statuses={})

@@ -14,10 +14,10 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from consumers.iceberg.catalog import IcebergSettings
-from consumers.iceberg.files import TableFiles, contents, purge
-from consumers.iceberg.log import LogIcebergService
-from consumers.iceberg.orphans import Orphan, find_orphans
+from consumers.partition.iceberg_files import TableFiles, contents, purge
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from consumers.tools.iceberg_orphans import Orphan, find_orphans
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World
 
@@ -227,7 +227,7 @@ def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
 def test_a_metadata_file_decompresses_to_a_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumers.iceberg.files.METADATA_BYTES_MAX", 1000)
+    monkeypatch.setattr("consumers.partition.iceberg_files.METADATA_BYTES_MAX", 1000)
     files = TableFiles(str(tmp_path))
     for size, name in ((1000, "fits"), (1001, "bomb")):
         (tmp_path / f"{name}.gz.metadata.json").write_bytes(gzip.compress(b" " * size))

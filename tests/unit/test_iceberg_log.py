@@ -11,10 +11,10 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from consumers.config import ConfigurationError, load
-from consumers.iceberg.catalog import IcebergSettings
-from consumers.iceberg.log import LogIcebergService
-from consumers.iceberg.rest import routes
+from consumers.runtime.config import ConfigurationError, load
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from consumers.servers.iceberg.rest import routes
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World, numbers
 from tests.service import Running

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog.errors import CorruptLog, OutcomeUnknown, Overloaded, RecordTooLarge, Unavailable
-from consumers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.catalog import IcebergSettings
 from tests.fakes.iceberg_memory import MemoryIcebergService
 from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.unit.iceberg_examples import create_updates, schema

@@ -13,10 +13,10 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
 from commitlog.core.iceberg.naming import derived_uuid
-from consumers.iceberg.catalog import IcebergSettings
-from consumers.iceberg.log import LogIcebergService
-from consumers.iceberg.orphans import find_orphans
-from consumers.in_the_way import MARK, put
+from consumers.partition.in_the_way import MARK, put
+from consumers.servers.iceberg.catalog import IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from consumers.tools.iceberg_orphans import find_orphans
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from commitlog.model.records import LeaderStarted
-from consumers import leader_watch
-from consumers.answers import Answers
+from consumers.socket import leader_watch
+from consumers.socket.answers import Answers
 
 LOG_ID = "an id"
 OWN = "127.0.0.1:1"

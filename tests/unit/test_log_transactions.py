@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from consumers.feed import feed_routes
-from consumers.security.access_file import AccessFile
-from consumers.security.identity import Security
-from consumers.server import ServerSettings
+from consumers.servers.feed import feed_routes
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.identity import Security
+from consumers.servers.server import ServerSettings
 from tests.namespace_world import World, arrow_stream, numbers
 
 KEY = ["id"]

@@ -13,10 +13,12 @@ import duckdb
 import pytest
 
 from commitlog.errors import InvalidTransaction, NoSuchTable, UnsupportedFormat
-from consumers import cli, history, output, plots
-from consumers.activity import activity
-from consumers.exit_codes import ExitCode
-from consumers.version_index import VersionIndex
+from consumers import cli, history
+from consumers.commands import output
+from consumers.commands.exit_codes import ExitCode
+from consumers.views import plots
+from consumers.views.activity import activity
+from consumers.views.version_index import VersionIndex
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.unit.test_version_index_store import position_after
 

@@ -10,9 +10,9 @@ import pytest
 
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import Unavailable
-from consumers.lanes import Job, Lanes
-from consumers.mailbox import Ask, Displaced, Loop, Mailbox, PendingReply, Reply
-from consumers.past import EVERY, Past
+from consumers.partition.lanes import Job, Lanes
+from consumers.partition.mailbox import Ask, Displaced, Loop, Mailbox, PendingReply, Reply
+from consumers.partition.past import EVERY, Past
 from tests.simulation.disk import MemoryFolder
 from tests.simulation.scheduler import Process, Scheduler
 

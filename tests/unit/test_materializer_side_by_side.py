@@ -15,9 +15,9 @@ from commitlog.adapters.storage import LocalStore
 from commitlog.core.decisions import Change
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy
-from consumers import materializer as module
-from consumers.events import Event, Filed
-from consumers.materializer import Materializer
+from consumers.partition import materializer as module
+from consumers.partition.events import Event, Filed
+from consumers.partition.materializer import Materializer
 from tests.core_world import World, append
 
 WAIT_SECONDS = 180.0

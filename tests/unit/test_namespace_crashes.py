@@ -14,8 +14,8 @@ import pytest
 from commitlog.adapters.memory import MemoryOutcomesWriter
 from commitlog.adapters.storage import LocalStore
 from commitlog.errors import Unavailable
-from consumers.committer import Committer
-from consumers.session import Session
+from consumers.partition.session import Session
+from consumers.servers.committer import Committer
 from tests.namespace_world import World, numbers
 
 BATCH = "/v1/table/batch-commit"

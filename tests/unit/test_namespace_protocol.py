@@ -34,9 +34,9 @@ from commitlog.errors import (
     Unavailable,
 )
 from commitlog.model.records import Code, Outcome, Status
-from consumers.namespace.operations import OPERATIONS, unsupported
-from consumers.namespace.service import Settings
-from consumers.namespace.status import REJECTED, STATUS, code_of, error_response
+from consumers.servers.namespace.operations import OPERATIONS, unsupported
+from consumers.servers.namespace.service import Settings
+from consumers.servers.namespace.status import REJECTED, STATUS, code_of, error_response
 from tests.namespace_world import World
 
 APIS = (

@@ -17,10 +17,10 @@ from lance import LanceOperation
 
 from commitlog.errors import CommitConflict
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from consumers.namespace.service import Settings
-from consumers.security.access_file import AccessFile
-from consumers.security.identity import Security
-from consumers.server import ServerSettings
+from consumers.servers.namespace.service import Settings
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.identity import Security
+from consumers.servers.server import ServerSettings
 from tests.namespace_world import Capture, World, numbers
 
 ADMIN, BOB = ({"x-api-key": f"{name}-0123456789abcdef"} for name in ("admin", "bob"))

@@ -10,8 +10,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from consumers.namespace.rows import seconds
-from consumers.namespace.service import Settings
+from consumers.servers.namespace.rows import seconds
+from consumers.servers.namespace.service import Settings
 from tests.namespace_world import World, numbers
 
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from consumers.namespace.operations import OPERATIONS, Entry
+from consumers.servers.namespace.operations import OPERATIONS, Entry
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 
 IDS = (

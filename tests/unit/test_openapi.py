@@ -10,11 +10,11 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis.checks import CHECKS, load_all_checks
 
-from consumers.feed import FeedSettings, feed_routes
-from consumers.namespace.operations import OPERATIONS
-from consumers.openapi.asking import ASKING
-from consumers.openapi.document import document
-from consumers.page.sql import SqlService
+from consumers.servers.feed import FeedSettings, feed_routes
+from consumers.servers.namespace.operations import OPERATIONS
+from consumers.servers.openapi.asking import ASKING
+from consumers.servers.openapi.document import document
+from consumers.servers.page.sql import SqlService
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 from tests.page_server import serving_routes
 from tests.page_world import busy_log, extend_index

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog.errors import NoSuchTable
 from commitlog.model.records import Application
-from consumers.orphans import find_table_orphans
+from consumers.tools.orphans import find_table_orphans
 from tests.service import SCHEMA, Service, rows, service
 
 TABLE = "shop$orders"

@@ -17,8 +17,8 @@ from commitlog.core.log.replica import Decided
 from commitlog.model.operations import target
 from commitlog.model.records import Status, Transaction
 from commitlog.model.table import format_table_id
-from consumers.page.routes import page_routes
-from consumers.page.snapshots import Snapshots
+from consumers.servers.page.routes import page_routes
+from consumers.servers.page.snapshots import Snapshots
 from tests.page_server import serving_routes
 from tests.page_world import busy_log, extend_index
 
@@ -264,7 +264,7 @@ def test_static_files_are_confined_and_run_nothing_from_elsewhere(page: Page) ->
     for path in ("/page/../routes.py", "/page/%2e%2e/routes.py", "/page//etc/passwd"):
         assert page.ask(path)[0] == 404
     shell = page.ask("/")[2].decode()
-    for static in Path("consumers/page/static").resolve().glob("*.js"):
+    for static in Path("consumers/servers/page/static").resolve().glob("*.js"):
         text = static.read_text()
         assert "innerHTML" not in text, "text of the log must stay text"
         assert f"page/{static.name}" in shell, f"{static.name} would be found one request late"

@@ -15,9 +15,9 @@ from typing import Any
 import duckdb
 import pytest
 
-from consumers.page import sql_child
-from consumers.page.sql import Failed, SqlProcess, SqlService, SqlSettings
-from consumers.version_index import VersionIndex
+from consumers.servers.page import sql_child
+from consumers.servers.page.sql import Failed, SqlProcess, SqlService, SqlSettings
+from consumers.views.version_index import VersionIndex
 from tests.page_server import serving_routes
 from tests.page_world import busy_log, extend_index
 
@@ -158,7 +158,7 @@ def test_the_connection_alone_keeps_files_out(root: Path, tmp_path: Path) -> Non
 
 CONFINED = """
 import os, socket, sys
-from consumers.page import sandbox
+from consumers.servers.page import sandbox
 sandbox.limit_resources()
 if not sandbox.allow_reading_only([sys.argv[1]]):
     sys.exit(77)
@@ -216,7 +216,7 @@ def test_a_question_that_takes_too_long_is_killed(root: Path) -> None:
 
 def test_a_question_that_is_left_alone_ends_by_itself(root: Path) -> None:
     child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "consumers.page.sql_child", str(root)],
+        [sys.executable, "-P", "-m", "consumers.servers.page.sql_child", str(root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
     )

@@ -10,8 +10,8 @@ import threading
 import time
 
 from consumers.broker.readiness import wait_until_ready
-from consumers.parts import PAUSE_SECONDS_MAX, RESTARTS_MAX, Restarts
-from consumers.patience import Patience, active_seconds
+from consumers.commands.parts import PAUSE_SECONDS_MAX, RESTARTS_MAX, Restarts
+from consumers.runtime.patience import Patience, active_seconds
 
 DEADLINE_SECONDS = 60.0
 

@@ -20,8 +20,8 @@ from commitlog.model.operations import DropTable
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
-from consumers.rules import in_force, put_in_force
-from consumers.verify import Options, verify
+from consumers.tools.rules import in_force, put_in_force
+from consumers.tools.verify import Options, verify
 from tests.service import SCHEMA, Service, rows, service
 from tests.unit.test_spark_audit import TABLE, make_history
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from commitlog.model.records import Malformed, Status, Submitted, Transaction
-from consumers.config import ConfigurationError
-from consumers.events import Event
-from consumers.quotas import PAUSE_SECONDS_MAX, Quotas
+from consumers.partition.events import Event
+from consumers.partition.quotas import PAUSE_SECONDS_MAX, Quotas
+from consumers.runtime.config import ConfigurationError
 from tests.fakes.leader import blank
 
 

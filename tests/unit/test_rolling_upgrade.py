@@ -19,11 +19,11 @@ from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import CreateTable
 from commitlog.model.records import Outcome, ProtocolVersion, Status, Transaction
-from consumers.checkpoint import Checkpoints
-from consumers.events import Read
-from consumers.leader import Leader
-from consumers.observer import StoreObserver
-from consumers.session import Session
+from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.events import Read
+from consumers.partition.leader import Leader
+from consumers.partition.observer import StoreObserver
+from consumers.partition.session import Session
 from tests.core_world import FORMAT, column
 
 OLD, NEW = PROTOCOL_SUPPORTED, PROTOCOL_SUPPORTED + 1

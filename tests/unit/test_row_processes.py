@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commitlog.errors import Unavailable
-from consumers.row_processes import ProcessSettings, RowProcesses, WorkLost
+from consumers.servers.row_processes import ProcessSettings, RowProcesses, WorkLost
 
 GIGABYTE = 1024**3
 _MINE = "tests.unit.test_row_processes:handler"

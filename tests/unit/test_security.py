@@ -17,12 +17,12 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from lance_namespace.errors import ServiceUnavailableError, UnauthenticatedError
 
-from consumers.config import ConfigurationError
-from consumers.security import tokens as tokens_module
-from consumers.security.access_file import AccessFile, read_rules
-from consumers.security.grants import Access, Grant, Grants, Principal
-from consumers.security.identity import Credentials, Security, credentials_of_headers
-from consumers.security.tokens import Issuer, Tokens, read_keys
+from consumers.runtime.config import ConfigurationError
+from consumers.servers.security import tokens as tokens_module
+from consumers.servers.security.access_file import AccessFile, read_rules
+from consumers.servers.security.grants import Access, Grant, Grants, Principal
+from consumers.servers.security.identity import Credentials, Security, credentials_of_headers
+from consumers.servers.security.tokens import Issuer, Tokens, read_keys
 
 KEY = "a-long-key-of-alice"
 ISSUER, AUDIENCE = "https://login.example.com", "commitlog"

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from consumers import observing
-from consumers.log_lines import JsonLines
-from consumers.metrics import Metrics
-from consumers.server import ServerSettings
+from consumers.runtime.log_lines import JsonLines
+from consumers.servers import observing
+from consumers.servers.metrics import Metrics
+from consumers.servers.server import ServerSettings
 from tests.namespace_world import World, numbers
 
 SECRET = "a-key-that-nobody-may-see"

@@ -20,13 +20,13 @@ from lance_namespace import DescribeTableRequest
 from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import ForbiddenError, RESTError
 
-from consumers.namespace.operations import OPERATIONS
-from consumers.security.access_file import AccessFile
-from consumers.security.grants import Access
-from consumers.security.identity import Security
-from consumers.security.limits import LimitSettings
-from consumers.server import ServerSettings
-from consumers.server_heads import HEAD_BYTES_MAX
+from consumers.servers.namespace.operations import OPERATIONS
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.grants import Access
+from consumers.servers.security.identity import Security
+from consumers.servers.security.limits import LimitSettings
+from consumers.servers.server import ServerSettings
+from consumers.servers.server_heads import HEAD_BYTES_MAX
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 
 KEYS = {name: f"the-secret-key-of-{name}" for name in ("owner", "writer", "reader", "stranger")}
@@ -356,7 +356,7 @@ def test_a_server_with_tls_speaks_tls(tmp_path: Path) -> None:
 
     certificate, private = make_certificate(tmp_path)
     context = ssl.create_default_context(cafile=str(certificate))
-    from consumers.server import Tls, serve
+    from consumers.servers.server import Tls, serve
 
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]

@@ -18,7 +18,7 @@ from commitlog.client.snapshot import Snapshot
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import IcebergChange, RenameTable
-from consumers.version_index import run_index
+from consumers.views.version_index import run_index
 from tests.feed_reading import told
 from tests.service import SCHEMA, Service, rows, service
 from tests.unit.iceberg_examples import create_updates

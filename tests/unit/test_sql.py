@@ -13,7 +13,7 @@ import pytest
 
 from commitlog.client.sql import run_sql
 from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
-from consumers.version_index import VersionIndex
+from consumers.views.version_index import VersionIndex
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.unit.test_version_index_store import position_after
 

@@ -12,7 +12,7 @@ from commitlog.adapters.lance_refs import lance_tags
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import NoSuchTable, NoSuchVersion
 from consumers import history
-from consumers.version_index import Position, VersionIndex, run_index
+from consumers.views.version_index import Position, VersionIndex, run_index
 from tests.service import SCHEMA, rows, service
 from tests.unit.test_version_index_iceberg import DECIDED
 

@@ -17,12 +17,14 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import Unavailable
-from consumers import health, parts, roots
-from consumers.exit_codes import ExitCode, exit_code
-from consumers.health import Check, Health, Level, is_whole
-from consumers.parts import Part, Restarts
-from consumers.roots import PartFailed, PortTaken, RootInUse, RootUnusable
-from consumers.server import serve
+from consumers.commands import parts
+from consumers.commands.exit_codes import ExitCode, exit_code
+from consumers.commands.parts import Part, Restarts
+from consumers.runtime import roots
+from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
+from consumers.servers.server import serve
+from consumers.views import health
+from consumers.views.health import Check, Health, Level, is_whole
 
 
 def wait_until(condition: Any, seconds: float = 120.0) -> bool:
@@ -99,7 +101,7 @@ class Script(Part):
 READY = """
 import threading
 from pathlib import Path
-from consumers.process import run_part
+from consumers.runtime.process import run_part
 import sys
 run_part("script", Path(sys.argv[1]), lambda stop, on_ready: (on_ready("here:1"), stop.wait()))
 """
@@ -147,7 +149,7 @@ AWAY = """
 import sys
 from pathlib import Path
 from commitlog.errors import Unavailable
-from consumers.process import run_part
+from consumers.runtime.process import run_part
 tries = []
 def work(stop, on_ready):
     tries.append(1)
@@ -218,7 +220,7 @@ def test_a_part_that_does_not_end_is_killed() -> None:
 FLOOD = """
 import logging, sys
 from pathlib import Path
-from consumers.process import configure_logging
+from consumers.runtime.process import configure_logging
 configure_logging("flood", Path(sys.argv[1]))
 for number in range(20000):
     logging.info("line %d", number)

@@ -10,7 +10,7 @@ from commitlog.codecs.avro import encode_leader_started, payload_hash, seal_outc
 from commitlog.core.log.chain import first_hash
 from commitlog.model.operations import DropTable
 from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
-from consumers.verify import Options, Verdict, verify
+from consumers.tools.verify import Options, Verdict, verify
 
 
 class Hand:

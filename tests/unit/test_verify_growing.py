@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from consumers.verify.walk import Walk, new_replica
+from consumers.tools.verify.walk import Walk, new_replica
 from tests.unit.test_verify import Hand, first
 
 

@@ -20,8 +20,8 @@ from commitlog.model.records import (
     Transaction,
 )
 from consumers import history
-from consumers.version_index import Position, VersionIndex
-from consumers.version_index.iceberg import read_changes
+from consumers.views.version_index import Position, VersionIndex
+from consumers.views.version_index.iceberg import read_changes
 
 T = ("ns", "facts")
 SCHEMA = {

@@ -12,10 +12,11 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Submitted
 from commitlog.ports import Log
-from consumers import health, history
-from consumers.health import Health, Level, index_check
-from consumers.version_index import process, run_index
-from consumers.version_index.layout import last_failure
+from consumers import history
+from consumers.views import health
+from consumers.views.health import Health, Level, index_check
+from consumers.views.version_index import process, run_index
+from consumers.views.version_index.layout import last_failure
 from tests.fakes.log_stream import ListReader, PartitionLog, ReadOnlyLog
 
 COUNT = 40

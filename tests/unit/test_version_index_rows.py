@@ -41,12 +41,12 @@ from commitlog.model.records import (
     TableAbsent,
     Transaction,
 )
-from consumers.version_index.contents_schema import FRAGMENT_CHANGES
-from consumers.version_index.done import read
-from consumers.version_index.heads import COLUMNS, Head, fold
-from consumers.version_index.relation import Relation
-from consumers.version_index.rows import rows_of
-from consumers.version_index.schema import EVENTS, LEADERS, TABLES
+from consumers.views.version_index.contents_schema import FRAGMENT_CHANGES
+from consumers.views.version_index.done import read
+from consumers.views.version_index.heads import COLUMNS, Head, fold
+from consumers.views.version_index.relation import Relation
+from consumers.views.version_index.rows import rows_of
+from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
 
 T = ("ns", "t")
 FRAGMENT = DataFragment(physical_rows=5)

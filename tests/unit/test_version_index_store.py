@@ -30,9 +30,9 @@ from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers import history
-from consumers.version_index import Position, Term, VersionIndex, run_index
-from consumers.version_index.process import follow
-from consumers.version_index.schema import EVENTS, LEADERS, TABLES
+from consumers.views.version_index import Position, Term, VersionIndex, run_index
+from consumers.views.version_index.process import follow
+from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog, batches
 
 TRANSACTIONS = 2000

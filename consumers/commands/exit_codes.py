@@ -1,0 +1,86 @@
+"""What the program's exit code tells a script: one code per thing that it would do next.
+
+An error that is not in the table is a bug of ours and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The codes."""
+
+    OK = 0
+    REFUSED = 1
+    USAGE = 2
+    UNAVAILABLE = 3
+    UNKNOWN = 4
+    STOP = 5
+    MACHINE = 6
+    BUG = 70
+    INTERRUPTED = 130
+
+
+MEANING = {
+    ExitCode.OK: "done",
+    ExitCode.REFUSED: "refused, or a check failed: correct the request",
+    ExitCode.USAGE: "wrong flag or setting",
+    ExitCode.UNAVAILABLE: "Kafka, leader or network doesn't answer: try again later",
+    ExitCode.UNKNOWN: "no answer in time; it may be committed: ask again with the same id",
+    ExitCode.STOP: "the log contradicts itself or its settings: stop, run `commitlog doctor`",
+    ExitCode.MACHINE: "this machine: port or root in use, disk full, no Java",
+    ExitCode.BUG: "a fault of this program",
+    ExitCode.INTERRUPTED: "interrupted by Ctrl-C",
+}
+
+
+def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
+    # Loaded when something went wrong: the broker's errors come with Kafka's client.
+    from commitlog import errors
+    from consumers.broker import errors as broker
+    from consumers.runtime.config import ConfigurationError
+    from consumers.runtime.places import RootMoved
+    from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
+
+    # The first match counts: subclasses stand before their bases.
+    return (
+        (ConfigurationError, ExitCode.USAGE),
+        (RootInUse, ExitCode.MACHINE),
+        (PortTaken, ExitCode.MACHINE),
+        (RootUnusable, ExitCode.MACHINE),
+        (RootMoved, ExitCode.MACHINE),
+        (PartFailed, ExitCode.UNAVAILABLE),
+        (errors.OutcomeUnknown, ExitCode.UNKNOWN),
+        (errors.Unavailable, ExitCode.UNAVAILABLE),
+        (errors.WrongLog, ExitCode.STOP),
+        (errors.TopicSettings, ExitCode.STOP),
+        (errors.CorruptLog, ExitCode.STOP),
+        (errors.UnsupportedFormat, ExitCode.STOP),
+        (broker.NoJava, ExitCode.MACHINE),
+        (broker.PortInUse, ExitCode.MACHINE),
+        (broker.DiskFull, ExitCode.MACHINE),
+        (broker.BrokerRunning, ExitCode.MACHINE),
+        (broker.JarMismatch, ExitCode.STOP),
+        (broker.BrokerError, ExitCode.UNAVAILABLE),
+        (errors.CommitLogError, ExitCode.REFUSED),
+        (KeyboardInterrupt, ExitCode.INTERRUPTED),
+    )
+
+
+def exit_code(error: BaseException) -> ExitCode:
+    """Return the code of an error; BUG for one that is none of ours."""
+    from consumers.runtime.roots import PartFailed
+
+    if isinstance(error, PartFailed) and error.code:
+        # The part's code is the whole's.
+        return ExitCode(error.code)
+    for kind, code in _table():
+        if isinstance(error, kind):
+            return code
+    return ExitCode.BUG
+
+
+def is_final(code: int) -> bool:
+    """Return whether a part that ended with this code would only fail again."""
+    return code in (ExitCode.REFUSED, ExitCode.USAGE, ExitCode.STOP, ExitCode.MACHINE)

@@ -1,0 +1,180 @@
+"""The parts that `commitlog up` runs: each a child process, started again when it dies.
+
+A part that dies is started again after a pause that doubles, up to a number of times within a
+while. One that ends with a code that says "this will fail again" is not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from consumers.commands.exit_codes import ExitCode, is_final
+from consumers.runtime.config import PREFIX
+from consumers.runtime.process import LIFELINE
+from consumers.runtime.roots import PartFailed
+
+RESTARTS_MAX = 6
+RESTARTS_WITHIN_SECONDS = 120.0
+PAUSE_SECONDS = 0.25
+PAUSE_SECONDS_MAX = 8.0
+LAST_WORDS_BYTES = 4096
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Restarts:
+    """How often something died lately, and how long to wait before it is started again."""
+
+    name: str
+    deaths: deque[float] = field(default_factory=deque)
+
+    def after_death(self, now: float, *, is_waiting: bool = False) -> float:
+        """Note a death; return the pause in seconds.
+
+        Who dies because something else isn't there yet `is_waiting`, and is started again for as
+        long as that takes. Raises PartFailed if there were too many other deaths.
+        """
+        self.deaths.append(now)
+        while self.deaths and self.deaths[0] < now - RESTARTS_WITHIN_SECONDS:
+            self.deaths.popleft()
+        count = len(self.deaths)
+        if count > RESTARTS_MAX and not is_waiting:
+            raise PartFailed(
+                f"{self.name} died {count} times within {RESTARTS_WITHIN_SECONDS:.0f} s: "
+                "its log in the root says why"
+            )
+        return min(PAUSE_SECONDS * 2.0 ** min(count - 1, 10), PAUSE_SECONDS_MAX)
+
+
+class Part:
+    """One `commitlog` command as a child process."""
+
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        inherited: Sequence[int],
+    ) -> None:
+        """Describe the part; `inherited` descriptors stay open in it."""
+        self.name = name
+        # -P: a folder `consumers` in the working directory is not ours.
+        self._command = [sys.executable, "-P", "-m", "consumers.cli", *arguments]
+        self._environment = environment
+        self._inherited = tuple(inherited)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self._restarts = Restarts(name)
+        self._start_at = 0.0
+        self._said = b""
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id while it runs."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def address(self) -> str:
+        """What it said when it was ready, "" before."""
+        if self._lifeline is not None and b"\n" not in self._said:
+            with contextlib.suppress(BlockingIOError, OSError):
+                self._said += self._lifeline.recv(256)
+        line, newline, _ = self._said.partition(b"\n")
+        return line.decode() if newline else ""
+
+    def start(self) -> None:
+        """Start it; call from the main thread, with which it ends."""
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            number = theirs.fileno()
+            self._process = subprocess.Popen(
+                self._command,
+                env={**self._environment, LIFELINE: str(number)},
+                stdin=subprocess.DEVNULL,
+                stdout=sys.stderr.fileno(),
+                pass_fds=(number, *self._inherited),
+                # A terminal's Ctrl-C is for the supervisor, which stops its parts in order.
+                start_new_session=True,
+            )
+        self._lifeline, self._said = ours, b""
+
+    def check(self, now: float) -> None:
+        """Start it again if it died and its pause is over.
+
+        Raises:
+            PartFailed: another start would end the same way, or it died too often.
+        """
+        if self._process is None:
+            if now >= self._start_at:
+                self.start()
+            return
+        code = self._process.poll()
+        if code is None:
+            return
+        self._forget()
+        how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
+        if is_final(code):
+            raise PartFailed(f"{self.name} ended with {how}: what it said stands above", code=code)
+        pause = self._restarts.after_death(now, is_waiting=code == ExitCode.UNAVAILABLE)
+        logger.warning(
+            "%s ended with %s%s; it is started again in %.2g s",
+            self.name,
+            how,
+            self._last_words(),
+            pause,
+        )
+        self._start_at = now + pause
+
+    def _last_words(self) -> str:
+        """Return what the part said as it ended, from its log in the root."""
+        log = Path(self._environment.get(f"{PREFIX}ROOT", "")) / f"{self.name}.log"
+        try:
+            with log.open("rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                lines = file.read().decode(errors="replace").splitlines()
+        except OSError:
+            return ""
+        _, said, why = (lines[-1] if lines else "").partition(" ends: ")
+        return f" ({why})" if said else ""
+
+    def ask_to_end(self) -> None:
+        """Send it SIGTERM."""
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
+
+    def end(self, deadline: float) -> bool:
+        """Wait for its end, until the deadline; then kill it. Return whether it ended itself."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(max(0.0, deadline - time.monotonic()))
+            ended = True
+        except subprocess.TimeoutExpired:
+            logger.warning("%s didn't end in time; it is killed", self.name)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(5)
+            ended = False
+        self._forget()
+        return ended
+
+    def _forget(self) -> None:
+        self._process = None
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None

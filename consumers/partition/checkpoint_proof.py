@@ -1,0 +1,142 @@
+"""Does a log hold what a checkpoint was made from? Refuses, by name, where it doesn't."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from commitlog.core.log.replica import payload_hash
+from commitlog.errors import CorruptLog, Unavailable
+from commitlog.model.records import Outcome, Retained, Submitted
+from commitlog.ports import Log, Reader, Record
+from consumers.partition.checkpoint import Checkpoint
+
+READ_SECONDS = 30.0
+
+
+def check_log_holds(
+    log: Log,
+    partition: int,
+    checkpoint: Checkpoint,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Raise CorruptLog unless the checkpoint's last outcome and its transaction are in the log.
+
+    A topic that lost its tail may be as long again by now, with other records.
+    """
+    _check_ends(log, partition, checkpoint)
+    offset = checkpoint.outcome_offset
+    if offset < 0:
+        _check_epoch(log, partition, checkpoint, 0, clock)
+        return
+    chain = checkpoint.chain
+    answered = _record_at(log.read_outcomes(partition, offset), offset, clock)
+    outcome = answered.record if answered is not None else None
+    is_it = isinstance(outcome, Outcome) and outcome.sequence == chain.sequence
+    if not isinstance(outcome, Outcome) or not is_it or outcome.hash != chain.hash:
+        raise CorruptLog(
+            f"outcome {chain.sequence} of the checkpoint is not at offset {offset} of the outcomes "
+            "topic: the topic lost its tail, or the checkpoint is from another history. Run "
+            "`commitlog verify`"
+        )
+    _check_epoch(log, partition, checkpoint, outcome.epoch, clock)
+    offset = outcome.transaction_offset
+    submitted = _record_at(log.read_transactions(partition, offset), offset, clock)
+    if submitted is None and _is_given_up(log, partition, checkpoint, clock):
+        return
+    if submitted is None or not _is_answered_by(submitted, outcome):
+        raise CorruptLog(
+            f"transaction {outcome.transaction_id} of the checkpoint's last outcome is not at "
+            f"offset {offset} of the transactions topic: the topic lost records. Run "
+            "`commitlog verify`"
+        )
+
+
+def _is_answered_by(submitted: Submitted, outcome: Outcome) -> bool:
+    record = submitted.record
+    is_its = record.transaction_id == outcome.transaction_id
+    return is_its and payload_hash(record) == outcome.payload_hash
+
+
+def _is_given_up(
+    log: Log, partition: int, checkpoint: Checkpoint, clock: Callable[[], float]
+) -> bool:
+    """Return True if a later record says that the checkpoint's transactions are archived.
+
+    They are missing from the topic then, wherever their archive is.
+    """
+    chain = checkpoint.chain
+    deadline = clock() + READ_SECONDS
+    reader = log.read_outcomes(partition, checkpoint.outcome_offset)
+    try:
+        end = reader.end_offset()
+        while reader.position() < end:
+            for answered in reader.poll(timeout_seconds=0.1):
+                retained = answered.record
+                if not isinstance(retained, Retained) or retained.sequence < chain.sequence:
+                    continue
+                if retained.sequence > chain.sequence or retained.hash == chain.hash:
+                    return True
+            if clock() > deadline:
+                raise Unavailable(f"the outcomes could not be read in {READ_SECONDS:.0f} s")
+    finally:
+        reader.close()
+    return False
+
+
+def _check_ends(log: Log, partition: int, checkpoint: Checkpoint) -> None:
+    """Compare both positions with where the topics end."""
+    answered, submitted = checkpoint.outcomes_position, checkpoint.transactions_position
+    for reader, name, position in (
+        (log.read_outcomes(partition, answered), "outcomes", answered),
+        (log.read_transactions(partition, submitted), "transactions", submitted),
+    ):
+        try:
+            end = reader.end_offset()
+        finally:
+            reader.close()
+        if end < position:
+            raise CorruptLog(
+                f"the checkpoint was made when the {name} topic was read to offset {position}, and "
+                f"now it ends at {end}: it lost its tail. Run `commitlog verify`"
+            )
+
+
+def _check_epoch(
+    log: Log, partition: int, checkpoint: Checkpoint, epoch: int, clock: Callable[[], float]
+) -> None:
+    """Find the start of the checkpoint's term, if it comes after the last outcome's `epoch`."""
+    leader = checkpoint.chain.leader
+    if epoch == checkpoint.chain.epoch or leader is None:
+        return
+    deadline = clock() + READ_SECONDS
+    reader = log.read_outcomes(partition, max(checkpoint.outcome_offset, 0))
+    try:
+        while reader.position() < checkpoint.outcomes_position:
+            for answered in reader.poll(timeout_seconds=0.1):
+                if getattr(answered.record, "leader_id", "") == leader.leader_id:
+                    return
+            if clock() > deadline:
+                raise Unavailable(f"the outcomes could not be read in {READ_SECONDS:.0f} s")
+    finally:
+        reader.close()
+    raise CorruptLog(
+        f"the checkpoint was made in epoch {leader.epoch} of leader {leader.leader_id}, which the "
+        "outcomes topic doesn't have there: it lost its tail, or the checkpoint is from another "
+        "history. Run `commitlog verify`"
+    )
+
+
+def _record_at(reader: Reader[Record], offset: int, clock: Callable[[], float]) -> Record | None:
+    """Return the record at an offset, None if there is none."""
+    deadline = clock() + READ_SECONDS
+    try:
+        while reader.position() <= offset < reader.end_offset():
+            for record in reader.poll(records_max=1, timeout_seconds=0.1):
+                return record if getattr(record, "offset", -1) == offset else None
+            if clock() > deadline:
+                raise Unavailable(f"offset {offset} could not be read in {READ_SECONDS:.0f} s")
+        return None
+    finally:
+        reader.close()

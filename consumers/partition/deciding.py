@@ -1,0 +1,313 @@
+"""Deciding one transaction after the other, with all that is looked at, built and written for it.
+
+The order of effects for one transaction: what it wants to know is looked at; it is decided; files
+that the decision made (merged deletion vectors, large recordings) are written, whose paths follow
+from the transaction, so that doing it again writes them to the same place; then it is decided for
+good and appended.
+
+Looks, builds and writes are jobs of workers. A transaction that waits for one, or for a store that
+fails, holds up its own tables and ids; all others pass. What comes behind it is looked at already
+while it waits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
+from commitlog.core.partition.driving import next_step
+from commitlog.core.partition.machine import Machine
+from commitlog.errors import CommitLogError
+from commitlog.model.records import Submitted
+from consumers.partition.lanes import Lanes
+from consumers.partition.mailbox import Displaced, Reply
+from consumers.partition.observer import Observer, digest
+from consumers.partition.parked import Parked, Turns
+from consumers.partition.readable import Readable
+
+RETRY_SECONDS_MAX = 5.0
+BUILD_WAIT_SECONDS = 60.0
+"""How long a build waits for the file of the version that it builds on, before it is asked anew."""
+LOOK_SECONDS = 30.0
+WRITE_SECONDS = 60.0
+BUILD_SECONDS = 300.0
+BARRIER_SECONDS, BARRIER_SECONDS_MAX = 0.05, 2.0
+
+logger = logging.getLogger(__name__)
+
+Outside = Callable[[Callable[[], list[Found | OSError]]], list[Found | OSError]]
+
+
+class Deciding:
+    """The transactions of a term that have no outcome yet. Owned by the loop."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        observer: Observer,
+        lanes: Lanes,
+        readable: Readable,
+        *,
+        undecided: Iterable[Submitted],
+        outside: Outside,
+        append: Callable[[Submitted, Decision], None],
+        may_decide: Callable[[], bool],
+        fail: Callable[[BaseException], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Decide on `machine` and `append` what was decided, while that `may_decide`.
+
+        `fail` ends the term; `outside` calls what may take long after all.
+        """
+        self._machine, self._observer = machine, observer
+        self._lanes, self._readable = lanes, readable
+        self._append, self._may_decide, self._fail = append, may_decide, fail
+        self._outside, self._clock = outside, clock
+        self.backlog = deque(undecided)
+        """What was read and not looked at."""
+        self._turns = Turns()
+        self._ready: OrderedDict[Parked, None] = OrderedDict()
+        """Whose turn it is, and who wait for nothing."""
+        self._late: dict[Parked, None] = {}
+        """Who wait for a time, or for a file to build on."""
+        self._looks: dict[str, list[tuple[Parked, Wanted]]] = {}
+        self._looking: set[tuple[Parked, Wanted]] = set()
+        self._barrier: Parked | None = None
+        self._barrier_until = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """When something is to be done though nothing happens."""
+        due = [item.build_by if item.unbuilt else item.retry_at for item in self._late]
+        if self._barrier is not None:
+            due.append(self._barrier_until)
+        return min(due, default=float("inf"))
+
+    def step(self) -> None:
+        """Decide all whose turn it is and who wait for nothing, then what was read since."""
+        if self._barrier is not None and self._clock() < self._barrier_until:
+            return
+        self._barrier = None
+        while self._has_room() and self._ready:
+            self._attempt(self._ready.popitem(last=False)[0])
+        while self._has_room() and self.backlog:
+            submitted = self.backlog.popleft()
+            item = Parked(submitted, self._machine.locks_of(submitted))
+            self._turns.enter(item)
+            if self._turns.is_first(item):
+                self._attempt(item)
+            else:
+                self._look(item, self._machine.prefetch(submitted))
+            while self._has_room() and self._ready:
+                self._attempt(self._ready.popitem(last=False)[0])
+
+    def _has_room(self) -> bool:
+        return self._barrier is None and self._may_decide()
+
+    def _attempt(self, item: Parked) -> None:
+        """Decide a transaction whose turn it is, or see to it that what it lacks comes."""
+        if item.error is not None:
+            self._defer(item, item.error)
+            return
+        submitted, observed = item.submitted, item.observed
+        while isinstance(step := next_step(self._machine, submitted, observed), Need):
+            item.unbuilt = [w for w in step.wanted if isinstance(w, BuildWanted)]
+            if item.unbuilt:
+                item.build_by = self._clock() + BUILD_WAIT_SECONDS
+                self._late[item] = None
+                self._begin_builds(item)
+            if not self._look(item, step.wanted) or not item.is_free:
+                return
+        if self._write(item, step):
+            self._append(submitted, step)
+            self._ready.update(dict.fromkeys(o for o in self._turns.leave(item) if o.is_free))
+
+    def _look(self, item: Parked, wanted: Iterable[Wanted]) -> bool:
+        """Have looked at what wasn't yet; return whether everything is known."""
+        for one in wanted:
+            if one in item.observed or isinstance(one, BuildWanted):
+                continue
+            known = self._observer.known(one)
+            if known is None and self._lanes.is_quick(one.location):
+                known = self._glance(item, one)
+            if known is not None:
+                item.observed[one] = known
+            elif (item, one) not in self._looking:
+                self._looking.add((item, one))
+                item.outstanding += 1
+                self._looks.setdefault(one.location, []).append((item, one))
+        return not item.outstanding
+
+    def _glance(self, item: Parked, wanted: Wanted) -> Found | None:
+        """Look from the loop itself, where that takes less than to ask a worker.
+
+        If it takes long all the same, another thread is the loop when it comes back.
+        """
+        began = self._clock()
+        self._looking.add((item, wanted))
+        item.outstanding += 1
+        try:
+            [found] = self._outside(partial(self._observer.look_all, [wanted]))
+        except Displaced as displaced:
+            displaced.value = partial(
+                self._looked, [(item, wanted)], displaced.value, displaced.error
+            )
+            raise
+        self._looking.discard((item, wanted))
+        item.outstanding -= 1
+        self._lanes.note(wanted.location, self._clock() - began)
+        if isinstance(found, Found):
+            self._observer.learn(wanted, found)
+            return found
+        return None  # a worker looks again, and says what is wrong
+
+    def flush_looks(self) -> None:
+        """Hand out what is to be looked at, as one job per place."""
+        looks, self._looks = self._looks, {}
+        for location, group in looks.items():
+            self._lanes.submit(
+                location,
+                partial(self._observer.look_all, [one for _, one in group]),
+                Reply(partial(self._looked, group)),
+                seconds=LOOK_SECONDS,
+                what=f"a look into {location}",
+            )
+
+    def _looked(
+        self,
+        group: list[tuple[Parked, Wanted]],
+        found: list[Found | OSError] | None,
+        error: BaseException | None,
+    ) -> None:
+        for number, (item, one) in enumerate(group):
+            self._looking.discard((item, one))
+            came = found[number] if found is not None else error
+            if isinstance(came, Found):
+                item.observed[one] = came
+                self._observer.learn(one, came)
+            else:
+                self._note_error(item, came)
+            self._came(item)
+
+    def _came(self, item: Parked) -> None:
+        """One thing fewer is outstanding."""
+        item.outstanding -= 1
+        if item.is_free and self._turns.is_first(item):
+            self._ready[item] = None
+
+    def _note_error(self, item: Parked, error: BaseException | None) -> None:
+        if isinstance(error, OSError):
+            item.error = error
+        else:
+            self._fail(error or CommitLogError("a worker ended without a result"))
+
+    def _begin_builds(self, item: Parked) -> None:
+        """Have built what stands on versions that have their files."""
+        newest = self._readable.newest
+        ready = [w for w in item.unbuilt if newest(w.incarnation) >= w.version - 1]
+        item.unbuilt = [wanted for wanted in item.unbuilt if wanted not in ready]
+        for wanted in ready:
+            item.outstanding += 1
+            self._lanes.submit(
+                ("build", wanted.location),
+                partial(self._observer.build, wanted),
+                Reply(partial(self._built, item, wanted)),
+                seconds=BUILD_SECONDS,
+                what=f"building a manifest for {wanted.location}",
+            )
+
+    def _built(
+        self, item: Parked, wanted: BuildWanted, found: Found | None, error: BaseException | None
+    ) -> None:
+        if found is not None:
+            item.observed[wanted] = found
+        else:
+            self._note_error(item, error)
+        self._came(item)
+
+    def _write(self, item: Parked, decision: Decision) -> bool:
+        """Have a decision's files written; return whether they all are there.
+
+        While they are written others may be decided, by which the log's time moves on, and with it
+        what is in some files. Then they are written again while nobody else is decided, for a
+        while that grows until it is enough.
+        """
+        missing = {
+            (file.location, file.path): file
+            for file in decision.files
+            if item.written.get((file.location, file.path)) != digest(file.data)
+        }
+        recordings = [
+            one for one in decision.recordings if ("", digest(one).hex()) not in item.written
+        ]
+        if not missing and not recordings:
+            return True
+        ours = item.written.keys() & missing.keys()
+        if ours:
+            self._barrier = item
+            self._barrier_until = self._clock() + min(
+                BARRIER_SECONDS * 2**item.rewrites, BARRIER_SECONDS_MAX
+            )
+            item.rewrites += 1
+        item.outstanding += 1
+        place = decision.files[0].location if decision.files else ""
+        self._lanes.submit(
+            place,
+            partial(self._observer.write, tuple(missing.values()), recordings, ours),
+            Reply(partial(self._wrote, item, decision)),
+            seconds=WRITE_SECONDS,
+            what=f"writing to {place or 'the tables root'}",
+        )
+        return False
+
+    def _wrote(
+        self, item: Parked, decision: Decision, _: object, error: BaseException | None
+    ) -> None:
+        if error is not None:
+            self._note_error(item, error)
+        else:
+            for file in decision.files:
+                item.written[file.location, file.path] = digest(file.data)
+            for one in decision.recordings:
+                item.written["", digest(one).hex()] = b""
+            self._observer.wrote(decision)
+        item.outstanding -= 1
+        # Before all others: what it wrote holds as long as nothing else is decided.
+        self._ready[item] = None
+        self._ready.move_to_end(item, last=False)
+        if self._barrier is item:
+            self._barrier = None
+
+    def _defer(self, item: Parked, error: Exception) -> None:
+        """The store fails: try this one again later; its tables wait, others don't."""
+        seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(item.failures, 10))
+        item.failures += 1
+        item.retry_at = self._clock() + seconds
+        item.observed, item.error = {}, None
+        self._late[item] = None
+        logger.warning(
+            "transaction %s waits for its store (%s); trying again in %.2f s",
+            item.submitted.record.transaction_id,
+            error,
+            seconds,
+        )
+
+    def wake_late(self) -> None:
+        """See to those who wait for a time, or for a file to build on."""
+        now = self._clock()
+        for item in list(self._late):
+            if item.unbuilt:
+                self._begin_builds(item)
+            if item.unbuilt and now >= item.build_by:
+                head = item.unbuilt[0].version - 1
+                item.unbuilt = []
+                item.error = OSError(f"version {head} has no file yet, so nothing can build on it")
+            elif item.unbuilt or now < item.retry_at:
+                continue
+            del self._late[item]
+            item.retry_at = 0.0
+            if item.is_free and self._turns.is_first(item):
+                self._ready[item] = None

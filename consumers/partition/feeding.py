@@ -1,0 +1,95 @@
+"""The threads beside a leading session's loop: one reads records, one stands in for a stuck loop.
+
+Each ends with the term, and a term doesn't outlive one of them: what ends a thread is an event.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from commitlog.model.records import Submitted
+from consumers.partition.events import Ended, EndSeen, Read
+from consumers.partition.leader import RECORDS_PER_POLL
+from consumers.partition.session import Session
+
+READ_SECONDS = 0.2
+STUCK_SECONDS = 0.05
+"""After so long outside, another thread is the loop."""
+END_CHECK_SECONDS = 1.0
+AHEAD = 2
+"""Batches of records that may be read before the loop has decided them."""
+JOIN_SECONDS = 10.0
+
+
+class Feeding:
+    """Reads while the body leads, and sees that the loop goes on."""
+
+    def __init__(self, session: Session, begin_loop: Callable[[], None]) -> None:
+        """Feed the session's loop; `begin_loop` starts another one in place of a stuck one."""
+        self._session, self._begin_loop = session, begin_loop
+        self._follower, self._mailbox = session.follower, session.mailbox
+        self._stopped = threading.Event()
+        self._room = threading.Semaphore(AHEAD)
+        self._read = 0
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+            for name, work in (("read", self._read_records), ("stand-in", self._stand_in))
+        ]
+
+    def __enter__(self) -> Feeding:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End both threads."""
+        self._stopped.set()
+        self._room.release()
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
+
+    def received(self, count: int) -> None:
+        """Hear that the loop took so many batches."""
+        self._read += count
+
+    def resume(self) -> None:
+        """Read on: the loop has room for more."""
+        while self._read:
+            self._read -= 1
+            self._room.release()
+
+    def _run(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:
+            self._mailbox.post(Ended(error))
+
+    def _read_records(self) -> None:
+        reader = self._follower.transactions
+        check_at = time.monotonic()
+        while True:
+            self._room.acquire()
+            records: list[Submitted] = []
+            while not records and not self._stopped.is_set():
+                records = reader.poll(records_max=RECORDS_PER_POLL, timeout_seconds=READ_SECONDS)
+                if not records and time.monotonic() >= check_at:
+                    check_at = time.monotonic() + END_CHECK_SECONDS
+                    self._mailbox.post(EndSeen(self._follower.end_offset()))
+            if self._stopped.is_set():
+                return
+            self._mailbox.post(Read(records))
+
+    def _stand_in(self) -> None:
+        while not self._stopped.wait(STUCK_SECONDS / 2):
+            if self._mailbox.displace(STUCK_SECONDS):
+                self._begin_loop()
+            self._session.materializer.displace(STUCK_SECONDS)

@@ -1,0 +1,157 @@
+"""Follows one partition: reads both topics, applies each valid outcome, tells what happened.
+
+A standby does nothing else; a leader does it until its own LeaderStarted is valid. The machine
+here holds exactly what the valid outcomes up to `replica.chain.sequence` say.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.core.log.replica import Decided, Replica
+from commitlog.core.partition.machine import Machine
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable
+from commitlog.model.records import Answered, Genesis, Outcome, Submitted
+from commitlog.ports import Log, Reader
+from consumers.partition.events import Event
+
+RECORDINGS = "_commitlog/recordings"
+"""Under the tables root: what a decision saw and is too large for its outcome, by sha256."""
+TRANSACTION_WAIT_SECONDS = 30.0
+
+
+class Recordings:
+    """What outcomes recorded outside themselves, below the tables root."""
+
+    def __init__(
+        self, tables_root: str, open_store: Callable[[str], ObjectStore] = store_for
+    ) -> None:
+        """Read them below `tables_root`; empty if the log has none."""
+        self._store = open_store(tables_root) if tables_root else None
+
+    def of(self, outcome: Outcome) -> dict[bytes, bytes]:
+        """Fetch what an outcome recorded; raise CorruptLog if it is gone."""
+        outside = [r.delta for r in outcome.results if r.delta and r.delta.inline is None]
+        return {recording.sha256: self._read(recording.sha256) for recording in outside}
+
+    def _read(self, digest: bytes) -> bytes:
+        path = f"{RECORDINGS}/{digest.hex()}"
+        if self._store is None:
+            raise CorruptLog(f"the recording {path} is needed, and the log has no tables root")
+        try:
+            return self._store.read(path)
+        except FileNotFoundError as error:
+            raise CorruptLog(
+                f"the recording {path} of the log is gone from its tables root; restore it"
+            ) from error
+
+
+class Follower:
+    """One partition's log, read and applied."""
+
+    def __init__(
+        self,
+        log: Log,
+        genesis: Genesis,
+        machine: Machine,
+        replica: Replica,
+        *,
+        open_store: Callable[[str], ObjectStore] = store_for,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Go on from where `machine` and `replica` stand."""
+        self.machine = machine
+        self.replica = replica
+        self._clock = clock
+        self._recordings = Recordings(genesis.tables_root, open_store)
+        partition = genesis.partition
+        self.transactions: Reader[Submitted] = log.read_transactions(
+            partition, replica.transactions_position
+        )
+        self._outcomes: Reader[Answered] = log.read_outcomes(
+            partition, replica.outcomes_position, patient=True
+        )
+
+    def step(self, timeout_seconds: float) -> list[Event]:
+        """Read what there is, waiting for something at most so long; return what was decided."""
+        answered = self._outcomes.poll(timeout_seconds=timeout_seconds)
+        records = {record.offset: record.raw for record in answered}
+        for record in answered:
+            self.replica.receive_answered(record)
+        self._read_transactions()
+        events = []
+        for decided in self.replica.drain():
+            raw = records.get(decided.answered_offset, b"")
+            events.append(self._apply(decided, raw))
+        return events
+
+    def catch_up(self, timeout_seconds: float) -> list[Event]:
+        """Read the outcomes topic to its present end; return what was decided on the way."""
+        deadline = self._clock() + timeout_seconds
+        end = self._outcomes.end_offset()
+        if end < self._outcomes.position():
+            raise CorruptLog(
+                f"the outcomes topic ends at {end} and was read to {self._outcomes.position()} "
+                "before: it lost its tail. Run `commitlog verify`"
+            )
+        events: list[Event] = []
+        while self._outcomes.position() < end or self.replica.waiting_for is not None:
+            events.extend(self.step(0.1))
+            if self._clock() > deadline:
+                raise Unavailable(
+                    f"the outcomes topic was read to {self._outcomes.position()} of {end} "
+                    f"in {timeout_seconds:.0f} s; start again, or allow more time"
+                )
+        return events
+
+    def pause_outcomes(self) -> None:
+        """Fetch no outcomes until the next step: a leader knows its own."""
+        self._outcomes.pause()
+
+    def end_offset(self) -> int:
+        """Return the outcomes topic's end as Kafka says now."""
+        return self._outcomes.end_offset()
+
+    def close(self) -> None:
+        """Close both readers."""
+        self.transactions.close()
+        self._outcomes.close()
+
+    def _read_transactions(self) -> None:
+        for submitted in self.transactions.poll(timeout_seconds=0):
+            self.replica.receive_submitted(submitted)
+        deadline = self._clock() + TRANSACTION_WAIT_SECONDS
+        while True:
+            needed = self.replica.waiting_for
+            if needed is None or needed < self.replica.transactions_position:
+                return
+            for submitted in self.transactions.poll(timeout_seconds=0.1):
+                self.replica.receive_submitted(submitted)
+            if self._clock() > deadline:
+                raise self._why_missing(needed)
+
+    def _why_missing(self, needed: int) -> CommitLogError:
+        """Return what it means that a transaction with an outcome doesn't come.
+
+        A reader that is cut off reads nothing either, so the log itself is asked where it ends.
+        """
+        end = self.transactions.end_offset()
+        if end > needed:
+            return Unavailable(
+                f"the transaction at offset {needed}, of {end}, was not read within"
+                f" {TRANSACTION_WAIT_SECONDS:.0f} s"
+            )
+        return CorruptLog(
+            f"an outcome answers the transaction at offset {needed}, and the transactions topic"
+            f" ends at {end}: it lost its tail. Run `commitlog verify`"
+        )
+
+    def _apply(self, decided: Decided, record: bytes) -> Event:
+        changes = self.machine.apply(
+            decided.submitted,
+            decided.outcome,
+            recordings=self._recordings.of(decided.outcome),
+        )
+        return Event(decided.submitted, decided.outcome, record, changes, decided.answered_offset)

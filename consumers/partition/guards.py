@@ -1,0 +1,315 @@
+"""What a leader watches beside its work, on threads of its own: nothing here costs a commit.
+
+Every second: for how long has the oldest undecided transaction been waiting, and is some writer to
+pause? Every minute: did somebody write versions
+around the log? Every hour: are the topics still set so that they keep what they get? If they are
+not, the term ends, and no other begins here before they are.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from commitlog.errors import CommitLogError, TopicSettings, Unavailable
+from commitlog.model.table import format_table_id
+from commitlog.ports import Log
+from consumers.partition.bypass import Bypass, BypassScan, quarantine_foreign
+from consumers.partition.catalogue import Head
+from consumers.partition.events import Ended, Event
+from consumers.partition.old_versions import OldVersions
+from consumers.partition.quotas import Pause, Quotas
+from consumers.partition.repair import LOOKED_AT, repair
+from consumers.partition.session import Listener, Session
+
+PULSE_SECONDS = 1.0
+SCAN_SECONDS = 60.0
+TABLES_PER_SCAN = 1_000
+"""With more tables the scans take turns: on an object store each look is a request."""
+SETTINGS_SECONDS = 3600.0
+SETTINGS_RETRY_SECONDS = 10.0
+"""How often settings are looked at again while they are wrong."""
+WAITING_PER_WRITER_MAX = 10_000
+"""Transactions of one writer that may wait for their answers; more are not let in."""
+WAITING_PER_WRITER_MIN = 100
+UNDECIDED_HIGH = 20_000
+"""With more undecided than this in all, each writer gets less: some seconds of work is enough."""
+PAUSE_SECONDS = 1.5
+"""A little longer than a pulse, so that a writer who is still over its quota stays paused."""
+NEWEST_RECORDS = 100
+INCIDENTS_MAX = 20
+END_SECONDS = 2.0
+LOOK_SECONDS = 30.0
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """Something that an operator has to know of."""
+
+    time_ms: int
+    kind: str
+    """`topic-settings`, `bypass` or `repair`."""
+    message: str
+
+
+@dataclass(slots=True)
+class Pulse:
+    """What the loop hasn't decided, as of the last second."""
+
+    oldest_offset: int = -1
+    oldest_since: float = 0.0
+    """Since when that offset has been the oldest undecided one."""
+
+    def lag_seconds(self, now: float) -> float:
+        """For how long the oldest undecided transaction has been the oldest one here."""
+        return max(0.0, now - self.oldest_since) if self.oldest_offset >= 0 else 0.0
+
+
+def waiting_max(undecided: int) -> int:
+    """Return how many transactions of one writer may wait while so many are undecided in all."""
+    if undecided <= UNDECIDED_HIGH:
+        return WAITING_PER_WRITER_MAX
+    share = WAITING_PER_WRITER_MAX * UNDECIDED_HIGH // undecided // 2
+    return max(WAITING_PER_WRITER_MIN, share)
+
+
+class Pace(Protocol):
+    """Tells writers to send nothing for a while."""
+
+    def pace(
+        self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
+    ) -> None:
+        """Tell each session of which more transactions wait than may."""
+
+    def pace_principals(self, pauses: Mapping[str, Pause]) -> None:
+        """Tell everybody which principals are over their quotas."""
+
+
+class Guards:
+    """One committer's watch over its partition."""
+
+    def __init__(
+        self,
+        log: Log,
+        partition: int,
+        old_versions: OldVersions,
+        *,
+        pace: Pace | None = None,
+        quotas: Quotas | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Watch nothing yet; `pace` tells writers to wait, by session and by principal."""
+        self._pace, self._quotas = pace, quotas
+        self._pauses: Mapping[str, Pause] = {}
+        self._log, self._partition = log, partition
+        self._old_versions = old_versions
+        self._clock = clock
+        self._pulse = Pulse()
+        self._settings_due = clock() + SETTINGS_SECONDS
+        self.incidents: deque[Incident] = deque(maxlen=INCIDENTS_MAX)
+        self.settings_problem = ""
+        """What is wrong with the topics' settings; empty: nothing."""
+        self.bypasses_found = 0
+        self._scan_from = 0
+        self.has_repaired = False
+        """Whether each head of this term has its file, as far as it can be made."""
+
+    def await_settings(self, stop: threading.Event) -> None:
+        """Return when the topics are set as they have to be."""
+        while self.settings_problem and not stop.is_set():
+            if not self.check_settings():
+                stop.wait(SETTINGS_RETRY_SECONDS)
+
+    def check_settings(self) -> bool:
+        """Look at the topics' settings; return whether they are right, or nobody can tell."""
+        self._settings_due = self._clock() + SETTINGS_SECONDS
+        try:
+            self._log.check_settings()
+        except TopicSettings as error:
+            if str(error) != self.settings_problem:
+                self._note("topic-settings", str(error))
+            self.settings_problem = str(error)
+            return False
+        except CommitLogError as error:
+            logger.warning("the topics' settings could not be read: %s", error)
+            self._settings_due = self._clock() + SETTINGS_RETRY_SECONDS
+            return not self.settings_problem
+        if self.settings_problem:
+            logger.warning("the topics' settings are right again")
+        self.settings_problem = ""
+        return True
+
+    @contextmanager
+    def during(self, session: Session) -> Iterator[None]:
+        """Watch while the body leads."""
+        stop = threading.Event()
+        self._pulse = Pulse()
+        self.has_repaired = False
+        if self._quotas is not None:
+            self._quotas.begin()
+            session.on_committed = _counted(self._quotas, session.on_committed)
+        works = (self._watch_pulse, self._look_around)
+        threads = [
+            threading.Thread(target=_ending, args=(work, session, stop), name="guards", daemon=True)
+            for work in works
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            self._pulse = Pulse()
+            for thread in threads:
+                thread.join(END_SECONDS)
+
+    def status(self) -> dict[str, Any]:
+        """Return the numbers, for metrics and readiness; on the loop."""
+        now, pulse = self._clock(), self._pulse
+        return {
+            "decision_lag_seconds": round(pulse.lag_seconds(now), 3),
+            "deciding_silence_seconds": 0.0,
+            "settings_problem": self.settings_problem,
+            "bypasses_found": self.bypasses_found,
+            "paused_principals": {name: round(p.seconds, 3) for name, p in self._pauses.items()},
+            "incidents": [asdict(one) for one in self.incidents],
+        }
+
+    def quarantine(self, session: Session, table: tuple[str, ...]) -> list[str]:
+        """Move foreign versions of one table away, because a client met one."""
+        head = _look(session, lambda: session.catalogue.head(table))
+        return quarantine_foreign(
+            head.location,
+            lambda: self._head_while_leading(session, head),
+            self._old_versions.materialize,
+        )
+
+    def repair(self, session: Session, *, versions: int = 1) -> None:
+        """Make again what this machine lost of its tables' newest files."""
+
+        def heads() -> list[tuple[Head, int]]:
+            newest = session.readable.newest
+            return [(head, newest(head.incarnation)) for head in session.catalogue.heads()]
+
+        for head, readable in _look(session, heads):
+            found = repair(head, readable, self._old_versions.materialize, versions=versions)
+            if found:
+                text = f"versions {found} of {format_table_id(head.table)} were lost or torn"
+                self._note("repair", f"{text}, and were made again")
+
+    def pulse(self, session: Session) -> None:
+        """Come by on the loop: note what it hasn't decided, and pace its writers."""
+        pulse, leader = self._pulse, session.leader
+        if leader is None:
+            return
+        now = self._clock()
+        if self._quotas is not None:
+            self._pauses = self._quotas.pauses()
+        if self._pace is not None:
+            most = waiting_max(leader.undecided_count)
+            self._pace.pace(leader.waiting(), most, PAUSE_SECONDS)
+            self._pace.pace_principals(self._pauses)
+        offset = leader.oldest_undecided
+        if offset != pulse.oldest_offset:
+            pulse.oldest_offset, pulse.oldest_since = offset, now
+
+    def scan(self, session: Session, stop: threading.Event) -> list[Bypass]:
+        """Look for versions that were written around the log."""
+
+        def status_of(transaction_id: str) -> str | None:
+            found = _look(session, lambda: session.follower.machine.outcome_of(transaction_id))
+            return None if found is None else str(found.status)
+
+        heads = _look(session, session.catalogue.heads)
+        start = self._scan_from % max(len(heads), 1)
+        self._scan_from = start + TABLES_PER_SCAN
+        scan = BypassScan(
+            self._log,
+            self._partition,
+            heads=(heads[start:] + heads[:start])[:TABLES_PER_SCAN],
+            ask_head=lambda head: self._head_while_leading(session, head),
+            write_again=self._old_versions.materialize,
+            status_of=status_of,
+        )
+        found = scan.run(stop)
+        self.bypasses_found += len(found)
+        for one in found:
+            text = f"version {one.version} of {one.table} was written around the log: {one.became}"
+            self._note("bypass", text)
+        return found
+
+    def _watch_pulse(self, session: Session, stop: threading.Event) -> None:
+        while not stop.wait(PULSE_SECONDS):
+            session.mailbox.call(lambda: self.pulse(session))
+
+    def _look_around(self, session: Session, stop: threading.Event) -> None:
+        self._tried("repairing tables", partial(self.repair, session))
+        self.has_repaired = True
+        session.mailbox.call(lambda: None)
+        self._tried("repairing tables", partial(self.repair, session, versions=LOOKED_AT))
+        scan_at = self._clock() + SCAN_SECONDS
+        while not stop.wait(PULSE_SECONDS):
+            now = self._clock()
+            if now >= self._settings_due and not self.check_settings():
+                session.mailbox.post(Ended(TopicSettings(self.settings_problem)))
+                return
+            if now >= scan_at:
+                self._tried("looking for foreign versions", partial(self.scan, session, stop))
+                self._tried("repairing tables", partial(self.repair, session))
+                scan_at = self._clock() + SCAN_SECONDS
+
+    def _tried(self, what: str, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception:
+            logger.exception("%s failed; it is tried again", what)
+
+    def _head_while_leading(self, session: Session, head: Head) -> Head:
+        """Return a table's head now; raise Unavailable unless nobody else leads by now."""
+        epoch = _look(session, lambda: session.follower.replica.chain.epoch)
+        # Not the last one alone: that may be what a deposed leader sent late.
+        for answered in self._log.last_outcome_records(self._partition, NEWEST_RECORDS):
+            if getattr(answered.record, "epoch", 0) > epoch:
+                raise Unavailable("another committer leads; ask it")
+        now = _look(session, lambda: session.catalogue.head(head.table))
+        if now.incarnation != head.incarnation:
+            raise Unavailable(f"{format_table_id(head.table)} was made again meanwhile")
+        return now
+
+    def _note(self, kind: str, message: str) -> None:
+        logger.error("%s: %s", kind, message)
+        self.incidents.append(Incident(time.time_ns() // 1_000_000, kind, message))
+
+
+def _look(session: Session, work: Callable[[], T]) -> T:
+    """Have the loop look something up."""
+    return session.mailbox.call(work).result(LOOK_SECONDS)
+
+
+def _ending(
+    work: Callable[[Session, threading.Event], None], session: Session, stop: threading.Event
+) -> None:
+    """Run a thread's work; the term doesn't go on without it."""
+    try:
+        work(session, stop)
+    except BaseException as error:
+        session.mailbox.post(Ended(error))
+
+
+def _counted(quotas: Quotas, told: Listener) -> Listener:
+    def on_committed(events: list[Event]) -> None:
+        quotas.take(events)
+        told(events)
+
+    return on_committed

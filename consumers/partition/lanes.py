@@ -1,0 +1,174 @@
+"""Workers with a lane per table: what takes long, one job after the other in each lane.
+
+A store that is slow, or hangs, holds up its own lane. Each job has a deadline, at which whoever
+waits is refused; the lane stays taken until the call returns, since two may not write at once. A
+worker that is stuck doesn't count: another one is started in its place.
+
+Owned by the loop: jobs are handed out and taken back there, and replies are given there. Workers
+see nothing but the jobs.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from consumers.partition.mailbox import Reply
+
+WORKERS = 16
+WORKERS_MAX = 256
+"""With those that are stuck."""
+STUCK_SECONDS = 0.5
+TICK_SECONDS = 0.1
+QUICK_SECONDS = 0.002
+QUICK_MAX = 10_000
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """Something to do in a lane."""
+
+    lane: Hashable
+    work: Callable[[], Any]
+    reply: Reply[Any]
+    deadline: float
+    what: str
+    began_at: float = 0.0
+    value: Any = None
+    error: BaseException | None = None
+    took_seconds: float = float("inf")
+
+    def run(self) -> None:
+        """Do it, on a worker."""
+        began = time.monotonic()
+        try:
+            self.value = self.work()
+        except BaseException as error:
+            self.error = error
+        self.took_seconds = time.monotonic() - began
+
+
+class Lanes:
+    """Jobs by lane, and the workers that do them."""
+
+    def __init__(
+        self,
+        name: str,
+        post: Callable[[Job], None],
+        *,
+        workers: int = WORKERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Do at most `workers` jobs at once; `post` hands a job that is done to the loop."""
+        self._name, self._post = name, post
+        self._workers_max, self._clock = workers, clock
+        self._lanes: dict[Hashable, deque[Job]] = {}
+        """Jobs of each lane; the first one is being done, or is about to be."""
+        self._running: dict[Job, None] = {}
+        self._unstarted: deque[Job] = deque()
+        self._for_workers: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._workers = 0
+        self._tick_at = 0.0
+        self._quick: OrderedDict[Hashable, None] = OrderedDict()
+        """Lanes whose last job took next to no time."""
+
+    def submit(
+        self,
+        lane: Hashable,
+        work: Callable[[], Any],
+        reply: Reply[Any],
+        *,
+        seconds: float,
+        what: str,
+    ) -> None:
+        """Have something done within so many seconds; OSError to the reply if it takes longer."""
+        job = Job(lane, work, reply, self._clock() + seconds, what)
+        jobs = self._lanes.setdefault(lane, deque())
+        jobs.append(job)
+        if len(jobs) == 1:
+            self._unstarted.append(job)
+            self._start()
+
+    def done(self, job: Job) -> None:
+        """Take a job back, and begin the next one of its lane that somebody still waits for."""
+        del self._running[job]
+        self.note(job.lane, job.took_seconds)
+        jobs = self._lanes[job.lane]
+        jobs.popleft()
+        while jobs and jobs[0].reply.is_given:
+            jobs.popleft()
+        if jobs:
+            self._unstarted.append(jobs[0])
+        else:
+            del self._lanes[job.lane]
+        self._start()
+        if job.error is not None:
+            job.reply.refuse(job.error)
+        else:
+            job.reply.give(job.value)
+
+    def note(self, lane: Hashable, took_seconds: float) -> None:
+        """Remember how long something took in a lane."""
+        self._quick.pop(lane, None)
+        if took_seconds <= QUICK_SECONDS:
+            self._quick[lane] = None
+            if len(self._quick) > QUICK_MAX:
+                self._quick.popitem(last=False)
+
+    def is_quick(self, lane: Hashable) -> bool:
+        """Return True if a lane is free, and its last job took next to no time."""
+        return lane in self._quick and lane not in self._lanes
+
+    def tick(self) -> None:
+        """Refuse what is late, and see that stuck workers keep nobody else waiting."""
+        now = self._clock()
+        if not self._lanes or now < self._tick_at:
+            return
+        self._tick_at = now + TICK_SECONDS
+        late = [job for jobs in self._lanes.values() for job in jobs if job.deadline <= now]
+        for job in late:
+            job.reply.refuse(OSError(f"{job.what} has not come to an end in time"))
+        self._start()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is to be done, or being done."""
+        return bool(self._lanes)
+
+    def close(self) -> None:
+        """Begin nothing more; workers end after what they do now."""
+        self._unstarted.clear()
+        for _ in range(self._workers):
+            self._for_workers.put(None)
+
+    def _start(self) -> None:
+        while self._unstarted and self._has_room():
+            job = self._unstarted.popleft()
+            job.began_at = self._clock()
+            self._running[job] = None
+            self._hand_out(job)
+
+    def _has_room(self) -> bool:
+        if len(self._running) < self._workers_max:
+            return True
+        late = self._clock() - STUCK_SECONDS
+        stuck = sum(job.began_at < late for job in self._running)
+        return len(self._running) < min(self._workers_max + stuck, WORKERS_MAX)
+
+    def _hand_out(self, job: Job) -> None:
+        if self._workers < len(self._running):
+            self._workers += 1
+            threading.Thread(
+                target=self._work, name=f"{self._name}-{self._workers}", daemon=True
+            ).start()
+        self._for_workers.put(job)
+
+    def _work(self) -> None:
+        while (job := self._for_workers.get()) is not None:
+            job.run()
+            self._post(job)

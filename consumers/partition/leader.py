@@ -1,0 +1,303 @@
+"""One term of a partition's leader: prefetch, decide, write, append, and tell after Kafka has it.
+
+The order of effects for one transaction:
+
+1. files that the decision made (merged deletion vectors, large recordings) are written; their
+   paths follow from the transaction, so doing it again writes the same bytes to the same place;
+2. the machine applies the outcome, ahead of the log, so that the next one can be decided on it;
+3. the outcome is appended: from here the commit exists, if Kafka takes it;
+4. Kafka acknowledges it, and all before it, at contiguous offsets: only now is anybody told, and
+   only now does the materializer see it.
+
+Anything else ends the term: a delivery error, an offset that was skipped (somebody else wrote),
+another valid leader. What was decided and not acknowledged is forgotten and decided again, by
+whoever leads next, from the log.
+
+A transaction that waits for pylance, or for a store that fails, holds up its own tables and ids;
+all others pass.
+
+Everything here happens on the loop's thread, by events: records that were read, acknowledgements,
+builds that are done. Nothing waits.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+
+from commitlog.codecs.avro import seal_outcome
+from commitlog.core.decisions import ChangeKind, Decision
+from commitlog.core.log.replica import Replica
+from commitlog.errors import CommitLogError, Fenced
+from commitlog.model.records import ProtocolVersion, Submitted
+from commitlog.ports import OutcomesWriter
+from commitlog.protocol import session_in_key
+from consumers.partition.deciding import Deciding
+from consumers.partition.events import Delivered, Ended, EndSeen, Event, Read
+from consumers.partition.follower import Follower
+from consumers.partition.lanes import Lanes
+from consumers.partition.mailbox import Mailbox
+from consumers.partition.observer import Observer
+from consumers.partition.readable import Readable
+
+IN_FLIGHT_MAX = 5_000
+"""Outcomes that Kafka hasn't acknowledged; more are not decided before some are."""
+RECORDS_PER_POLL = 500
+_ENDS = (ChangeKind.DROPPED, ChangeKind.DEREGISTERED)
+PAUSE_SECONDS_MAX = 1.0
+"""How long a pause waits for what is in flight and for files; the next one may find more luck."""
+
+logger = logging.getLogger(__name__)
+
+
+class Leader:
+    """One term, from a valid LeaderStarted to its end."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        writer: OutcomesWriter,
+        observer: Observer,
+        *,
+        epoch: int,
+        node: str,
+        mailbox: Mailbox,
+        lanes: Lanes,
+        readable: Readable,
+        on_acknowledged: Callable[[list[Event]], None],
+        on_pause: Callable[[], bool],
+        may_pause: Callable[[], bool],
+        pause_seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Lead from where `follower` stands; it must have read its own LeaderStarted just now.
+
+        Every `pause_seconds` the outcomes in flight are awaited and `on_pause` is called, with
+        everything acknowledged (a checkpoint), if that `may_pause`; it returns whether it did
+        anything.
+        """
+        self._follower = follower
+        follower.pause_outcomes()
+        self._machine = follower.machine
+        self._replica: Replica = follower.replica
+        self.writer = writer
+        """Whoever polls it has the acknowledgements posted."""
+        self._observer = observer
+        self._epoch = epoch
+        self._node = node
+        self._mailbox = mailbox
+        self._on_acknowledged = on_acknowledged
+        self._on_pause, self._may_pause = on_pause, may_pause
+        self._pause_seconds = pause_seconds
+        self._clock = clock
+        self._next_offset = self._replica.outcomes_position
+        self._in_flight: deque[Event] = deque()
+        self._acknowledged: list[Event] = []
+        self._heard_at = 0.0
+        self._failure: Exception | None = None
+        self._deciding = Deciding(
+            self._machine,
+            observer,
+            lanes,
+            readable,
+            undecided=self._replica.undecided.values(),
+            outside=mailbox.outside,
+            append=self._append,
+            may_decide=self._has_room,
+            fail=self._end,
+            clock=clock,
+        )
+        self._pause_at = clock() + pause_seconds
+        self._paused_since: float | None = None
+        self._is_ending = False
+
+    @property
+    def node(self) -> str:
+        """The address that this term's outcomes carry."""
+        return self._node
+
+    @property
+    def undecided_count(self) -> int:
+        """How many transactions were read and not decided."""
+        return len(self._replica.undecided)
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many outcomes Kafka hasn't acknowledged."""
+        return len(self._in_flight)
+
+    def waiting(self) -> Counter[str]:
+        """Return how many transactions of each session have no outcome in Kafka."""
+        waiting = list(self._replica.undecided.values())
+        waiting += [event.submitted for event in self._in_flight]
+        return Counter(session_in_key(submitted.key) for submitted in waiting)
+
+    @property
+    def oldest_undecided(self) -> int:
+        """The offset of the transaction that has waited longest, -1 if none waits."""
+        return next(iter(self._replica.undecided), -1)
+
+    def has_newest_rules(self, end: int) -> bool:
+        """Return True if no record before offset `end` can change the rules."""
+        waiting = self._replica.undecided.values()
+        return self._replica.transactions_position >= end and not any(
+            isinstance(one.record, ProtocolVersion) for one in waiting
+        )
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the term; None while it lasts."""
+        return self._failure
+
+    @property
+    def silence_seconds(self) -> float:
+        """For how long Kafka has acknowledged nothing of what is in flight."""
+        return self._clock() - self._heard_at if self._in_flight else 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether everything that was decided is acknowledged and passed on."""
+        return not self._in_flight and not self._acknowledged
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it can decide more than was read."""
+        return self._paused_since is None and len(self._deciding.backlog) < RECORDS_PER_POLL
+
+    @property
+    def due_at(self) -> float:
+        """When something is to be done though nothing happens."""
+        return min(self._deciding.due_at, self._pause_at)
+
+    def finish(self) -> None:
+        """Decide nothing more; what is in flight lands."""
+        self._is_ending = True
+        self._paused_since = self._clock()
+
+    def close(self) -> None:
+        """Give up what is in flight."""
+        self.writer.close()
+
+    def hear(self, event: object) -> None:
+        """Take an event; what follows from it is done by `step`."""
+        if isinstance(event, Read):
+            for submitted in event.records:
+                self._replica.receive_submitted(submitted)
+            # Read again after a restart, some are decided already.
+            undecided = self._replica.undecided
+            self._deciding.backlog.extend(one for one in event.records if one.offset in undecided)
+        elif isinstance(event, Delivered):
+            self._delivered(event.sequence, event.offset, event.error)
+        elif isinstance(event, EndSeen):
+            self._check_alone(event.offset)
+        elif isinstance(event, Ended):
+            self._end(event.error)
+
+    def step(self) -> None:
+        """Decide what there is, and pass on what is acknowledged; a failure ends the term."""
+        try:
+            self._pass_on()
+            if self._failure is None:
+                self._deciding.wake_late()
+                if self._paused_since is None:
+                    self._deciding.step()
+                self._deciding.flush_looks()
+            if self._failure is None:
+                self._pause_when_due()
+        except Exception as error:
+            self._end(error)
+
+    def _has_room(self) -> bool:
+        return self._failure is None and len(self._in_flight) < IN_FLIGHT_MAX
+
+    def _pass_on(self) -> None:
+        """Pass on what is acknowledged, as one group."""
+        if self._acknowledged:
+            group, self._acknowledged = self._acknowledged, []
+            self._replica.outcomes_position = self._next_offset
+            self._on_acknowledged(group)
+
+    def _pause_when_due(self) -> None:
+        now = self._clock()
+        if self._is_ending or now < self._pause_at:
+            return
+        if self._paused_since is None:
+            if not self._may_pause():
+                # To wait in vain would cost everybody.
+                self._pause_at = now + PAUSE_SECONDS_MAX
+                return
+            self._paused_since = now
+        is_over = self.is_idle and self._on_pause()
+        if is_over or now > self._paused_since + PAUSE_SECONDS_MAX:
+            self._paused_since = None
+            self._pause_at = now + self._pause_seconds
+
+    def _append(self, submitted: Submitted, decision: Decision) -> None:
+        chain = self._replica.chain
+        outcome, record = seal_outcome(
+            decision.outcome, previous_hash=chain.hash, epoch=self._epoch, node=self._node
+        )
+        changes = self._machine.apply(submitted, outcome, changes=decision.changes)
+        for change in changes:
+            if change.kind in _ENDS:
+                self._observer.forget(change.location)
+        void = chain.admit(outcome)
+        assert not void, void
+        self._replica.decide(submitted)
+        if not self._in_flight:
+            self._heard_at = self._clock()
+        self._in_flight.append(Event(submitted, outcome, record, changes))
+        if self._failure is None:
+            sequence, post = outcome.sequence, self._mailbox.post
+            self.writer.append(
+                f"{self._epoch}/{sequence}",
+                record,
+                lambda offset, error: post(Delivered(sequence, offset, error)),
+            )
+
+    def _delivered(self, sequence: int, offset: int, error: Exception | None) -> None:
+        """Take one acknowledgement."""
+        if self._failure is not None:
+            return
+        first = self._in_flight[0].outcome.sequence if self._in_flight else 0
+        if error is not None:
+            self._end(Fenced(f"an outcome was not acknowledged: {error}"))
+        elif not first:
+            self._end(Fenced(f"outcome {sequence} was acknowledged twice"))
+        elif sequence != first:
+            # Offsets alone don't show this: what is missing took none.
+            self._end(Fenced(f"outcome {sequence} was acknowledged, and {first} before it wasn't"))
+        elif offset != self._next_offset:
+            self._end(
+                Fenced(
+                    f"an outcome landed at offset {offset} instead of {self._next_offset}: "
+                    "somebody else writes, or one was lost"
+                )
+            )
+        else:
+            event = self._in_flight[0]
+            event.offset = offset
+            self._heard_at = self._clock()
+            self._next_offset = offset + 1
+            self._replica.outcome_offset = offset
+            self._acknowledged.append(event)
+            self._in_flight.popleft()
+
+    def _check_alone(self, end: int) -> None:
+        """With nothing in flight, the topic must end where our last outcome stands."""
+        if not self._in_flight and end > self._next_offset:
+            self._end(
+                Fenced(
+                    f"the outcomes topic ends at {end} and ours at {self._next_offset}: "
+                    "another process writes"
+                )
+            )
+
+    def _end(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error if isinstance(error, Exception) else RuntimeError(repr(error))
+            level = logging.WARNING if isinstance(error, CommitLogError) else logging.ERROR
+            logger.log(level, "term %d ends: %s", self._epoch, error, exc_info=level > 30)
+            self.writer.purge()

@@ -1,0 +1,395 @@
+"""Writes what the log decided into Lance tables: canonical manifests, in version order per table.
+
+Input is acknowledged outcomes only, so no canonical name exists before its outcome does. A manifest
+is a function of the log: writing it again gives the same bytes, which makes recovery a repetition
+and lets a standby do the leader's work without asking. Under policy `every` each version gets its
+file; under `latest` a group of versions gets one, and where that leaves a gap a version hint goes
+ahead of it: a reader may trust a hint that runs ahead but not one that stays behind a gap.
+
+Tables in object stores are written side by side, since each request takes its time, and so are
+local ones that were slow; other local files, which take next to none, one after another. If one of
+those hangs all the same, another thread goes on with the others.
+
+A file that stands under a canonical name and isn't ours was written around the log. It is moved to
+`_quarantine/` and reported; the table goes on. A table whose files cannot be written is tried again
+and again, alone: others don't wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import islice
+
+from commitlog.adapters.storage import ObjectStore, local_path, store_for
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    encode_manifest,
+    manifest_name,
+    transaction_path,
+)
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.tables.creation import empty_state
+from commitlog.errors import CommitLogError
+from commitlog.model.table import Policy, TableId, format_table_id
+from consumers.partition.events import Event, Filed
+from consumers.partition.lance_branches import follow_branch
+from consumers.partition.mailbox import Displaced
+from consumers.partition.table_files import (
+    Deletions,
+    TableFiles,
+    apply_change,
+    delete_versions,
+    hint_at,
+    naming_scheme,
+    resolve_existing,
+    retry_later,
+)
+from consumers.partition.unusable import open_or_fail_later
+
+GATHERING = 5.0
+"""Under `latest`, how many times as long as a manifest takes is waited for more versions before the
+next one, if several had gathered: a manifest grows with the table, and its writer must not eat the
+leader's time."""
+GATHERING_SECONDS_MAX = 0.1
+"""A store that is slow takes none of the leader's time, and writers are waiting."""
+SIDE_BY_SIDE = 16
+"""How many tables in object stores are written at once."""
+END_SECONDS = 5.0
+QUICK_SECONDS = 0.02
+"""A local table that takes longer is written by another thread the next time."""
+
+logger = logging.getLogger(__name__)
+
+
+class Materializer:
+    """Writes manifests on a thread of its own and says when they can be read."""
+
+    def __init__(
+        self,
+        report: Callable[[Filed], None],
+        *,
+        open_store: Callable[[str], ObjectStore] = store_for,
+        delay_seconds: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+        on_end: Callable[[BaseException], None] = lambda error: None,
+    ) -> None:
+        """Report what has its files, on the materializer's thread; `on_end` hears why it died.
+
+        A `delay_seconds` makes it a helper of the leader's: it looks at an event only then, and
+        finds most files written.
+        """
+        self._report = report
+        self._on_end = on_end
+        self._open_store = open_store
+        self._delay_seconds = delay_seconds
+        self._clock = clock
+        self._queue: queue.SimpleQueue[tuple[float, list[Event]] | None] = queue.SimpleQueue()
+        self._waiting: deque[tuple[float, list[Event]]] = deque()
+        """What was taken from the queue and isn't due yet."""
+        self._lock = threading.Lock()
+        self._by_incarnation: dict[str, TableFiles] = {}
+        self._deletions = Deletions()
+        self._dirty: dict[str, None] = {}
+        self._failing: set[str] = set()
+        self._news: dict[str, int] = {}
+        """The newest versions that were written and not reported yet."""
+        self._reported_failing: tuple[str, ...] = ()
+        self._outside_since = 0.0
+        """Since when its thread is in a local store; 0: it isn't."""
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._side_by_side: ThreadPoolExecutor | None = None
+        self.written_sequence = 0
+        """Up to this outcome, everything has its files."""
+        self._unwritten: deque[Event] = deque()
+        self._newest_written = 0
+        self.manifests_written = 0
+        self.bytes_written = 0
+
+    def adopt(
+        self,
+        table: TableId,
+        incarnation: str,
+        location: str,
+        policy: Policy,
+        state: ManifestState,
+    ) -> None:
+        """Take a table as a checkpoint has it, before `start`."""
+        store = open_or_fail_later(self._open_store, location)
+        files = TableFiles(table, incarnation, location, policy, store, state, "")
+        files.written_version = files.reported_version = state.version
+        self._by_incarnation[incarnation] = files
+
+    def start(self) -> None:
+        """Begin to write."""
+        thread = threading.Thread(target=self._run, name="materializer", daemon=True)
+        self._thread = thread
+        thread.start()
+
+    def put(self, events: list[Event]) -> None:
+        """Hand over acknowledged events, in sequence order."""
+        self._deletions.announce(change for event in events for change in event.changes)
+        self._queue.put((self._clock() + self._delay_seconds, events))
+
+    def displace(self, after_seconds: float) -> None:
+        """Have another thread go on if this one is stuck in a local store for longer than that."""
+        with self._lock:
+            since = self._outside_since
+            if not since or time.monotonic() - since < after_seconds:
+                return
+            self._outside_since = 0.0
+            self.start()
+
+    def hurry(self) -> None:
+        """Drop the delay, for what is queued as well: this process leads now."""
+        self._delay_seconds = 0.0
+
+    def failing(self) -> tuple[str, ...]:
+        """Return the names of tables whose files cannot be written at present."""
+        found = (self._by_incarnation.get(i) for i in sorted(self._failing))
+        return tuple(format_table_id(files.table) for files in found if files is not None)
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Write what is queued, as far as it can be written, and end."""
+        self._stopped.set()
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout_seconds)
+
+    def step(self, timeout_seconds: float) -> bool:
+        """Write what is due, waiting for something at most so long; return whether to go on."""
+        ended = self._receive(timeout_seconds)
+        now = self._clock() if self._delay_seconds and not self._stopped.is_set() else float("inf")
+        while self._waiting and self._waiting[0][0] <= now:
+            self._accept(self._waiting.popleft()[1])
+        self._write_all()
+        return not ended
+
+    def _run(self) -> None:
+        try:
+            while self.step(self._patience()):
+                pass
+            self._await_writes()
+        except Displaced:
+            self._queue.put((0.0, []))  # so that what it has written is looked at
+        except BaseException as error:
+            logger.exception("the materializer stopped; its tables stay at what is written")
+            self._on_end(error)
+
+    def _patience(self) -> float:
+        """Return for how long nothing needs to be done unless something comes, in seconds."""
+        if self._failing or self._waiting:
+            return 0.05
+        dirty = (self._by_incarnation[incarnation] for incarnation in self._dirty)
+        due = min((files.gather_until for files in dirty if files.writing is None), default=None)
+        return 1.0 if due is None else max(0.0005, due - self._clock())
+
+    def _receive(self, timeout_seconds: float) -> bool:
+        """Empty the queue, waiting for its first item; return whether the end was in it."""
+        ended = False
+        try:
+            item = self._queue.get(timeout_seconds > 0, timeout_seconds or None)
+            while True:
+                if item is None:
+                    ended = True
+                else:
+                    self._waiting.append(item)
+                item = self._queue.get_nowait()
+        except queue.Empty:
+            return ended
+
+    def _accept(self, events: Iterable[Event]) -> None:
+        for event in events:
+            # An Iceberg table's metadata was written before the outcome.
+            changes = [change for change in event.changes if change.iceberg is None]
+            event.unwritten = len(changes)
+            self._unwritten.append(event)
+            for change in changes:
+                self._files_of(change).pending.append((change, event))
+                self._dirty[change.incarnation] = None
+
+    def _files_of(self, change: Change) -> TableFiles:
+        files = self._by_incarnation.get(change.incarnation)
+        if files is None:
+            store = open_or_fail_later(self._open_store, change.location)
+            files = TableFiles(
+                change.table,
+                change.incarnation,
+                change.location,
+                change.policy,
+                store,
+                empty_state(),
+            )
+            if change.kind is not ChangeKind.CREATED:
+                files.naming_scheme = ""
+            self._by_incarnation[change.incarnation] = files
+        return files
+
+    def _write_all(self) -> None:
+        now = self._clock()
+        for incarnation in list(self._dirty):
+            files = self._by_incarnation[incarnation]
+            if files.writing is not None:
+                if not files.writing.done():
+                    continue
+                self._settle(files, files.writing.result)
+                # The next one begins at once: nobody comes back to it at the end.
+                if files.failures or not files.pending:
+                    continue
+            if max(files.retry_at, files.gather_until) > now and not self._stopped.is_set():
+                continue
+            self._begin_write(files)
+        # A table that cannot be written holds back its own answers only, and nobody's memory.
+        waiting, readable = deque[Event](), list[Event]()
+        for event in self._unwritten:
+            (waiting if event.unwritten else readable).append(event)
+        self._unwritten = waiting
+        if readable:
+            self._newest_written = max(self._newest_written, readable[-1].outcome.sequence)
+            before = waiting[0].outcome.sequence - 1 if waiting else self._newest_written
+            self.written_sequence = max(self.written_sequence, before)
+        failing = self.failing() if self._failing or self._reported_failing else ()
+        if readable or self._news or failing != self._reported_failing:
+            news, self._news, self._reported_failing = list(self._news.items()), {}, failing
+            self._report(Filed(readable, news, self.written_sequence, failing))
+
+    def _begin_write(self, files: TableFiles) -> None:
+        if local_path(files.location) is not None and (files.is_quick or self._thread is None):
+            self._write_here(files)
+            return
+        if self._side_by_side is None:
+            self._side_by_side = ThreadPoolExecutor(SIDE_BY_SIDE, "materializer")
+        # One version at a time, so that each is told of when it stands.
+        files.writing = self._side_by_side.submit(self._write_timed, files, 1)
+        # An empty group, so that the end is looked at when it comes.
+        files.writing.add_done_callback(lambda _: self._queue.put((0.0, [])))
+
+    def _write_here(self, files: TableFiles) -> None:
+        """Write on this thread, which takes less than to ask another one."""
+        written: Future[None] = Future()
+        files.writing = written
+        with self._lock:
+            self._outside_since = time.monotonic()
+        try:
+            self._write_timed(files)
+        except Exception as error:
+            written.set_exception(error)
+        else:
+            written.set_result(None)
+        with self._lock:
+            self._outside_since = 0.0 if self._is_mine() else self._outside_since
+        if not self._is_mine():
+            raise Displaced(None, None)
+        self._settle(files, written.result)
+
+    def _write_timed(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
+        began = time.monotonic()
+        try:
+            self._write_table(files, versions_max)
+        finally:
+            files.is_quick = time.monotonic() - began < QUICK_SECONDS
+
+    def _is_mine(self) -> bool:
+        return self._thread in (None, threading.current_thread())
+
+    def _settle(self, files: TableFiles, write: Callable[[], None]) -> None:
+        """Note how a write went; `write` does it, or raises what it raised."""
+        files.writing = None
+        try:
+            write()
+        except (OSError, CommitLogError) as error:
+            retry_later(files, error, self._clock())
+            self._failing.add(files.incarnation)
+            return
+        finally:
+            if files.written_version != files.reported_version:
+                files.reported_version = self._news[files.incarnation] = files.written_version
+        files.failures = 0
+        self._failing.discard(files.incarnation)
+        if not files.pending:
+            del self._dirty[files.incarnation]
+            if files.dropped:
+                # What comes under this name again is another table's, or registered anew.
+                del self._by_incarnation[files.incarnation]
+
+    def _await_writes(self) -> None:
+        """Write what object stores still lack, and tell of it, as far as there is time."""
+        deadline = self._clock() + END_SECONDS
+        while self._clock() < deadline:
+            writing = [f.writing for f in self._by_incarnation.values() if f.writing is not None]
+            if not writing:
+                break
+            wait(writing, timeout=END_SECONDS, return_when=FIRST_COMPLETED)
+            self._write_all()
+        if self._side_by_side is not None:
+            self._side_by_side.shutdown(wait=False, cancel_futures=True)
+
+    def _write_table(self, files: TableFiles, versions_max: int = sys.maxsize) -> None:
+        """Write what a table has to come, as its policy says: under `every` only so many."""
+        if files.policy is Policy.EVERY:
+            while files.pending and versions_max:
+                self._write_next(files, 1)
+                versions_max -= 1
+        else:
+            started, count = self._clock(), len(files.pending)
+            self._write_next(files, count)
+            now = self._clock()
+            took, files.took_seconds = files.took_seconds, now - started
+            # A store that hesitates once is no reason to wait; and one change at a time is a lone
+            # writer's, who waits for this file before the next.
+            gathering = min(GATHERING * min(took, files.took_seconds), GATHERING_SECONDS_MAX)
+            files.gather_until = now + gathering if count > 1 else 0.0
+
+    def _write_next(self, files: TableFiles, count: int) -> None:
+        """Apply the next `count` pending changes and write the version that they end at."""
+        last: Change | None = None
+        for position in range(count):
+            change, _ = files.pending[position]
+            if change.delta is not None:
+                last = change
+            if position >= files.applied:
+                apply_change(files, change)
+                files.applied = position + 1
+        if last is not None and not files.dropped:
+            if not self._deletions.include(last):
+                self._write_manifest(files, last)
+            files.written_version = last.version
+        for change, _ in islice(files.pending, count):
+            delete_versions(files, change)
+            self._deletions.forget(change)
+            follow_branch(self._open_store, files, change)
+        for _ in range(count):
+            change, event = files.pending.popleft()
+            files.applied -= 1
+            if event is not None:
+                with self._lock:
+                    event.unwritten -= 1
+            if change.staged_path:
+                # What stays behind is in nobody's way.
+                with contextlib.suppress(OSError):
+                    files.store.delete(change.staged_path)
+
+    def _write_manifest(self, files: TableFiles, change: Change) -> None:
+        if change.kind is not ChangeKind.REGISTERED:
+            files.naming_scheme = files.naming_scheme or naming_scheme(files.store)
+            name = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, files.naming_scheme)}"
+            data = encode_manifest(files.state, change.message or None)
+            if files.policy is Policy.LATEST:
+                hint_at(files, change.version, is_alone=not self._delay_seconds)
+            # First, so that a copied folder has what its newest manifest names.
+            if change.message and (path := transaction_path(files.state)):
+                files.store.write_ahead(path, change.message)
+            if not files.store.create(name, data):
+                resolve_existing(files, name, data, change.version)
+            with self._lock:
+                self.manifests_written += 1
+                self.bytes_written += len(data)

@@ -1,0 +1,292 @@
+"""What a decision looks at outside the log, and what it writes there before its outcome.
+
+Deletion vectors are kept by path: their files never change, so a hot fragment's newest vector,
+which the last decision wrote, is not read again. Builds run in side workers, one at a time per
+table.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Container, Sequence
+from typing import Protocol
+
+from commitlog.adapters.builds import Build, BuildRefused
+from commitlog.adapters.storage import LocalStore, ObjectStore, keep, store_for
+from commitlog.codecs.deletion_file import decode_deletion_file
+from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.core.decisions import (
+    BuildWanted,
+    BytesWanted,
+    Decision,
+    FileToWrite,
+    FileWanted,
+    Found,
+    PlaceWanted,
+    VectorWanted,
+    Wanted,
+)
+from commitlog.core.manifest.feature_flags import why_unreadable
+from commitlog.core.partition.machine import Machine
+from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
+from commitlog.lancepb.table_pb2 import DeletionFile
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.records import Observation
+from commitlog.model.table import TableId
+from consumers.partition.allowed_places import Places
+from consumers.partition.follower import RECORDINGS
+from consumers.partition.in_the_way import put
+
+VECTORS_MAX = 2_000
+STORES_MAX = 10_000
+_IMPOSSIBLE = frozenset(
+    {errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR, errno.EINVAL, errno.ENOTDIR}
+)
+"""Errors that trying again doesn't mend."""
+
+logger = logging.getLogger(__name__)
+
+WriteVersion = Callable[[TableId, int], str]
+Path = tuple[str, str]
+"""A location, and a path below it."""
+
+
+def unbuilt(machine: Machine, wanted: BuildWanted) -> Found:
+    """Return what stands for a manifest in a dry run: the head's, under the next version.
+
+    Lance may still refuse to build the real one; all else about the transaction is decided.
+    """
+    head = machine.tables[wanted.table].manifest
+    assert head is not None
+    state = head.fork()
+    state.version = wanted.version - 1 if wanted.target else wanted.version
+    return Found(Observation("", -1), state=state)
+
+
+def digest(data: bytes) -> bytes:
+    """Return the hash by which files are compared."""
+    return hashlib.sha256(data).digest()
+
+
+class Observer(Protocol):
+    """Looks at what a decision needs outside the log, and writes what it leaves there.
+
+    What may take long runs on workers, and knows nothing of the loop's; the rest on the loop.
+    """
+
+    def known(self, wanted: Wanted) -> Found | None:
+        """Return what needs no look; None if it does."""
+
+    def learn(self, wanted: Wanted, found: Found) -> None:
+        """Keep what a look found, if it will be asked for again."""
+
+    def wrote(self, decision: Decision) -> None:
+        """Keep what a decision wrote, if it will be asked for again."""
+
+    def forget(self, location: str) -> None:
+        """Keep nothing of a table that is gone."""
+
+    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError]:
+        """Fetch bytes or existence, on a worker; an OSError where the store fails."""
+
+    def build(self, wanted: BuildWanted) -> Found:
+        """Let pylance build on a version that has its file, on a worker."""
+
+    def write(
+        self, files: Sequence[FileToWrite], recordings: Sequence[bytes], ours: Container[Path]
+    ) -> None:
+        """Put files, on a worker; raise OSError when the store fails.
+
+        `ours` are those that were written before, for the same transaction, with other content.
+        """
+
+
+class StoreObserver:
+    """Observes tables in their stores."""
+
+    def __init__(
+        self,
+        tables_root: str,
+        *,
+        open_store: Callable[[str], ObjectStore] = store_for,
+        write_version: WriteVersion | None = None,
+        places: Places | None = None,
+    ) -> None:
+        """Look below locations, and below `tables_root` for what is recorded outside outcomes.
+
+        `write_version(table, version)` writes the manifest of an older version that has none, as
+        most have under the policy `latest`. `places` says where base paths and symbolic links may
+        lead; without it, anywhere.
+        """
+        self._open_store = open_store
+        self._root = tables_root
+        self._places = places
+        self._write_version = write_version
+        self._stores: dict[str, ObjectStore] = {}
+        self._vectors: OrderedDict[tuple[str, str], Found] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def observe(self, wanted: Wanted) -> Found:
+        """Fetch bytes or existence; raise OSError when the store fails.
+
+        Where nothing can ever be, nothing is: a record that names such a place holds nobody up.
+        """
+        assert not isinstance(wanted, BuildWanted)
+        if isinstance(wanted, PlaceWanted):
+            return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
+        try:
+            return self._look(self._store(wanted.location), wanted)
+        except InvalidSettings as error:
+            # This process's fault: no reason to say that nothing is there.
+            raise OSError(str(error)) from error
+        except (CommitLogError, ValueError) as error:
+            return Found(Observation(wanted.path, -1), error=str(error))
+        except OSError as error:
+            if error.errno not in _IMPOSSIBLE:
+                raise
+            return Found(Observation(wanted.path, -1), error=str(error))
+
+    def _look(self, store: ObjectStore, wanted: Wanted) -> Found:
+        assert not isinstance(wanted, BuildWanted | PlaceWanted)
+        if self._places is not None and isinstance(store, LocalStore):
+            target = store.link_target(wanted.path)
+            if target is not None and not self._allows(target):
+                return Found(Observation(wanted.path, -1), error=f"it is a link to {target}")
+        if isinstance(wanted, VectorWanted):
+            keep(store, wanted.path)
+            try:
+                return _vector(wanted.path, store.read(wanted.path))
+            except FileNotFoundError:
+                return Found(Observation(wanted.path, -1), error="there is no such deletion file")
+        if isinstance(wanted, FileWanted):
+            keep(store, wanted.path)
+            return Found(Observation(wanted.path, store.size(wanted.path)))
+        try:
+            data = store.read(wanted.path)
+        except FileNotFoundError:
+            return Found(Observation(wanted.path, -1), error="there is no such file")
+        observation = Observation(wanted.path, len(data), hashlib.sha256(data).digest())
+        if isinstance(wanted, BytesWanted):
+            return Found(observation, data=data)
+        try:
+            state, transaction = decode_manifest(data)
+        except CommitLogError as error:
+            return Found(observation, data=data, error=why_unreadable(error))
+        return Found(observation, data=data, state=state, transaction=transaction)
+
+    def _allows(self, place: str) -> bool:
+        return self._places is None or self._places.holds(place)
+
+    def known(self, wanted: Wanted) -> Found | None:
+        """Return what needs no look; None if it does."""
+        if isinstance(wanted, PlaceWanted):
+            return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
+        found = None
+        if isinstance(wanted, VectorWanted):
+            found = self._vectors.get((wanted.location, wanted.path))
+            if found is not None:
+                self._vectors.move_to_end((wanted.location, wanted.path))
+        return found
+
+    def learn(self, wanted: Wanted, found: Found) -> None:
+        """Keep a deletion vector."""
+        if isinstance(wanted, VectorWanted) and found.observation.size >= 0:
+            self._vectors[wanted.location, wanted.path] = found
+            if len(self._vectors) > VECTORS_MAX:
+                self._vectors.popitem(last=False)
+
+    def wrote(self, decision: Decision) -> None:
+        """Keep the deletion vectors that a decision wrote."""
+        for file in decision.files:
+            if file.path.startswith("_deletions/"):
+                wanted = VectorWanted(file.location, file.path)
+                self.learn(wanted, _vector(file.path, file.data))
+
+    def look_all(self, wanted: Sequence[Wanted]) -> list[Found | OSError]:
+        """Fetch bytes or existence; an OSError where the store fails."""
+        found: list[Found | OSError] = []
+        for one in wanted:
+            try:
+                found.append(self.observe(one))
+            except OSError as error:
+                found.append(error)
+        return found
+
+    def write(
+        self, files: Sequence[FileToWrite], recordings: Sequence[bytes], ours: Container[Path]
+    ) -> None:
+        """Put files; raise OSError when the store fails."""
+        for file in files:
+            store = self._store(file.location)
+            if (file.location, file.path) in ours:
+                store.write(file.path, file.data)
+            else:
+                put(store, file.location, file.path, file.data)
+        for recording in recordings:
+            path = f"{RECORDINGS}/{digest(recording).hex()}"
+            self._store(self._root).create(path, recording)
+
+    def _store(self, location: str) -> ObjectStore:
+        with self._lock:
+            store = self._stores.get(location)
+        if store is None:
+            store = self._open_store(location)
+            with self._lock:
+                self._stores[location] = store
+                if len(self._stores) > STORES_MAX:
+                    del self._stores[next(iter(self._stores))]
+        return store
+
+    def forget(self, location: str) -> None:
+        """Keep nothing of a table that is gone."""
+        with self._lock:
+            self._stores.pop(location, None)
+        for key in [key for key in self._vectors if key[0] == location]:
+            del self._vectors[key]
+
+    def _bring_back(self, wanted: BuildWanted) -> None:
+        """Write the manifest of the older version that a Restore or Clone reads."""
+        message = Transaction.FromString(wanted.message)
+        version = message.restore.version or message.clone.ref_version
+        if not version or self._write_version is None:
+            return
+        try:
+            self._write_version(wanted.table, version)
+        except Unavailable as error:
+            raise OSError(f"version {version} cannot be written now: {error}") from error
+        except CommitLogError as error:
+            # The build will not find it, and says so.
+            logger.warning("version %d cannot be brought back: %s", version, error)
+
+    def build(self, wanted: BuildWanted) -> Found:
+        """Have pylance build; raise OSError if the store is to blame."""
+        # Most logs never need pylance here, and it takes long to load.
+        from commitlog.adapters.cloning import build_clone
+        from commitlog.adapters.lance_builder import build
+
+        head = wanted.version - 1
+        self._bring_back(wanted)
+        task = Build(wanted.location, head, wanted.message, wanted.schema_metadata)
+        built = build_clone(task, wanted.target) if wanted.target else build(task)
+        if isinstance(built, BuildRefused):
+            if built.is_temporary:
+                raise OSError(built.reason)
+            return Found(Observation("", -1), error=built.reason)
+        observation = Observation(
+            built.staged_path, len(built.data), hashlib.sha256(built.data).digest()
+        )
+        return Found(observation, data=built.data, state=built.state)
+
+
+def _vector(path: str, data: bytes) -> Found:
+    observation = Observation(path, len(data), digest(data))
+    arrow = path.endswith(".arrow")
+    file_type = DeletionFile.ARROW_ARRAY if arrow else DeletionFile.BITMAP
+    try:
+        return Found(observation, vector=decode_deletion_file(data, file_type))
+    except CommitLogError as error:
+        return Found(observation, error=str(error))

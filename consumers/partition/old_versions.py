@@ -1,0 +1,243 @@
+"""Outcomes and versions of long ago, fetched from the log when somebody asks.
+
+Under policy `latest` most versions have no file. Any of them is the nearest older manifest plus
+the changes since, which the log holds; it is written under its canonical name, so the next reader
+finds it. Outcomes are read by the chain, from the nearest place that is known to be valid.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.client.valid_outcomes import Valid, ValidOutcomes
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    decode_manifest,
+    encode_manifest,
+    manifest_name,
+    parse_manifest_name,
+    transaction_path,
+)
+from commitlog.core.decisions import Change
+from commitlog.core.draft import parse
+from commitlog.core.lance.versions import realize
+from commitlog.core.log.chain import ChainPlace
+from commitlog.core.log.replica import check_answers
+from commitlog.core.manifest.manifest_state import apply_delta
+from commitlog.core.tables.lance_tables import Table, is_in
+from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
+from commitlog.model.limits import Rules
+from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import format_table_id
+from commitlog.ports import Log, Reader
+from consumers.partition.catalogue import Head
+from consumers.partition.follower import Recordings
+from consumers.partition.past import EVERY
+
+SEARCH_SECONDS = 60.0
+
+
+class Places(Protocol):
+    """Where to begin to read."""
+
+    def before(self, sequence: int) -> ChainPlace:
+        """Return a place before an outcome, and near to it."""
+
+    def before_version(self, head: Head, version: int) -> ChainPlace:
+        """Return a place before a table's version was made."""
+
+    def came_by(self, places: list[ChainPlace]) -> None:
+        """Hear of places that were read on the way."""
+
+
+class OldVersions:
+    """Looks back in one partition's log; from any thread."""
+
+    def __init__(self, log: Log, partition: int, recordings: Recordings, places: Places) -> None:
+        """Search this partition of the log."""
+        self._log = log
+        self._partition = partition
+        self._recordings = recordings
+        self._places = places
+        self.rules: Callable[[], Rules] = Rules
+        """Return the rules in force, which know what older versions were made by; any thread."""
+
+    def outcome(self, sequence: int, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
+        """Return the valid outcome of a sequence, with its offset and record.
+
+        None if it is another transaction's, or isn't in the log yet.
+        """
+        for valid in self._outcomes_from(self._places.before(sequence)):
+            if valid.outcome.sequence >= sequence:
+                is_it = valid.outcome.transaction_id == transaction_id
+                return (valid.outcome, valid.offset, valid.record) if is_it else None
+        return None
+
+    def transaction(self, outcome: Outcome) -> Submitted:
+        """Return the transaction that an outcome answers."""
+        transactions = _Transactions(self._log, self._partition)
+        try:
+            return transactions.of(outcome)
+        finally:
+            transactions.close()
+
+    def materialize(self, head: Head, version: int) -> str:
+        """Write a version's manifest if it has none; return its path below the location.
+
+        Raises NoSuchVersion.
+        """
+        if is_in(version, head.deleted):
+            raise NoSuchVersion(
+                f"version {version} of table {format_table_id(head.table)} was deleted; "
+                f"{head.version} is the newest"
+            )
+        store = store_for(head.location)
+        for scheme in NamingScheme:
+            # A table has many names to look through, and nearly always the file is there.
+            path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+            if 1 <= version <= head.version and store.size(path) >= 0:
+                return path
+        states = dict(_manifests(store))
+        if version in states:
+            return states[version]
+        older = [known for known in states if known < version]
+        if not 1 <= version <= head.version or not older:
+            raise NoSuchVersion(
+                f"table {format_table_id(head.table)} has no version {version}; it has "
+                f"{min(states, default=1)} to {head.version}"
+            )
+        return self._rebuild(head, version, store, max(older), states)
+
+    def _rebuild(
+        self, head: Head, version: int, store: ObjectStore, base: int, states: dict[int, str]
+    ) -> str:
+        scheme = parse_manifest_name(states[base].rsplit("/", 1)[1])
+        assert scheme is not None
+        state, _ = decode_manifest(store.read(states[base]))
+        table = Table(head.table, head.incarnation, head.location, head.policy, state)
+        change: Change | None = None
+        for outcome, submitted in self._decided(head, base, version):
+            change = self._next(table, outcome, submitted, version) or change
+            if state.version == version:
+                break
+        if change is None or state.version != version:
+            raise CorruptLog(
+                f"the log holds version {state.version} of {format_table_id(head.table)} and not "
+                f"{version}; run `commitlog verify`"
+            )
+        if change.message and (beside := transaction_path(state)):
+            store.write_ahead(beside, change.message)
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme.scheme)}"
+        store.create(path, encode_manifest(state, change.message or None))
+        return path
+
+    def _next(
+        self, table: Table, outcome: Outcome, submitted: Submitted, last: int
+    ) -> Change | None:
+        """Apply what one outcome did to the table, to the version `last` at most."""
+        transaction = submitted.record
+        assert isinstance(transaction, Transaction)
+        change = None
+        for operation, result in zip(transaction.operations, outcome.results, strict=True):
+            if result.incarnation != table.incarnation:
+                continue
+            if not table.version < result.version <= last:
+                continue
+            if not isinstance(operation, LanceCommit | CreateTableVersion):
+                continue
+            recordings = self._recordings.of(outcome)
+            release = self.rules().lance_release_at(outcome.sequence)
+            change = realize(
+                table, operation, parse(operation), result, outcome.time_ms, recordings, release
+            )
+            assert change.delta is not None
+            assert table.manifest is not None
+            apply_delta(table.manifest, change.delta)
+        return change
+
+    def _decided(self, head: Head, base: int, version: int) -> Iterator[tuple[Outcome, Submitted]]:
+        """Yield the outcomes that made versions after `base`, with their transactions."""
+        transactions = _Transactions(self._log, self._partition)
+        try:
+            for valid in self._outcomes_from(self._places.before_version(head, base + 1)):
+                outcome = valid.outcome
+                if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+                    continue
+                made = [r.version for r in outcome.results if r.incarnation == head.incarnation]
+                if max(made, default=0) > base:
+                    yield outcome, transactions.of(outcome)
+                if max(made, default=0) >= version:
+                    return
+        finally:
+            transactions.close()
+
+    def _outcomes_from(self, place: ChainPlace) -> Iterator[Valid]:
+        """Yield valid outcomes behind a place, to the present end of the topic."""
+        outcomes = ValidOutcomes(self._log, self._partition, place)
+        deadline = time.monotonic() + SEARCH_SECONDS
+        passed: list[ChainPlace] = []
+        try:
+            end = outcomes.end_offset()
+            while not outcomes.is_at(end):
+                for valid in outcomes.poll(timeout_seconds=1.0):
+                    if valid.place.sequence % EVERY == 0:
+                        passed.append(valid.place)
+                    yield valid
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"searching the outcomes from {place.sequence} on took over "
+                        f"{SEARCH_SECONDS:.0f} s; ask again: the search goes on from where it came"
+                    )
+        finally:
+            outcomes.close()
+            if passed:
+                self._places.came_by(passed)
+
+
+class _Transactions:
+    """Transactions by offset, read forward where that is possible."""
+
+    def __init__(self, log: Log, partition: int) -> None:
+        self._log, self._partition = log, partition
+        self._read: dict[int, Submitted] = {}
+        self._reader: Reader[Submitted] | None = None
+
+    def of(self, outcome: Outcome) -> Submitted:
+        """Return the transaction that an outcome answers."""
+        submitted = self._at(outcome.transaction_offset)
+        check_answers(outcome, submitted)
+        return submitted
+
+    def _at(self, offset: int) -> Submitted:
+        found = self._read.pop(offset, None)
+        if found is not None:
+            return found
+        if self._reader is None or self._reader.position() > offset:
+            self.close()
+            self._reader = self._log.read_transactions(self._partition, offset)
+        deadline = time.monotonic() + SEARCH_SECONDS
+        while offset not in self._read:
+            for submitted in self._reader.poll(timeout_seconds=1.0):
+                self._read[submitted.offset] = submitted
+            if time.monotonic() > deadline or self._reader.position() > offset + 10_000:
+                break
+        if offset not in self._read:
+            raise CorruptLog(f"the transaction at offset {offset} cannot be read")
+        return self._read.pop(offset)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+def _manifests(store: ObjectStore) -> Iterator[tuple[int, str]]:
+    for name in store.names(VERSIONS_DIRECTORY):
+        parsed = parse_manifest_name(name)
+        if parsed is not None and not parsed.staged_by and not parsed.is_detached:
+            yield parsed.version, f"{VERSIONS_DIRECTORY}/{name}"

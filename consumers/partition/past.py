@@ -1,0 +1,115 @@
+"""Where valid outcomes are in the topic: every so many of them, the place behind one.
+
+A look into the past begins at the nearest place before what is sought, and reads on by the chain.
+Owned by the loop, which notes places as outcomes are acknowledged; who looks back asks for one, and
+reports those that it came by. Kept in a folder beside the checkpoints, and made again by looking if
+it is lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from operator import attrgetter
+
+from commitlog.core.log.chain import BEGINNING, ChainPlace
+from consumers.partition.checkpoint import Folder
+
+EVERY = 1_000
+"""Outcomes between two places."""
+PLACES_PER_FILE = 1_000
+
+logger = logging.getLogger(__name__)
+_by_sequence = attrgetter("sequence")
+
+
+class NoFolder:
+    """Keeps nothing."""
+
+    def read(self, name: str) -> bytes:
+        """Raise FileNotFoundError."""
+        raise FileNotFoundError(name)
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Forget it."""
+
+    def names(self) -> list[str]:
+        """Return nothing."""
+        return []
+
+    def remove(self, name: str) -> None:
+        """Do nothing."""
+
+
+class Past:
+    """Places of one partition's outcomes topic."""
+
+    def __init__(self, folder: Folder, log_id: str, through: int) -> None:
+        """Take what the folder has of this log up to sequence `through`."""
+        self._folder, self._log_id = folder, log_id
+        self._places: list[ChainPlace] = []
+        self._changed: set[int] = set()
+        for name in folder.names():
+            if name.endswith(".json"):
+                self._places += self._load(name)
+        self._places = [place for place in self._places if place.sequence <= through]
+        self._places.sort(key=_by_sequence)
+
+    def note(self, place: ChainPlace) -> None:
+        """Take the place behind a valid outcome, if one is due there."""
+        if place.sequence % EVERY:
+            return
+        at = bisect_left(self._places, place.sequence, key=_by_sequence)
+        if at == len(self._places) or self._places[at].sequence != place.sequence:
+            insort(self._places, place, key=_by_sequence)
+            self._changed.add(_file_of(place))
+
+    def note_all(self, places: Iterable[ChainPlace]) -> None:
+        """Take places that a look into the past came by."""
+        for place in places:
+            self.note(place)
+
+    def before(self, sequence: int) -> ChainPlace:
+        """Return the nearest place before an outcome."""
+        at = bisect_left(self._places, sequence, key=_by_sequence)
+        return self._places[at - 1] if at else BEGINNING
+
+    def save(self) -> None:
+        """Put what is new into the folder; a full disk costs only time later."""
+        changed, self._changed = self._changed, set()
+        for number in changed:
+            rows = [
+                [p.sequence, p.outcomes_offset, p.epoch, p.hash.hex()]
+                for p in self._places
+                if _file_of(p) == number
+            ]
+            body = {"log_id": self._log_id, "places": rows}
+            try:
+                sealed = json.dumps({**body, "sha256": _digest(body)}).encode()
+                self._folder.replace(f"{number}.json", sealed)
+            except OSError as error:
+                self._changed.add(number)
+                logger.warning("where old outcomes are could not be saved: %s", error)
+
+    def _load(self, name: str) -> Iterable[ChainPlace]:
+        try:
+            body = json.loads(self._folder.read(name))
+            if body.pop("sha256") != _digest(body):
+                raise ValueError("it is damaged")
+            if body["log_id"] != self._log_id:
+                return []
+            return [ChainPlace(s, o, e, bytes.fromhex(h)) for s, o, e, h in body["places"]]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            logger.warning("%s of the past is made again: %s", name, error)
+            return []
+
+
+def _file_of(place: ChainPlace) -> int:
+    return place.sequence // (EVERY * PLACES_PER_FILE)
+
+
+def _digest(body: object) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,107 @@
+"""Which versions have their files: what the materializer said, and who waits to hear it.
+
+"Readable" is said on the materializer's word alone. A version that nobody has heard of yet is
+waited for like any other; only a table that is gone has no more files to come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.errors import Unavailable
+from consumers.partition.events import Version
+from consumers.partition.mailbox import Reply
+
+_BEGINS = frozenset({ChangeKind.CREATED, ChangeKind.DECLARED, ChangeKind.REGISTERED})
+_ENDS = frozenset({ChangeKind.DROPPED, ChangeKind.DEREGISTERED})
+
+
+@dataclass(eq=False, slots=True)
+class _Waiter:
+    versions: tuple[Version, ...]
+    reply: Reply[None]
+    deadline: float
+
+
+class Readable:
+    """The newest version of each living table that has its file. Owned by the loop."""
+
+    def __init__(self) -> None:
+        """Know no table."""
+        self._written: dict[str, int] = {}
+        self._by_incarnation: dict[str, list[_Waiter]] = {}
+
+    def adopt(self, incarnation: str, version: int) -> None:
+        """Take a table as a checkpoint has it."""
+        self._written[incarnation] = version
+
+    def begin(self, changes: Iterable[Change]) -> None:
+        """Hear that tables begin or end, before their files follow."""
+        for change in changes:
+            if change.iceberg is not None:
+                continue
+            if change.kind in _BEGINS:
+                self._written.setdefault(change.incarnation, 0)
+            elif change.kind in _ENDS and self._written.pop(change.incarnation, None) is not None:
+                self._wake(change.incarnation)
+
+    def written(self, incarnation: str, version: int) -> None:
+        """Hear from the materializer that a version has its file."""
+        known = self._written.get(incarnation)
+        if known is not None and version > known:
+            self._written[incarnation] = version
+            self._wake(incarnation)
+
+    def newest(self, incarnation: str) -> int:
+        """Return the newest version that has its file; 0 if none has."""
+        return self._written.get(incarnation, 0)
+
+    def has(self, versions: Iterable[Version]) -> bool:
+        """Return True if each version, or a later one, has its file, or its table is gone."""
+        written = self._written
+        return all(written.get(name, version) >= version for name, version in versions)
+
+    def when(self, versions: tuple[Version, ...], reply: Reply[None], deadline: float) -> None:
+        """Answer once all versions have their files; refuse at the deadline."""
+        if self.has(versions):
+            reply.give(None)
+            return
+        waiter = _Waiter(versions, reply, deadline)
+        for incarnation in {name for name, _ in versions}:
+            self._by_incarnation.setdefault(incarnation, []).append(waiter)
+
+    def tick(self, now: float) -> None:
+        """Refuse those who have waited for too long."""
+        for incarnation, waiters in list(self._by_incarnation.items()):
+            for waiter in waiters:
+                if waiter.deadline <= now:
+                    waiter.reply.refuse(
+                        Unavailable(
+                            "its manifest is not written yet; see the committer's log for why"
+                        )
+                    )
+            self._keep(incarnation, [w for w in waiters if not w.reply.is_given])
+
+    def close(self) -> None:
+        """Refuse everybody: the term is over."""
+        for waiter in [w for waiters in self._by_incarnation.values() for w in waiters]:
+            waiter.reply.refuse(Unavailable("this committer's term is over; ask again"))
+        self._by_incarnation.clear()
+
+    def _wake(self, incarnation: str) -> None:
+        waiters = self._by_incarnation.get(incarnation)
+        if not waiters:
+            return
+        due = [waiter for waiter in waiters if self.has(waiter.versions)]
+        if due:
+            self._keep(incarnation, [w for w in waiters if w not in due])
+        for waiter in due:
+            waiter.reply.give(None)
+
+    def _keep(self, incarnation: str, waiters: list[_Waiter]) -> None:
+        if waiters:
+            self._by_incarnation[incarnation] = waiters
+        else:
+            self._by_incarnation.pop(incarnation, None)

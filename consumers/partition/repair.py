@@ -1,0 +1,95 @@
+"""Manifests that a machine lost, made again from the log.
+
+Without `--fsync` a power cut may leave the newest files empty, torn or missing, though a checkpoint
+says that they were written. Such a file would stop every reader; it is ours, the log has all that
+was in it, and so it is written again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
+from commitlog.core.tables.lance_tables import is_in
+from commitlog.errors import CommitLogError
+from commitlog.model.table import Policy, format_table_id
+from consumers.partition.catalogue import Head
+
+LOOKED_AT = 100
+"""How many versions back a table is looked through: a machine writes back what is older in time."""
+_MAGIC = b"LANC"
+"""How each whole manifest ends."""
+
+logger = logging.getLogger(__name__)
+
+
+def repair(
+    head: Head, readable: int, materialize: Callable[[Head, int], object], *, versions: int = 1
+) -> list[int]:
+    """Make a local table's newest manifests again that are lost or torn; return which.
+
+    `readable` is the newest version that was written. Under `latest` only that one has to be there.
+    """
+    folder = local_path(head.location)
+    if folder is None or not readable:
+        return []
+    broken = _broken(head, folder, readable, versions)
+    if broken and versions < LOOKED_AT:
+        # Where one is, others may be.
+        broken = _broken(head, folder, readable, LOOKED_AT)
+    store, repaired = store_for(head.location), []
+    # The oldest first, since each is made of the one before.
+    for version in reversed(broken):
+        try:
+            for scheme in NamingScheme:
+                store.delete(_path(version, scheme))
+            materialize(head, version)
+        except (OSError, CommitLogError) as error:
+            name = format_table_id(head.table)
+            logger.error(
+                "%s: version %d is torn and cannot be made again: %s", name, version, error
+            )
+            continue
+        repaired.append(version)
+    if repaired:
+        name = format_table_id(head.table)
+        logger.error("%s: versions %s were lost or torn and were made again", name, repaired)
+    return repaired
+
+
+def _broken(head: Head, folder: Path, readable: int, versions: int) -> list[int]:
+    """Return the versions to make again, the newest first."""
+    if head.policy is not Policy.EVERY:
+        versions = 1
+    found = {
+        version: _is_whole(folder, version)
+        for version in range(readable, max(readable - versions, 0), -1)
+        if not is_in(version, head.deleted)
+    }
+    # What is older than all that is there was cleaned up, or came before the table did.
+    oldest = min((v for v, is_whole in found.items() if is_whole is not None), default=readable)
+    return [v for v, is_whole in found.items() if v >= min(oldest, readable) and not is_whole]
+
+
+def _is_whole(folder: Path, version: int) -> bool | None:
+    """Return True if a manifest is whole, False if it is torn, None if there is none."""
+    for scheme in NamingScheme:
+        try:
+            with (folder / _path(version, scheme)).open("rb") as file:
+                size = file.seek(0, 2)
+                file.seek(max(0, size - len(_MAGIC)))
+                return file.read() == _MAGIC
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            # Whatever this is, writing would not mend it.
+            logger.warning("version %d below %s cannot be looked at: %s", version, folder, error)
+            return True
+    return None
+
+
+def _path(version: int, scheme: NamingScheme) -> str:
+    return f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"

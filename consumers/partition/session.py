@@ -1,0 +1,342 @@
+"""One stay in a partition's log: recover, follow, stand for leader, lead, checkpoint.
+
+A session owns the state that the records make. When a term ends, what was decided ahead of Kafka
+is in that state, so the whole session is thrown away and the next one begins at the checkpoint.
+
+What happens comes as events (`consumers.partition.events`), one after the other, on one thread:
+the loop's. What the loop owns is touched by nobody else; others post to its mailbox, and hear
+through replies.
+No thread and no socket is started here: whoever owns the session drives it step by step, the
+committer with threads, a simulation with a seed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib.metadata import version as package_version
+from typing import Any
+
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.codecs.avro import encode_leader_started
+from commitlog.core.log.chain import BEGINNING, ChainPlace
+from commitlog.core.log.replica import Replica
+from commitlog.core.partition.machine import Machine
+from commitlog.errors import CommitLogError
+from commitlog.model.records import Genesis, LeaderStarted
+from commitlog.model.table import format_table_id
+from commitlog.ports import Log
+from consumers.partition.catalogue import Catalogue, Head
+from consumers.partition.checkpoint import Checkpoint, Checkpoints, Folder
+from consumers.partition.checkpoint_proof import check_log_holds
+from consumers.partition.events import Ended, Event, Filed, Version, versions_of
+from consumers.partition.follower import Follower
+from consumers.partition.iceberg_pruning import remove, superseded
+from consumers.partition.lanes import Job, Lanes
+from consumers.partition.leader import Leader
+from consumers.partition.mailbox import Ask, Mailbox, Reply
+from consumers.partition.materializer import Materializer
+from consumers.partition.observer import Observer
+from consumers.partition.past import EVERY, NoFolder, Past
+from consumers.partition.readable import Readable
+
+CATCH_UP_SECONDS = 600.0
+CAMPAIGN_SECONDS = 30.0
+STANDBY_DELAY_SECONDS = 2.0
+SLOW_SECONDS = 5.0
+"""Tables whose files are late by this are named, also if no call has failed."""
+BEHIND_MAX = 1_000
+"""With more outcomes than this that lack files, no checkpoint is waited for."""
+REPEAT_SECONDS = 600.0
+"""How long a duplicate's answer waits for the files of the first commit; who asks, asks again."""
+
+Listener = Callable[[list[Event]], None]
+
+logger = logging.getLogger(__name__)
+
+
+class Session:
+    """From a checkpoint to the end of a term."""
+
+    def __init__(
+        self,
+        log: Log,
+        genesis: Genesis,
+        checkpoints: Checkpoints,
+        *,
+        past: Folder | None = None,
+        lanes: Lanes | None = None,
+        open_store: Callable[[str], ObjectStore] = store_for,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Recover from the newest checkpoint; refuse if the log isn't the one it was made from.
+
+        What lets old outcomes be found fast is kept in the folder `past`, else in memory.
+        """
+        self.mailbox = Mailbox()
+        self.readable = Readable()
+        self.lanes = lanes or Lanes("worker", self.mailbox.post, clock=clock)
+        self.leader: Leader | None = None
+        """While this process leads."""
+        self._log = log
+        self._partition = genesis.partition
+        self._tables_root = genesis.tables_root
+        self._checkpoints = checkpoints
+        self._clock = clock
+        self.outcomes: Counter[str] = Counter()
+        """How many acknowledged outcomes of each status were seen in this stay."""
+        self.published: int
+        """Up to this sequence, the catalogue has what was acknowledged."""
+        self.on_committed: Listener = lambda events: None
+        """Told of acknowledged outcomes, after heads and files."""
+        self.on_readable: Listener = lambda events: None
+        """Told of events whose files are all there."""
+        self.on_saved: Callable[[], None] = lambda: None
+        """Told that a checkpoint was saved."""
+        checkpoint = checkpoints.load()
+        if checkpoint is not None:
+            check_log_holds(log, genesis.partition, checkpoint, clock=clock)
+        machine = checkpoint.machine if checkpoint else Machine(genesis)
+        replica = checkpoint.replica() if checkpoint else Replica()
+        self.materializer = Materializer(
+            self.mailbox.post,
+            open_store=open_store,
+            delay_seconds=STANDBY_DELAY_SECONDS,
+            clock=clock,
+            on_end=lambda error: self.mailbox.post(Ended(error)),
+        )
+        for table in machine.tables.values():
+            self.readable.adopt(table.incarnation, table.version if table.manifest else 0)
+            if table.manifest is not None:
+                self.materializer.adopt(
+                    table.table_id,
+                    table.incarnation,
+                    table.location,
+                    table.policy,
+                    table.manifest.copy(),
+                )
+        self.materializer.written_sequence = self.published = replica.chain.sequence
+        self.past = Past(past or NoFolder(), genesis.log_id, replica.chain.sequence)
+        self.written_sequence = replica.chain.sequence
+        """Up to this outcome, everything has its files, as the materializer said."""
+        self.failing_tables: tuple[str, ...] = ()
+        self._followed_at = clock()
+        """When files last followed as far as they could, or got further."""
+        self.catalogue = Catalogue(
+            machine.tables, machine.catalogue.namespaces, machine.iceberg.tables
+        )
+        self.follower = Follower(log, genesis, machine, replica, open_store=open_store, clock=clock)
+
+    def now(self) -> float:
+        """Return the time by which deadlines are kept."""
+        return self._clock()
+
+    def status(self) -> dict[str, Any]:
+        """Say how far files and acknowledgements are."""
+        lag = self._clock() - self._followed_at if self._behind() > 0 else 0.0
+        tables = self.failing_tables
+        if lag > SLOW_SECONDS and not tables:
+            newest = self.readable.newest
+            late = (h for h in self.catalogue.heads() if newest(h.incarnation) < h.version)
+            tables = tuple(format_table_id(head.table) for head in late)
+        return {
+            "written_sequence": self.written_sequence,
+            "failing_tables": list(tables),
+            "files_lag_seconds": round(lag, 3),
+            "acknowledge_lag_seconds": round(self.leader.silence_seconds if self.leader else 0, 3),
+        }
+
+    def step(self, events: Iterable[object]) -> None:
+        """Take what happened, and do what follows from it."""
+        assert self.mailbox.is_loop(), "only the loop touches what it owns"
+        for event in events:
+            if isinstance(event, Filed):
+                self._filed(event)
+            elif isinstance(event, Ask):
+                event.run()
+            elif isinstance(event, Job):
+                self.lanes.done(event)
+            elif self.leader is not None:
+                self.leader.hear(event)
+            elif isinstance(event, Ended):
+                raise event.error
+        if self.written_sequence >= self.published:
+            self._followed_at = self._clock()
+        self.readable.tick(self._clock())
+        self.lanes.tick()
+        if self.leader is not None:
+            self.leader.step()
+
+    def follow(self, timeout_seconds: float) -> None:
+        """Read what there is, waiting for something at most so long."""
+        self.publish(self.follower.step(timeout_seconds))
+        self.step(self.mailbox.take(0))
+
+    def catch_up(self) -> None:
+        """Read the outcomes to their present end."""
+        self.publish(self.follower.catch_up(CATCH_UP_SECONDS))
+
+    def campaign(self, node: str, started_at_ms: int) -> int:
+        """Append LeaderStarted and read on; return the epoch if ours is the valid one, else 0."""
+        chain = self.follower.replica.chain
+        started = LeaderStarted(
+            epoch=chain.epoch + 1,
+            node=node,
+            leader_id=str(uuid.uuid4()),
+            sequence=chain.sequence,
+            previous_hash=chain.hash,
+            state_digest=self.follower.machine.digest(),
+            version=package_version("lance-commitlog"),
+            started_at_ms=started_at_ms,
+        )
+        if not self._append(started):
+            return 0
+        self.catch_up()
+        leader = chain.leader
+        if leader is None or leader.leader_id != started.leader_id:
+            logger.info("epoch %d went to %s", started.epoch, leader.node if leader else "nobody")
+            return 0
+        return started.epoch
+
+    def lead(
+        self, epoch: int, node: str, observer: Observer, checkpoint_seconds: float = 30.0
+    ) -> Leader:
+        """Begin the term that `campaign` won; every while, with nothing in flight, save."""
+        self.materializer.hurry()
+        self.leader = Leader(
+            self.follower,
+            self._log.outcomes_writer(self._partition),
+            observer,
+            epoch=epoch,
+            node=node,
+            mailbox=self.mailbox,
+            lanes=self.lanes,
+            readable=self.readable,
+            on_acknowledged=self.publish,
+            on_pause=self.checkpoint,
+            may_pause=lambda: not self.failing_tables and self._behind() <= BEHIND_MAX,
+            pause_seconds=checkpoint_seconds,
+            clock=self._clock,
+        )
+        return self.leader
+
+    def checkpoint(self) -> bool:
+        """Save the state; return False if some of it has no files yet. Nothing may be in flight.
+
+        A full disk is no reason to stop: the next start then reads more of the log.
+        """
+        if self.written_sequence < self.follower.replica.chain.sequence:
+            return False
+        self.past.save()
+        try:
+            self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
+        except OSError as error:
+            logger.warning("no checkpoint was saved: %s", error)
+        else:
+            self.on_saved()
+        return True
+
+    def publish(self, events: list[Event]) -> None:
+        """Pass acknowledged events on: heads, files, writers."""
+        if not events:
+            return
+        pruned: list[tuple[str, str]] = []
+        for event in events:
+            pruned += superseded(event.changes, self.catalogue.iceberg_table)
+            outcome = event.outcome
+            self.outcomes[str(outcome.status)] += 1
+            if outcome.sequence % EVERY == 0:
+                self.past.note(
+                    ChainPlace(outcome.sequence, event.offset + 1, outcome.epoch, outcome.hash)
+                )
+            self.readable.begin(event.changes)
+            self.catalogue.apply(event.changes)
+            self.catalogue.apply_namespaces(event.submitted, event.outcome)
+        self.published = events[-1].outcome.sequence
+        self.materializer.put(events)
+        self.on_committed(events)
+        if pruned:
+            remove(pruned, self._tables_root)
+
+    def close(self) -> None:
+        """End the materializer with what it can still write, and the readers."""
+        self.leader = None
+        self.materializer.close()
+        self.lanes.close()
+        self.mailbox.close()
+        self.readable.close()
+        self.follower.close()
+
+    def _behind(self) -> int:
+        return self.published - self.written_sequence
+
+    def _filed(self, filed: Filed) -> None:
+        """Take the materializer's word."""
+        if filed.written_sequence > self.written_sequence:
+            self.written_sequence, self._followed_at = filed.written_sequence, self._clock()
+        self.failing_tables = filed.failing
+        for incarnation, version in filed.versions:
+            self.readable.written(incarnation, version)
+        done = []
+        for event in filed.events:
+            # A duplicate's record made no file; those that it names belong to the first commit.
+            versions = () if event.outcome.answers is None else versions_of(event.outcome)
+            if self.readable.has(versions):
+                done.append(event)
+            else:
+                self._await(versions, partial(self.on_readable, [event]))
+        if done:
+            self.on_readable(done)
+
+    def place_before_version(self, head: Head, version: int) -> ChainPlace:
+        """Return a place of the outcomes topic before a table's version was made."""
+        machine = self.follower.machine
+        table = machine.tables.get(head.table)
+        if table is None or table.incarnation != head.incarnation:
+            return BEGINNING
+        history = table.history
+        if not history.floor < version <= history.head:
+            return BEGINNING
+        decided = machine.deduplication.get(history.committed(version).transaction_id)
+        return self.past.before(decided.sequence) if decided is not None else BEGINNING
+
+    def tell_readable(self, versions: tuple[Version, ...], tell: Callable[..., None]) -> None:
+        """Call `tell(readable=…)` now, and again once the versions have files if they haven't."""
+        is_readable = self.readable.has(versions)
+        tell(readable=is_readable)
+        if not is_readable:
+            self._await(versions, lambda: tell(readable=True))
+
+    def _await(self, versions: tuple[Version, ...], work: Callable[[], None]) -> None:
+        def heard(_: None, error: BaseException | None) -> None:
+            if error is None:
+                work()
+
+        self.readable.when(versions, Reply(heard), self._clock() + REPEAT_SECONDS)
+
+    def _append(self, started: LeaderStarted) -> bool:
+        landed: list[Exception | None] = []
+
+        def delivered(offset: int, error: Exception | None) -> None:
+            landed.append(error)
+
+        writer = self._log.outcomes_writer(self._partition)
+        deadline = self._clock() + CAMPAIGN_SECONDS
+        try:
+            key = f"leader/{started.epoch}/{started.leader_id}"
+            writer.append(key, encode_leader_started(started), delivered)
+            while not landed and self._clock() < deadline:
+                writer.poll(0.1)
+            error = landed[0] if landed else TimeoutError("no acknowledgement came")
+            if error is not None:
+                raise error
+        except (CommitLogError, TimeoutError) as error:
+            logger.warning("epoch %d was not started: %s", started.epoch, error)
+            return False
+        finally:
+            writer.close()
+        return True

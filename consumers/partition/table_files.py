@@ -1,0 +1,193 @@
+"""One table's files as the materializer keeps them: how far they are, and what readers find by.
+
+The names are Lance's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from commitlog.adapters.storage import ObjectStore
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
+from commitlog.core.decisions import Change, ChangeKind
+from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
+from commitlog.core.tables.creation import empty_state
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
+from commitlog.model.table import Policy, TableId, format_table_id
+from consumers.partition.events import Event
+
+QUARANTINE = "_quarantine"
+HINT = f"{VERSIONS_DIRECTORY}/latest_version_hint.json"
+RETRY_SECONDS = (0.05, 0.2, 1.0, 5.0)
+UNHINTED_MAX = 8
+"""A reader looks for later versions than the hint's one by one, so it doesn't stay far behind."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class TableFiles:
+    """One incarnation of a table as far as its files go."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    policy: Policy
+    store: ObjectStore
+    state: ManifestState
+    """The newest version that was applied here; its file follows."""
+    naming_scheme: str = "V2"
+    """Empty: as the store's own manifests are named, once it answers."""
+    written_version: int = 0
+    reported_version: int = 0
+    """The newest version that was reported as written."""
+    hinted_version: int = 0
+    pending: deque[tuple[Change, Event | None]] = field(default_factory=deque)
+    applied: int = 0
+    """How many of `pending` are in `state` already (a write failed after them)."""
+    failures: int = 0
+    retry_at: float = 0.0
+    gather_until: float = 0.0
+    took_seconds: float = 0.0
+    """How long the last manifest took under `latest`."""
+    writing: Future[None] | None = None
+    """Its changes that are being written; nobody else may touch its state and its pending ones."""
+    is_quick: bool = True
+    """Whether its last write took next to no time."""
+    dropped: bool = False
+
+
+def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:
+    """Have a reader find a version, whose file comes next.
+
+    What others hinted at meanwhile, or this process before a restart, may be newer: then a reader
+    must not fall behind it again. Who `is_alone` knows all hints once it has read one.
+    """
+    if not is_alone or not files.hinted_version:
+        files.hinted_version = _hinted(files.store)
+    is_gap = version != files.written_version + 1
+    is_newer = version > files.hinted_version
+    if is_newer and (is_gap or version >= files.hinted_version + UNHINTED_MAX):
+        files.store.write(HINT, json.dumps({"version": version}).encode())
+        files.hinted_version = version
+
+
+def _hinted(store: ObjectStore) -> int:
+    """Return the version that readers are pointed to, 0 if there is no usable hint."""
+    try:
+        return int(json.loads(store.read(HINT))["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0
+
+
+class Deletions:
+    """Which versions were deleted, ahead of what is written here.
+
+    Who is late must not make those versions again that others have removed. Thread-safe.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ranges: dict[str, VersionRanges] = {}
+
+    def announce(self, changes: Iterable[Change]) -> None:
+        """Note what changes that come later delete."""
+        for change in changes:
+            if change.deleted:
+                with self._lock:
+                    known = self._ranges.get(change.incarnation, ())
+                    self._ranges[change.incarnation] = (*known, *change.deleted)
+
+    def include(self, change: Change) -> bool:
+        """Return True if a later change deletes the version that this one makes."""
+        return is_in(change.version, self._ranges.get(change.incarnation, ()))
+
+    def forget(self, change: Change) -> None:
+        """Forget what a change deletes, which was carried out."""
+        if change.deleted:
+            with self._lock:
+                known = self._ranges.pop(change.incarnation, ())
+                left = tuple(one for one in known if one not in change.deleted)
+                if left:
+                    self._ranges[change.incarnation] = left
+
+
+def delete_versions(files: TableFiles, change: Change) -> None:
+    """Remove the manifests of versions that were deleted; their data files are vacuum's."""
+    if not change.deleted or files.dropped:
+        return
+    for name in files.store.names(VERSIONS_DIRECTORY):
+        parsed = parse_manifest_name(name)
+        if parsed is None or parsed.staged_by or parsed.is_detached:
+            continue
+        if is_in(parsed.version, change.deleted):
+            files.store.delete(f"{VERSIONS_DIRECTORY}/{name}")
+
+
+def resolve_existing(files: TableFiles, name: str, data: bytes, version: int) -> None:
+    """Put a manifest whose canonical name is taken: by ourselves before a crash, or a stranger."""
+    existing = files.store.read(name)
+    if existing == data:
+        return
+    if data.startswith(existing) or not any(existing):
+        # Ours, as a power cut left it: cut off, or zeros.
+        files.store.write(name, data)
+        return
+    digest = hashlib.sha256(existing).hexdigest()[:16]
+    target = f"{QUARANTINE}/{name.rsplit('/', 1)[1]}-{digest}"
+    # Copied, then replaced: moving it away could take what another process has put there since.
+    files.store.create(target, existing)
+    files.store.write(name, data)
+    logger.error(
+        "table %s: version %d was written around the log; moved to %s/%s",
+        format_table_id(files.table),
+        version,
+        files.location,
+        target,
+    )
+
+
+def naming_scheme(store: ObjectStore) -> str:
+    """Return how a location's manifests are named: "V1" or "V2" (also where there are none)."""
+    for name in store.names(VERSIONS_DIRECTORY):
+        stem, _, ending = name.partition(".")
+        if ending == "manifest" and stem.isdigit():
+            return "V2" if len(stem) == 20 else "V1"
+    return "V2"
+
+
+def apply_change(files: TableFiles, change: Change) -> None:
+    """Take the next change to a table into its state."""
+    files.table, files.policy = change.table, change.policy
+    if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
+        files.dropped = True
+    elif change.delta is not None:
+        if change.kind is ChangeKind.REGISTERED:
+            # It may come back after it was deregistered.
+            files.state, files.dropped = empty_state(), False
+        staged = parse_manifest_name(change.staged_path.rsplit("/", 1)[-1])
+        if staged is not None and not files.state.version:
+            files.naming_scheme = staged.scheme
+        apply_delta(files.state, change.delta)
+
+
+def retry_later(files: TableFiles, error: Exception, now: float) -> None:
+    """Note that a table's files cannot be written at present."""
+    seconds = RETRY_SECONDS[min(files.failures, len(RETRY_SECONDS) - 1)]
+    files.failures += 1
+    files.retry_at = now + seconds
+    logger.warning(
+        "table %s: version %d is committed but its manifest cannot be written (%s); "
+        "trying again in %.2f s",
+        format_table_id(files.table),
+        files.pending[0][0].version,
+        error,
+        seconds,
+    )

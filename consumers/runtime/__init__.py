@@ -1,0 +1,1 @@
+"""What every process needs: its settings, its root, its log lines, its end."""

@@ -1,0 +1,213 @@
+"""What every long-running part has in common: its log, its stop, its end with whoever started it.
+
+A part that `commitlog up` started holds one end of a socket pair (its lifeline): it says there
+that it is ready, and ends when the other end is gone. On Linux the kernel ends it too, so that a
+part that hangs doesn't outlive a supervisor that was killed.
+
+Signals are noticed by a thread that reads the interpreter's wake-up pipe: the main thread may be
+deep in a library that doesn't return to Python for seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import logging
+import logging.handlers
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from commitlog.errors import Unavailable
+from consumers.runtime.log_lines import VARIABLE, JsonLines
+
+LIFELINE = "COMMITLOG_SUPERVISOR_FD"
+GARBAGE_THRESHOLDS = (50_000, 20, 50)
+LOG_BYTES_MAX = 16 * 1024 * 1024
+LOG_FILES = 2
+WAIT_SECONDS = 0.25
+WAIT_SECONDS_MAX = 5.0
+"""From one try to reach Kafka or a leader to the next."""
+GRACE_SECONDS = 4.0
+"""How long a part may take to end after its supervisor is gone."""
+_PENDING_LINES_MAX = 10_000
+_FLUSH_SECONDS = 0.5
+_PR_SET_PDEATHSIG = 1
+
+logger = logging.getLogger(__name__)
+
+OnReady = Callable[[str], None]
+
+
+def run_part(
+    name: str,
+    root: Path,
+    work: Callable[[threading.Event, OnReady], None],
+    *,
+    niceness: int = 0,
+) -> None:
+    """Run a part's work until it returns; it gets an event to end by and whom to tell "ready".
+
+    With a `niceness` it gets less of a processor that others want too.
+    """
+    configure_logging(name, root)
+    if niceness:
+        with contextlib.suppress(OSError):
+            os.nice(niceness)
+    # What a part keeps grows with the log and is hardly ever garbage: looking through it every 700
+    # allocations took a fifth of the leader's time.
+    gc.set_threshold(*GARBAGE_THRESHOLDS)
+    stop = threading.Event()
+    lifeline = _take_lifeline()
+    if lifeline is not None:
+        threading.Thread(
+            target=_end_with_supervisor, args=(lifeline, stop), name="lifeline", daemon=True
+        ).start()
+    stop_on_signals(stop)
+
+    def on_ready(address: str) -> None:
+        logger.info("%s is ready%s", name, f" at {address}" if address else "")
+        if lifeline is None:
+            print(f"ready {name} {address}".rstrip(), flush=True)
+        else:
+            with contextlib.suppress(OSError):
+                lifeline.sendall(f"{address or '-'}\n".encode())
+
+    logger.info("%s starts (process %d)", name, os.getpid())
+    try:
+        _work_patiently(name, work, stop, on_ready, is_patient=lifeline is not None)
+    except Exception as error:
+        logger.error("%s ends: %s", name, error)
+        raise
+    logger.info("%s has ended", name)
+
+
+def _work_patiently(
+    name: str,
+    work: Callable[[threading.Event, OnReady], None],
+    stop: threading.Event,
+    on_ready: OnReady,
+    *,
+    is_patient: bool,
+) -> None:
+    """Work until `stop`; begin again, in this process, when Kafka or a leader was away.
+
+    Who was started by hand learns of a wrong address at once: only a supervised part waits for
+    what it has never reached.
+    """
+    pause, was_ready = WAIT_SECONDS, False
+
+    def ready(address: str) -> None:
+        nonlocal pause, was_ready
+        pause, was_ready = WAIT_SECONDS, True
+        on_ready(address)
+
+    while True:
+        try:
+            return work(stop, ready)
+        except Unavailable as error:
+            if not (is_patient or was_ready):
+                raise
+            logger.warning("%s waits %.2g s and begins again: %s", name, pause, error)
+        if stop.wait(pause):
+            return None
+        pause = min(2 * pause, WAIT_SECONDS_MAX)
+
+
+def stop_on_signals(stop: threading.Event, *, on_signal: Callable[[], None] | None = None) -> None:
+    """Set `stop` at SIGTERM and SIGINT; `on_signal` runs on the main thread and may raise."""
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+
+    def handle(number: int, frame: object) -> None:
+        if on_signal is not None:
+            on_signal()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handle)
+
+    def watch() -> None:
+        while True:
+            received = os.read(woken, 64)
+            if {signal.SIGTERM, signal.SIGINT} & set(received):
+                stop.set()
+
+    threading.Thread(target=watch, name="signals", daemon=True).start()
+
+
+def configure_logging(name: str, root: Path | None, level: int = logging.INFO) -> None:
+    """Log to standard error, and to ROOT/NAME.log if there is a root."""
+    # A full disk or a closed terminal is no reason to end.
+    logging.raiseExceptions = False
+    logging.Formatter.converter = time.gmtime
+    line = logging.Formatter(
+        f"%(asctime)s.%(msecs)03dZ %(levelname)-7s {name}: %(message)s", "%Y-%m-%dT%H:%M:%S"
+    )
+    handlers: list[logging.Handler] = [_StandardError()]
+    if root is not None:
+        with contextlib.suppress(OSError):
+            handlers.append(
+                logging.handlers.RotatingFileHandler(
+                    root / f"{name}.log", maxBytes=LOG_BYTES_MAX, backupCount=LOG_FILES
+                )
+            )
+    for handler in handlers:
+        handler.setFormatter(JsonLines(name) if os.environ.get(VARIABLE) == "json" else line)
+    logging.basicConfig(level=level, handlers=handlers, force=True)
+    for noisy in ("asyncio", "uvicorn", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _take_lifeline() -> socket.socket | None:
+    number = os.environ.pop(LIFELINE, None)
+    if number is None:
+        return None
+    lifeline = socket.socket(fileno=int(number))
+    lifeline.set_inheritable(False)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return lifeline
+
+
+def _end_with_supervisor(lifeline: socket.socket, stop: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        while lifeline.recv(64):
+            pass
+    stop.set()
+    time.sleep(GRACE_SECONDS)
+    os._exit(1)
+
+
+class _StandardError(logging.Handler):
+    """Writes from a thread of its own: a reader that doesn't read stops nobody but itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: queue.Queue[bytes] = queue.Queue(_PENDING_LINES_MAX)
+        threading.Thread(target=self._write, name="stderr", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line over; it is dropped if the reader is too far behind."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put_nowait(self.format(record).encode(errors="replace") + b"\n")
+
+    def _write(self) -> None:
+        while True:
+            line = self._lines.get()
+            with contextlib.suppress(OSError):
+                os.write(2, line)
+            self._lines.task_done()
+
+    def flush(self) -> None:
+        """Wait a moment for what is still to be written."""
+        deadline = time.monotonic() + _FLUSH_SECONDS
+        while self._lines.unfinished_tasks and time.monotonic() < deadline:
+            time.sleep(0.005)

@@ -1,0 +1,1 @@
+"""The processes that answer: the committer, and the HTTP server with all its APIs."""

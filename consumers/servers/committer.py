@@ -1,0 +1,249 @@
+"""The committer: follows a partition, leads it when nobody else does, and answers its writers.
+
+There is no consumer group and no lock service. A standby follows the log and keeps a connection to
+the leader's socket; when that is silent, it waits a random while, appends LeaderStarted with the
+next epoch, and decides only after reading it back as valid. When a term ends, everything that was
+decided ahead of Kafka is thrown away with the state it was decided on: the committer starts again
+from its checkpoint and the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version as package_version
+from pathlib import Path
+
+from commitlog.core.log.chain import ChainPlace
+from commitlog.errors import Fenced, TopicSettings, Unavailable
+from commitlog.model.records import Genesis
+from commitlog.ports import Log
+from consumers.partition.allowed_places import Places as AllowedPlaces
+from consumers.partition.catalogue import Head
+from consumers.partition.checkpoint import Checkpoints, DiskFolder
+from consumers.partition.events import Read
+from consumers.partition.feeding import Feeding
+from consumers.partition.follower import Follower, Recordings
+from consumers.partition.guards import Guards
+from consumers.partition.leader import Leader
+from consumers.partition.mailbox import Loop
+from consumers.partition.observer import StoreObserver
+from consumers.partition.old_versions import OldVersions
+from consumers.partition.quotas import Quotas
+from consumers.partition.session import Session
+from consumers.socket.answers import Answers
+from consumers.socket.leader_watch import stand_by
+from consumers.socket.requests import Requests
+
+ACKNOWLEDGE_SECONDS = 0.003
+IDLE_SECONDS = 0.25
+"""How long the loop waits when nothing is due."""
+LAST_CHECKPOINT_SECONDS = 5.0
+LOOK_SECONDS = 30.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitterOptions:
+    """What one committer needs to know."""
+
+    root: Path
+    """Checkpoints go below it."""
+    partition: int = 0
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: str = field(default="", repr=False)
+    checkpoint_seconds: float = 30.0
+    quotas: Quotas | None = None
+    allowed_locations: tuple[str, ...] = ()
+    """If there are some: base paths lie below one of these prefixes or the tables root."""
+
+
+class Committer:
+    """One process's part in one partition, over any number of terms."""
+
+    def __init__(
+        self,
+        log: Log,
+        options: CommitterOptions,
+        *,
+        on_ready: Callable[[str], None] | None = None,
+    ) -> None:
+        """Check the log's identity and settings; `on_ready(node)` is called as a term begins."""
+        log.check_settings()
+        self._log = log
+        self._options = options
+        self._on_ready = on_ready or (lambda node: None)
+        self._genesis: Genesis = log.genesis(options.partition)
+        self._checkpoints = Checkpoints(options.root, log.identity(), self._genesis)
+        self._session: Session | None = None
+        self._is_ready_told = False
+        root, allowed = self._genesis.tables_root, options.allowed_locations
+        self._allowed = AllowedPlaces(root, allowed) if allowed else None
+        places = _Places(lambda: self._session)
+        self._old_versions = OldVersions(log, options.partition, Recordings(root), places)
+        self._answers = Answers(
+            identity={
+                "log": self._genesis.log,
+                "log_id": self._genesis.log_id,
+                "partition": options.partition,
+            },
+            handler=lambda method, params: self._requests.handle(method, params),
+            finder=lambda transaction_id, through: self._requests.find(transaction_id, through),
+            host=options.host,
+            port=options.port,
+            token=options.token,
+        )
+        old, quotas = self._old_versions, options.quotas
+        self._guards = Guards(log, options.partition, old, pace=self._answers, quotas=quotas)
+        self._requests = Requests(
+            options.partition,
+            lambda: StoreObserver(root, places=self._allowed),
+            old,
+            self._guards,
+            lambda: self._session,
+            self._answers.found,
+        )
+        self.node = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow and lead until `stop`."""
+        self.node = self._requests.node = self._answers.start()
+        try:
+            while not stop.is_set():
+                self._run_session(stop)
+        finally:
+            self._answers.close()
+            self._requests.close()
+
+    @property
+    def _follower(self) -> Follower | None:
+        return self._session.follower if self._session is not None else None
+
+    @property
+    def _leader(self) -> Leader | None:
+        return self._session.leader if self._session is not None else None
+
+    def _run_session(self, stop: threading.Event) -> None:
+        """Recover, stand by, lead one term."""
+        self._guards.await_settings(stop)
+        past = DiskFolder(self._options.root / "past" / str(self._options.partition))
+        session = Session(self._log, self._genesis, self._checkpoints, past=past)
+        self._session = session
+        self._old_versions.rules = lambda: session.follower.machine.rules
+        session.materializer.start()
+        try:
+            session.catch_up()
+            log_id, token = self._genesis.log_id, self._options.token
+            stand_by(session, stop, node=self.node, log_id=log_id, token=token)
+            if not stop.is_set():
+                epoch = session.campaign(self.node, time.time_ns() // 1_000_000)
+                if epoch:
+                    self._lead(epoch, session, stop)
+        finally:
+            self._answers.end_term()
+            session.close()
+
+    def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
+        observer = StoreObserver(
+            self._genesis.tables_root,
+            write_version=lambda table, version: self._old_versions.materialize(
+                session.mailbox.call(lambda: session.catalogue.head(table)).result(LOOK_SECONDS),
+                version,
+            ),
+            places=self._allowed,
+        )
+        leader = session.lead(epoch, self.node, observer, self._options.checkpoint_seconds)
+        session.on_committed = self._answers.committed
+        session.on_readable = self._answers.readable
+        sequence = session.follower.replica.chain.sequence
+        self._answers.begin_term(epoch, self.node, sequence, package_version("lance-commitlog"))
+        logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
+        self._is_ready_told = False
+        loop = Loop(session.mailbox)
+        try:
+            with self._guards.during(session), Feeding(session, loop.begin) as feeding:
+                loop.run(lambda: self._work(stop, session, leader, feeding))
+            if leader.failure is not None and not isinstance(
+                leader.failure, Fenced | Unavailable | TopicSettings
+            ):
+                raise leader.failure
+        finally:
+            leader.close()
+
+    def _work(
+        self, stop: threading.Event, session: Session, leader: Leader, feeding: Feeding
+    ) -> None:
+        """Be the loop of a term; another thread may go on with it from any step."""
+        if not self._is_ready_told:
+            self._step_until(
+                lambda: stop.is_set() or self._guards.has_repaired, session, leader, feeding
+            )
+            self._is_ready_told = True
+            if self._guards.has_repaired:
+                self._on_ready(self.node)
+        self._step_until(stop.is_set, session, leader, feeding)
+        if leader.failure is None:
+            leader.finish()
+            self._checkpoint(session, leader, feeding)
+
+    def _step_until(
+        self, is_over: Callable[[], bool], session: Session, leader: Leader, feeding: Feeding
+    ) -> None:
+        """Step the session by what happens, until something is over or the term ends."""
+        mailbox, writer = session.mailbox, leader.writer
+        while leader.failure is None and not is_over():
+            writer.poll(0)
+            events = mailbox.take(0)
+            if not events and leader.in_flight_count:
+                # What comes meanwhile could not be sent before the acknowledgement anyway.
+                writer.poll(ACKNOWLEDGE_SECONDS)
+                events = mailbox.take(0)
+            elif not events:
+                events = mailbox.take(min(IDLE_SECONDS, leader.due_at - time.monotonic()))
+            # First: a step that is displaced doesn't come to what is behind it.
+            feeding.received(sum(isinstance(event, Read) for event in events))
+            session.step(events)
+            if leader.wants_more:
+                feeding.resume()
+
+    def _checkpoint(self, session: Session, leader: Leader, feeding: Feeding) -> None:
+        """Save the state, as soon as everything decided is acknowledged and has its files."""
+        deadline = time.monotonic() + LAST_CHECKPOINT_SECONDS
+
+        def is_over() -> bool:
+            if not leader.is_idle:
+                return time.monotonic() > deadline
+            # Files that cannot be written now won't come in a few seconds.
+            is_hopeless = bool(session.failing_tables) or time.monotonic() > deadline
+            return session.checkpoint() or is_hopeless
+
+        self._step_until(is_over, session, leader, feeding)
+
+
+class _Places:
+    """Has the loop say where to begin to look back."""
+
+    def __init__(self, session: Callable[[], Session | None]) -> None:
+        self._session = session
+
+    def before(self, sequence: int) -> ChainPlace:
+        return self._ask(lambda session: session.past.before(sequence))
+
+    def before_version(self, head: Head, version: int) -> ChainPlace:
+        return self._ask(lambda session: session.place_before_version(head, version))
+
+    def came_by(self, places: list[ChainPlace]) -> None:
+        session = self._session()
+        if session is not None:
+            session.mailbox.call(lambda: session.past.note_all(places))
+
+    def _ask(self, work: Callable[[Session], ChainPlace]) -> ChainPlace:
+        session = self._session()
+        if session is None:
+            raise Unavailable("this committer is starting; ask again")
+        return session.mailbox.call(lambda: work(session)).result(LOOK_SECONDS)

@@ -1,0 +1,325 @@
+"""The Iceberg catalogue's operations: each takes a parsed request and blocks until it is answered.
+
+Nothing is looked at before an append that the log decides anyway: with an Idempotency-Key a second
+request must get the first one's answer, not what the first one's success would make of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from starlette.responses import Response
+
+from commitlog.core.iceberg.creating import CreateRequest, parse_create, register_change
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.naming import derived_uuid
+from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.requests import (
+    TABLES_MAX,
+    UPDATES_MAX,
+    parse_change,
+    parse_commit,
+    parse_table_commit,
+    read_identifier,
+)
+from commitlog.core.iceberg.shelf import Shelf
+from commitlog.core.iceberg.updates import apply_updates
+from commitlog.errors import InvalidTransaction
+from commitlog.model.operations import DeregisterTable, DropTable, Operation, RenameTable
+from commitlog.model.records import Code
+from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.iceberg.replies import (
+    ALL,
+    Failure,
+    already_exists,
+    entity_tag,
+    failure_of_refusal,
+    failure_of_table_refusal,
+    identifier_json,
+    json_reply,
+    no_such_namespace,
+    no_such_table,
+    table_reply,
+)
+from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, Refused
+
+LOCATION = "location"
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergSettings:
+    """What an operator may choose."""
+
+    warehouse: str
+    """Where tables go that nobody gave a location: `warehouse/namespace/table-uuid`."""
+    tables_max: int = TABLES_MAX
+    updates_max: int = UPDATES_MAX
+    timeout_seconds: float = 30
+    body_bytes_max: int = 16 * 1024 * 1024
+    """What a record of the log holds."""
+    checks_files: bool = True
+    """Whether loading a table makes sure that its metadata file is there: others read by path."""
+    key_lifetime: str = "P7D"
+    """How long an Idempotency-Key is remembered, as ISO 8601 writes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Who asks, under which transaction id."""
+
+    transaction_id: str
+    principal: str
+    has_key: bool
+    """Whether the id came with the request, so that it may be a repetition."""
+
+
+class IcebergCatalog:
+    """The catalogue over a service."""
+
+    def __init__(self, service: IcebergService, settings: IcebergSettings) -> None:
+        """Answer from and write to `service`."""
+        self.service = service
+        self.settings = settings
+
+    def view(self) -> CatalogView:
+        """Return the catalogue as of the log's end."""
+        return self.service.view(timeout_seconds=self.settings.timeout_seconds)
+
+    def submit(self, asked: Asked, operations: Sequence[Operation]) -> Committed | Refused:
+        """Append one transaction and wait for its outcome."""
+        return self.service.submit(
+            operations,
+            transaction_id=asked.transaction_id,
+            id_is_new=not asked.has_key,
+            principal=asked.principal,
+            timeout_seconds=self.settings.timeout_seconds,
+        )
+
+    def commit_transaction(self, asked: Asked, body: bytes) -> Response:
+        """Commit changes of many tables, all or none."""
+        settings = self.settings
+        request = parse_commit(
+            load_json(body, "body"),
+            tables_max=settings.tables_max,
+            updates_max=settings.updates_max,
+        )
+        operations: list[Operation] = [change.sent for change in request.changes]
+        if request.lance_operations:
+            items = request.lance_operations
+            operations += self.service.lance_operations(items, asked.transaction_id)
+        answer = self.submit(asked, operations)
+        if isinstance(answer, Refused):
+            if answer.code is Code.NO_SUCH_NAMESPACE:
+                # The document knows one 404.
+                raise Failure(404, "NoSuchTableException", answer.message)
+            raise failure_of_refusal(answer)
+        results = [
+            {
+                "identifier": identifier_json(change.table),
+                "metadata-location": answer.locations[change.table],
+            }
+            for change in request.changes
+        ]
+        return json_reply({"commit-id": f"txn-{answer.transaction_id}", "results": results})
+
+    def commit_table(self, asked: Asked, table: TableId, body: bytes) -> Response:
+        """Commit changes of one table."""
+        change = parse_table_commit(
+            load_json(body, "body"), table, updates_max=self.settings.updates_max
+        )
+        answer = self.submit(asked, [change.sent])
+        if isinstance(answer, Refused):
+            if answer.code is Code.NO_SUCH_NAMESPACE:
+                raise no_such_namespace(table[:-1])
+            raise failure_of_table_refusal(answer)
+        return self._committed(answer, table)
+
+    def create_table(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+        """Make a table, or only say what it would be (stage-create)."""
+        request = parse_create(load_json(body, "body"))
+        table = parse_table_id((*namespace, request.name))
+        uuid = derived_uuid(asked.transaction_id, "table", *table)
+        needs_view = request.is_staged or not request.location
+        view = self.view() if needs_view else None
+        location = request.location or self._location(view, table, uuid)
+        change = request.change(table, uuid=uuid, location=location)
+        if request.is_staged:
+            assert view is not None
+            return self._staged(view, table, request, parse_change(change).updates, asked)
+        answer = self.submit(asked, [change])
+        if isinstance(answer, Refused):
+            raise self._not_created(answer, table)
+        return self._committed(answer, table)
+
+    def register_table(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+        """Take over a table by its metadata file."""
+        node = Node(load_json(body, "body"), "")
+        table = parse_table_id((*namespace, node.member("name").text()))
+        location = node.member("metadata-location").text()
+        overwrite = node.optional("overwrite")
+        replaces = ""
+        if overwrite is not None and overwrite.boolean():
+            old = self.view().tables.get(table)
+            replaces = old.uuid if old is not None else ""
+        metadata = load_json(self._read(location), f"the metadata at {location}")
+        table_of(metadata, location)
+        change = register_change(
+            table, metadata=metadata, metadata_location=location, replaces=replaces
+        )
+        answer = self.submit(asked, [change])
+        if isinstance(answer, Refused):
+            raise self._not_created(answer, table)
+        return self._committed(answer, table)
+
+    def load_table(
+        self, table: TableId, *, snapshots: str = ALL, known: Collection[str] = ()
+    ) -> Response:
+        """Return a table's metadata; of its snapshots all, or those that refs name.
+
+        `known` are the entity tags that the client has: 304 if its metadata is one of them.
+        """
+        shown = snapshots.lower()
+        if shown not in {ALL, "refs"}:
+            raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
+        found = self._table(table)
+        location = found.metadata_location
+        if self.settings.checks_files and not self.service.has_file(location):
+            raise Failure(
+                404, "NotFoundException", f"Failed to open input stream for file: {location}"
+            )
+        tag = entity_tag(location, shown)
+        if tag in known or "*" in known:
+            return Response(status_code=304, headers={"ETag": tag})
+        if shown == "refs":
+            named = dict.fromkeys(ref["snapshot-id"] for ref in found.refs.values())
+            kept = [s for id_ in named if (s := found.snapshots.get(id_)) is not None]
+            found = replace(found, snapshots=Shelf("snapshot-id", kept))
+        return table_reply(found.to_bytes(), location, shown)
+
+    def table_exists(self, table: TableId) -> Response:
+        """Say whether there is such a table."""
+        self._table(table)
+        return Response(status_code=204)
+
+    def drop_table(self, asked: Asked, table: TableId, *, purge: bool) -> Response:
+        """Forget a table; with `purge` its files go too, once the outcome stands."""
+        view = self.view()
+        found = view.tables.get(table)
+        if table in view.others or (found is None and not asked.has_key):
+            raise no_such_table(table)
+        # A repeated request must say the same as the first, which cannot know the uuid any more.
+        incarnation = "" if asked.has_key or found is None else found.uuid
+        kind = DropTable if purge else DeregisterTable
+        answer = self.submit(asked, [kind(table, incarnation)])
+        if isinstance(answer, Refused):
+            raise failure_of_refusal(answer)
+        if purge:
+            self.service.purge(answer.locations[table])
+        return Response(status_code=204)
+
+    def rename_table(self, asked: Asked, body: bytes) -> Response:
+        """Give a table another name."""
+        node = Node(load_json(body, "body"), "")
+        source = read_identifier(node.member("source"))
+        destination = read_identifier(node.member("destination"))
+        view = self.view()
+        is_there = destination in view.tables or destination in view.others
+        # This is how it looks when the same request was answered before.
+        is_repeated = asked.has_key and is_there and source not in view.tables
+        if not is_repeated:
+            if source not in view.tables:
+                raise no_such_table(source)
+            if destination[:-1] not in view.namespaces:
+                raise no_such_namespace(destination[:-1])
+            if is_there:
+                raise already_exists("Table", destination)
+        answer = self.submit(asked, [RenameTable(source, destination)])
+        if isinstance(answer, Refused):
+            raise failure_of_refusal(answer)
+        return Response(status_code=204)
+
+    def list_tables(self, namespace: TableId, query: Mapping[str, str]) -> Response:
+        """List a namespace's Iceberg tables."""
+        view = self.view()
+        if namespace not in view.namespaces:
+            raise no_such_namespace(namespace)
+        names = sorted(table for table in view.tables if table[:-1] == namespace)
+        page, token = paginate([name[-1] for name in names], query)
+        identifiers = [identifier_json((*namespace, name)) for name in page]
+        return json_reply({"identifiers": identifiers, "next-page-token": token})
+
+    def _table(self, table: TableId) -> IcebergTable:
+        found = self.view().tables.get(table)
+        if found is None:
+            raise no_such_table(table)
+        return found
+
+    def _location(self, view: CatalogView | None, table: TableId, uuid: str) -> str:
+        assert view is not None
+        properties = view.namespaces.get(table[:-1])
+        if properties is None:
+            raise no_such_namespace(table[:-1])
+        root = properties.get(LOCATION, "").rstrip("/")
+        if not root:
+            root = "/".join([self.settings.warehouse.rstrip("/"), *table[:-1]])
+        # The uuid is in the path: no location ever belongs to two tables.
+        return f"{root}/{table[-1]}-{uuid}"
+
+    def _staged(
+        self,
+        view: CatalogView,
+        table: TableId,
+        request: CreateRequest,
+        updates: Sequence[Any],
+        asked: Asked,
+    ) -> Response:
+        if table[:-1] not in view.namespaces:
+            raise no_such_namespace(table[:-1])
+        if table in view.tables or table in view.others:
+            raise already_exists("Table", table)
+        staged = apply_updates(
+            None, updates, time_ms=time.time_ns() // 1_000_000, transaction_id=asked.transaction_id
+        )
+        self.service.make_folders(staged.location)
+        return table_reply(staged.to_bytes(), None)
+
+    def _not_created(self, answer: Refused, table: TableId) -> Failure:
+        if answer.failed:
+            return already_exists("Table", table)
+        if answer.code is Code.NO_SUCH_NAMESPACE:
+            return no_such_namespace(table[:-1])
+        return failure_of_refusal(answer)
+
+    def _committed(self, answer: Committed, table: TableId) -> Response:
+        location = answer.locations[table]
+        known = answer.tables.get(table)
+        if known is not None and known.metadata_location == location:
+            return table_reply(known.to_bytes(), location)
+        return table_reply(self._read(location), location)
+
+    def _read(self, location: str) -> bytes:
+        try:
+            return self.service.read_metadata(location)
+        except OSError as error:
+            raise InvalidTransaction(
+                f"the metadata file {location} cannot be read: {error}",
+                field="metadata-location",
+                value=location,
+            ) from error
+
+
+def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], str | None]:
+    """Return one page of sorted names and the token of the next one."""
+    after = query.get("pageToken", "")
+    rest = [name for name in names if name > after] if after else list(names)
+    size = query.get("pageSize")
+    if size is None:
+        return rest, None
+    if not size.isdecimal() or not 0 < int(size) < 2**31:
+        raise Failure(400, "BadRequestException", f"pageSize is {size!r}, not a positive number")
+    page = rest[: int(size)]
+    return page, page[-1] if len(page) < len(rest) else None

@@ -1,0 +1,242 @@
+"""The Iceberg catalogue's service over the log: asks the leader, appends, reads metadata files.
+
+Nothing is kept but metadata by its location, which never changes: names, heads and outcomes are
+the leader's, as of what Kafka acknowledged. Files are read only below the tables root, wherever a
+request points to.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+from lance_namespace import LanceNamespaceError, TableNotFoundError
+
+from commitlog import CommitLog
+from commitlog.codecs.avro import decode_outcome_record
+from commitlog.core.iceberg.domain import UnmetRequirement
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.reading import load_json
+from commitlog.errors import InvalidTransaction, NoSuchTable
+from commitlog.model.operations import IcebergChange, Operation
+from commitlog.model.records import Outcome, Status
+from commitlog.model.table import TableId
+from consumers.partition.iceberg_files import Purger, TableFiles
+from consumers.servers.iceberg.service import CatalogView, Committed, Refused
+from consumers.servers.namespace.batch import batch_operations
+from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call
+from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.status import HttpError
+
+_TABLES_KEPT = 64
+
+V = TypeVar("V")
+
+
+class LogIcebergService:
+    """One log, for all requests. Thread-safe."""
+
+    def __init__(self, log: CommitLog) -> None:
+        """Serve this log."""
+        self._log = log
+        self._lance = Service(log)
+        self._kept: OrderedDict[str, IcebergTable] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @cached_property
+    def _files(self) -> TableFiles:
+        return TableFiles(self.tables_root)
+
+    @cached_property
+    def _purger(self) -> Purger:
+        return Purger(self._files, self._live_metadata)
+
+    @property
+    def tables_root(self) -> str:
+        """Where the log keeps its tables: nothing is read or written elsewhere."""
+        return self._log.runtime().genesis.tables_root
+
+    def view(self, *, timeout_seconds: float) -> CatalogView:
+        """Return the catalogue as of the log's end; each part is asked for when it is looked at."""
+        return CatalogView(
+            _Asked(self._names, self._table),
+            _Asked(self._others, lambda name: self._others().get(name)),
+            _Asked(self._namespaces, lambda name: self._namespaces().get(name)),
+        )
+
+    def submit(
+        self,
+        operations: Sequence[Operation],
+        *,
+        transaction_id: str,
+        id_is_new: bool,
+        principal: str,
+        timeout_seconds: float,
+    ) -> Committed | Refused:
+        """Append one transaction and return its outcome; the same id returns the same outcome."""
+        runtime = self._log.runtime()
+        made = self._log.transaction(tuple(operations), transaction_id=transaction_id)
+        transaction = replace(made, principal=made.principal or principal)
+        ticket = runtime.submit(transaction, id_is_new=id_is_new)
+        try:
+            # Alone they have no files to come, so the leader tells of them unasked; beside Lance's
+            # the tables' own files must not hold up the answer.
+            alone = all(isinstance(operation, IcebergChange) for operation in operations)
+            outcome = ticket.result(timeout_seconds, "readable" if alone else "committed")
+        finally:
+            runtime.forget(ticket)
+        if outcome.status is not Status.COMMITTED:
+            if outcome.answers is not None:
+                outcome = self._first(outcome, runtime.partition_of(transaction))
+            return Refused(
+                outcome.status,
+                outcome.code,
+                outcome.message,
+                tuple(
+                    UnmetRequirement(
+                        failed.table,
+                        load_json(failed.requirement, "requirement"),
+                        load_json(failed.actual, "actual"),
+                    )
+                    for failed in outcome.failed_requirements
+                ),
+            )
+        locations = {r.table: r.metadata_location for r in outcome.results if r.metadata_location}
+        return Committed(transaction_id, locations)
+
+    def read_metadata(self, location: str) -> bytes:
+        """Return the JSON of a metadata file; raise OSError if it cannot be read."""
+        return self._files.metadata(location)
+
+    def has_file(self, location: str) -> bool:
+        """Tell whether there is such a file."""
+        return self._files.exists(location)
+
+    def make_folders(self, location: str) -> None:
+        """Make a new table's folders where its client may not: below a local tables root."""
+        self._files.make_folders(location)
+
+    def purge(self, metadata_location: str) -> None:
+        """Remove soon the files of a table that was dropped, found from its last metadata."""
+        self._purger.put(metadata_location)
+
+    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
+        """Return the operations of a request's `lance-operations`, as batch-commit reads them.
+
+        Those of the first request under this id, if there was one: what they name may be gone.
+        Raises InvalidTransaction, and NoSuchTable.
+        """
+        known = self._lance.transaction(transaction_id)
+        if known is not None:
+            return tuple(o for o in known[1].operations if not isinstance(o, IcebergChange))
+        call = Call(
+            "BatchCommitTables",
+            "lance-operations",
+            headers={IDEMPOTENCY_KEY: transaction_id},
+            body=json.dumps({"operations": list(items)}).encode(),
+        )
+        try:
+            return batch_operations(self._lance, call)
+        except (TableNotFoundError, NoSuchTable) as error:
+            raise NoSuchTable(f"lance-{error}") from error
+        except (LanceNamespaceError, HttpError, ValueError) as error:
+            raise InvalidTransaction(f"lance-{error}", field="lance-operations") from error
+
+    def _first(self, repeated: Outcome, partition: int) -> Outcome:
+        """Return the outcome that another one repeats: it says all that was wrong."""
+        found = self._log.runtime().request(
+            partition, "transaction", transaction_id=repeated.transaction_id
+        )
+        if found is None:
+            return repeated
+        first = decode_outcome_record(base64.b64decode(found["outcome"]))
+        return first if isinstance(first, Outcome) else repeated
+
+    def _ask_all(self, method: str) -> Iterator[dict[str, Any]]:
+        runtime = self._log.runtime()
+        for partition in range(runtime.partitions):
+            yield from runtime.request(partition, method)
+
+    def _live_metadata(self) -> list[str]:
+        return [entry["metadata_location"] for entry in self._ask_all("iceberg_tables")]
+
+    def _names(self) -> dict[TableId, None]:
+        return {tuple(entry["table"]): None for entry in self._ask_all("iceberg_tables")}
+
+    def _others(self) -> dict[TableId, str]:
+        return {tuple(entry["table"]): entry["incarnation"] for entry in self._ask_all("tables")}
+
+    def _namespaces(self) -> dict[TableId, Mapping[str, str]]:
+        found: dict[TableId, Mapping[str, str]] = {}
+        for entry in self._ask_all("namespaces"):
+            name = tuple(entry["namespace"])
+            found[name] = {**found.get(name, {}), **entry["properties"]}
+        return found
+
+    def _table(self, name: TableId) -> IcebergTable | None:
+        runtime = self._log.runtime()
+        partition = runtime.domains.partition(name)
+        asked = {"table": list(name)}
+        head = runtime.request(partition, "iceberg_table", **asked)
+        if head is None:
+            return None
+        location = head["metadata_location"]
+        with self._lock:
+            kept = self._kept.get(location)
+        if kept is not None and kept.uuid == head["uuid"]:
+            return kept
+        try:
+            table = self._files.table(location)
+        except (OSError, Invalid):
+            # The log has it all the same.
+            head = runtime.request(partition, "iceberg_table", metadata=True, **asked)
+            if head is None:
+                return None
+            location = head["metadata_location"]
+            return table_of(load_json(head["metadata"], location), location)
+        with self._lock:
+            self._kept[location] = table
+            if len(self._kept) > _TABLES_KEPT:
+                self._kept.popitem(last=False)
+        return table
+
+
+class _Asked(Mapping[TableId, V], Generic[V]):
+    """A mapping whose names and values are asked for only when they are looked at, once."""
+
+    def __init__(
+        self,
+        names: Callable[[], Mapping[TableId, Any]],
+        value: Callable[[TableId], V | None],
+    ) -> None:
+        self._ask_names = names
+        self._ask_value = value
+        self._names: Mapping[TableId, Any] | None = None
+        self._values: dict[TableId, V | None] = {}
+
+    def __getitem__(self, name: TableId) -> V:
+        if name not in self._values:
+            self._values[name] = self._ask_value(name)
+        value = self._values[name]
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def __iter__(self) -> Iterator[TableId]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def _all(self) -> Mapping[TableId, Any]:
+        if self._names is None:
+            self._names = self._ask_names()
+        return self._names

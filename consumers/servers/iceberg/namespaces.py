@@ -1,0 +1,139 @@
+"""The Iceberg catalogue's namespaces: one tree for the tables of all formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+from starlette.responses import Response
+
+from commitlog.core.iceberg.reading import Node, load_json
+from commitlog.core.iceberg.requests import read_namespace
+from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace
+from commitlog.model.records import Code
+from commitlog.model.table import TableId
+from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, paginate
+from consumers.servers.iceberg.replies import (
+    Failure,
+    already_exists,
+    failure_of_refusal,
+    json_reply,
+    no_such_namespace,
+)
+from consumers.servers.iceberg.service import CatalogView, Refused
+
+SEPARATOR = "\x1f"
+"""Between the levels of a namespace in an address."""
+
+
+class IcebergNamespaces:
+    """Namespaces over a catalogue."""
+
+    def __init__(self, catalog: IcebergCatalog) -> None:
+        """Use the catalogue's service."""
+        self._catalog = catalog
+
+    def create(self, asked: Asked, body: bytes) -> Response:
+        """Make a namespace in one that exists."""
+        node = Node(load_json(body, "body"), "")
+        namespace = read_namespace(node.member("namespace"))
+        properties = p.strings() if (p := node.optional("properties")) else {}
+        view = self._catalog.view()
+        if len(namespace) > 1 and namespace[:-1] not in view.namespaces:
+            raise no_such_namespace(namespace[:-1])
+        if namespace in view.tables or namespace in view.others:
+            raise already_exists("Table", namespace)
+        if namespace in view.namespaces and not asked.has_key:
+            raise already_exists("Namespace", namespace)
+        operation = CreateNamespace(namespace, tuple(sorted(properties.items())))
+        answer = self._catalog.submit(asked, [operation])
+        if isinstance(answer, Refused):
+            if answer.code is Code.TABLE_EXISTS:
+                raise already_exists("Namespace", namespace)
+            raise failure_of_refusal(answer)
+        return json_reply({"namespace": list(namespace), "properties": properties})
+
+    def children(self, query: Mapping[str, str]) -> Response:
+        """List the namespaces directly in `parent`, or the first level."""
+        view = self._catalog.view()
+        parent = tuple(part for part in query.get("parent", "").split(SEPARATOR) if part)
+        if parent and parent not in view.namespaces:
+            raise no_such_namespace(parent)
+        level = len(parent) + 1
+        names = sorted(n for n in view.namespaces if len(n) == level and n[:-1] == parent)
+        page, token = paginate([name[-1] for name in names], query)
+        found = [[*parent, name] for name in page]
+        return json_reply({"namespaces": found, "next-page-token": token})
+
+    def load(self, namespace: TableId) -> Response:
+        """Return a namespace's properties."""
+        properties = dict(_known(self._catalog.view(), namespace))
+        return json_reply({"namespace": list(namespace), "properties": properties})
+
+    def exists(self, namespace: TableId) -> Response:
+        """Say whether there is such a namespace."""
+        _known(self._catalog.view(), namespace)
+        return Response(status_code=204)
+
+    def drop(self, asked: Asked, namespace: TableId) -> Response:
+        """Remove a namespace that is empty."""
+        view = self._catalog.view()
+        if not asked.has_key:
+            _known(view, namespace)
+        if _holds_something(view, namespace):
+            _not_empty(namespace)
+        answer = self._catalog.submit(asked, [DropNamespace(namespace)])
+        if isinstance(answer, Refused):
+            if _holds_something(self._catalog.view(), namespace):
+                _not_empty(namespace)
+            raise failure_of_refusal(answer)
+        return Response(status_code=204)
+
+    def update(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+        """Set and remove properties."""
+        node = Node(load_json(body, "body"), "")
+        updates = u.strings() if (u := node.optional("updates")) else {}
+        wished = node.optional("removals")
+        removals = [item.string() for item in wished.items()] if wished else []
+        both = sorted(set(updates) & set(removals))
+        if both:
+            raise Failure(
+                422, "UnprocessableEntityException", f"{both} are to be both set and removed"
+            )
+        before = _known(self._catalog.view(), namespace)
+        if updates or removals:
+            operation = AlterProperties(
+                namespace,
+                is_namespace=True,
+                upserts=tuple(sorted(updates.items())),
+                removals=tuple(sorted(set(removals))),
+            )
+            answer = self._catalog.submit(asked, [operation])
+            if isinstance(answer, Refused):
+                raise failure_of_refusal(answer)
+        wanted = dict.fromkeys(removals)
+        return json_reply(
+            {
+                "updated": list(updates),
+                "removed": [name for name in wanted if name in before],
+                "missing": [name for name in wanted if name not in before],
+            }
+        )
+
+
+def _known(view: CatalogView, namespace: TableId) -> Mapping[str, str]:
+    properties = view.namespaces.get(namespace)
+    if properties is None:
+        raise no_such_namespace(namespace)
+    return properties
+
+
+def _holds_something(view: CatalogView, namespace: TableId) -> bool:
+    level = len(namespace)
+    names = (*view.tables, *view.others, *view.namespaces)
+    return any(len(name) > level and name[:level] == namespace for name in names)
+
+
+def _not_empty(namespace: TableId) -> NoReturn:
+    message = f"Namespace is not empty: {'.'.join(namespace)}"
+    raise Failure(409, "NamespaceNotEmptyException", message)

@@ -1,0 +1,192 @@
+"""The catalogue's answers on the wire: bodies, and each failure's status and type.
+
+A client takes 4xx as "did not land" and deletes what it wrote; it takes 5xx as "unknown". So an
+outcome that isn't known is a 500 of its own type, and 503 is said only when nothing was appended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.responses import Response
+
+from commitlog.core.iceberg.domain import UnmetRequirement
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.reading import dump_json
+from commitlog.errors import (
+    CommitLogError,
+    InvalidTransaction,
+    NoSuchTable,
+    OutcomeUnknown,
+    Overloaded,
+    Unavailable,
+)
+from commitlog.model.records import Code, Status
+from commitlog.model.table import TableId
+from consumers.servers.iceberg.service import Refused
+
+logger = logging.getLogger(__name__)
+
+ALL = "all"
+"""All snapshots of a table are shown."""
+_RETRY_AFTER_SECONDS = 1
+
+
+class Failure(Exception):
+    """An answer that isn't a success."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        failed: Sequence[UnmetRequirement] | None = None,
+        retry_after_seconds: float = 0,
+    ) -> None:
+        """Say the HTTP status, the error's type, and what a person should read."""
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.failed = failed
+        self.retry_after_seconds = retry_after_seconds
+
+    def response(self, *, has_body: bool = True) -> Response:
+        """Return the HTTP response."""
+        error: dict[str, Any] = {"message": str(self), "type": self.kind, "code": self.status}
+        if self.failed is not None:
+            error["failed-requirements"] = [item.to_json() for item in self.failed]
+        headers = {}
+        if self.retry_after_seconds:
+            headers["Retry-After"] = str(max(1, round(self.retry_after_seconds)))
+        body = dump_json({"error": error}) if has_body else b""
+        return Response(body, self.status, headers, media_type="application/json")
+
+
+def no_such_table(table: TableId) -> Failure:
+    """Say that a table doesn't exist."""
+    return Failure(404, "NoSuchTableException", f"Table does not exist: {'.'.join(table)}")
+
+
+def no_such_namespace(namespace: TableId) -> Failure:
+    """Say that a namespace doesn't exist."""
+    message = f"Namespace does not exist: {'.'.join(namespace)}"
+    return Failure(404, "NoSuchNamespaceException", message)
+
+
+def already_exists(what: str, name: TableId) -> Failure:
+    """Say that a name is taken."""
+    return Failure(409, "AlreadyExistsException", f"{what} already exists: {'.'.join(name)}")
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return what to tell a client about an error."""
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, Invalid | InvalidTransaction):
+        return Failure(400, "BadRequestException", str(error))
+    if isinstance(error, NoSuchTable):
+        return Failure(404, "NoSuchTableException", str(error))
+    if isinstance(error, OutcomeUnknown):
+        return Failure(
+            500,
+            "CommitStateUnknownException",
+            f"{error}. It may be committed: transaction {error.transaction_id}",
+        )
+    if isinstance(error, Unavailable):
+        after = error.retry_after_seconds if isinstance(error, Overloaded) else 0
+        return Failure(
+            503,
+            "ServiceUnavailableException",
+            f"nothing was committed, ask again: {error}",
+            retry_after_seconds=after or _RETRY_AFTER_SECONDS,
+        )
+    if not isinstance(error, CommitLogError):
+        logger.error("a request of the Iceberg catalogue failed", exc_info=error)
+    return Failure(500, "ServerError", f"{type(error).__name__}: {error}")
+
+
+def failure_of_refusal(refused: Refused) -> Failure:
+    """Return what to tell a client about a definite refusal of a commit."""
+    if refused.code is Code.NO_SUCH_TABLE:
+        return Failure(404, "NoSuchTableException", refused.message)
+    if refused.code is Code.NO_SUCH_NAMESPACE:
+        return Failure(404, "NoSuchNamespaceException", refused.message)
+    if refused.code is Code.TABLE_EXISTS:
+        return Failure(409, "AlreadyExistsException", refused.message)
+    if refused.status is Status.REJECTED:
+        return Failure(400, "BadRequestException", refused.message)
+    return Failure(409, "CommitFailedException", refused.message, failed=refused.failed)
+
+
+def failure_of_table_refusal(refused: Refused) -> Failure:
+    """Return the same for a commit to one table, in the words that Iceberg's clients know."""
+    failure = failure_of_refusal(refused)
+    if not refused.failed:
+        return failure
+    said = _requirement_message(refused.failed[0])
+    return Failure(failure.status, failure.kind, said, failed=refused.failed)
+
+
+_CHANGED = {
+    "assert-last-assigned-field-id": "last assigned field id",
+    "assert-current-schema-id": "current schema",
+    "assert-last-assigned-partition-id": "last assigned partition id",
+    "assert-default-spec-id": "default partition spec",
+    "assert-default-sort-order-id": "default sort order",
+}
+
+
+def _requirement_message(failed: UnmetRequirement) -> str:
+    sent, (actual,) = failed.requirement, failed.actual.values()
+    kind = str(sent["type"]).lower()
+    if kind == "assert-create":
+        problem = "table already exists"
+    elif kind == "assert-table-uuid":
+        problem = f"UUID does not match: expected {actual} != {sent['uuid']}"
+    elif kind in _CHANGED:
+        wanted = sent[kind.removeprefix("assert-")]
+        problem = f"{_CHANGED[kind]} changed: expected id {wanted} != {actual}"
+    elif sent.get("snapshot-id") is None:
+        problem = f"branch or tag {sent['ref']} was created concurrently"
+    elif actual is None:
+        problem = f"branch or tag {sent['ref']} is missing, expected {sent['snapshot-id']}"
+    else:
+        wanted = sent["snapshot-id"]
+        problem = f"branch or tag {sent['ref']} has changed: expected id {wanted} != {actual}"
+    return f"Requirement failed: {problem}"
+
+
+def json_reply(value: Mapping[str, Any], status: int = 200) -> Response:
+    """Return a JSON answer."""
+    return Response(dump_json(value), status, media_type="application/json")
+
+
+def table_reply(metadata: bytes, metadata_location: str | None, shown: str = ALL) -> Response:
+    """Return a table; its metadata is JSON text already. `shown`: which of its snapshots."""
+    headers, place = {}, ""
+    if metadata_location:
+        headers["ETag"] = entity_tag(metadata_location, shown)
+        place = f'"metadata-location":{dump_json(metadata_location)},'
+    body = b"".join((b"{", place.encode(), b'"metadata":', metadata, b',"config":{}}'))
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def entity_tag(metadata_location: str, shown: str) -> str:
+    """Return the tag of a table's representation: a metadata file never changes."""
+    digest = hashlib.sha256(f"{shown}\n{metadata_location}".encode()).hexdigest()
+    return f'"{digest[:32]}"'
+
+
+def unsupported(what: str) -> Failure:
+    """Say that the catalogue doesn't offer something of the specification."""
+    message = f"{what} is not supported; /v1/config lists what is"
+    return Failure(406, "UnsupportedOperationException", message)
+
+
+def identifier_json(table: TableId) -> dict[str, Any]:
+    """Return a table's identifier."""
+    return {"namespace": list(table[:-1]), "name": table[-1]}

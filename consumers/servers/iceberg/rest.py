@@ -1,0 +1,225 @@
+"""The HTTP routes of the Iceberg REST catalogue, and of the multi-table commit.
+
+A handler reads its body up to a limit, then works in a thread: the log's answer may take its
+time, and the event loop serves others meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import uuid_utils
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from commitlog import CommitLog
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.model.table import TableId, parse_table_id
+from consumers.runtime.config import Config, ConfigurationError
+from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, IcebergSettings
+from consumers.servers.iceberg.log import LogIcebergService
+from consumers.servers.iceberg.namespaces import SEPARATOR, IcebergNamespaces
+from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
+from consumers.servers.iceberg.service import IcebergService
+from consumers.servers.security.budgets import json_problem
+
+_KEY = "Idempotency-Key"
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_NAMESPACE = "/v1/namespaces/{namespace}"
+_TABLE = "/v1/namespaces/{namespace}/tables/{table}"
+_METHODS = {"GET", "HEAD", "POST", "DELETE"}
+_UNSUPPORTED = (
+    "/v1/oauth/tokens",
+    "/v1/views/rename",
+    f"{_NAMESPACE}/register-view",
+    f"{_NAMESPACE}/views",
+    f"{_NAMESPACE}/views/{{view}}",
+    f"{_NAMESPACE}/functions",
+    f"{_TABLE}/credentials",
+    f"{_TABLE}/plan",
+    f"{_TABLE}/plan/{{plan}}",
+    f"{_TABLE}/tasks",
+    f"{_TABLE}/sign",
+)
+"""What else the specification has: not among the endpoints, and told so if it is asked for."""
+
+Handler = Callable[[Request, bytes], Response]
+
+
+def routes(log: CommitLog, config: Config) -> list[Route]:
+    """Return the routes of the catalogue over a log, as its operator set it."""
+    limits = {
+        "iceberg_tables_max": config.iceberg_tables_max,
+        "iceberg_updates_max": config.iceberg_updates_max,
+        "iceberg_timeout": config.iceberg_timeout,
+    }
+    for name, limit in limits.items():
+        if limit < 1:
+            raise ConfigurationError(f"{name} cannot be {limit}: it is at least 1")
+    service = LogIcebergService(log)
+    settings = IcebergSettings(
+        service.tables_root,
+        tables_max=config.iceberg_tables_max,
+        updates_max=config.iceberg_updates_max,
+        timeout_seconds=config.iceberg_timeout,
+    )
+    return iceberg_routes(service, settings)
+
+
+def iceberg_routes(service: IcebergService, settings: IcebergSettings) -> list[Route]:
+    """Return the routes of the catalogue."""
+    routes = _Routes(service, settings)
+    table: list[tuple[str, str, Handler]] = [
+        ("GET", "/v1/config", routes.config),
+        ("POST", "/v1/transactions/commit", routes.commit_transaction),
+        ("GET", "/v1/namespaces", routes.list_namespaces),
+        ("POST", "/v1/namespaces", routes.create_namespace),
+        ("HEAD", _NAMESPACE, routes.namespace_exists),
+        ("GET", _NAMESPACE, routes.load_namespace),
+        ("DELETE", _NAMESPACE, routes.drop_namespace),
+        ("POST", f"{_NAMESPACE}/properties", routes.update_namespace),
+        ("GET", f"{_NAMESPACE}/tables", routes.list_tables),
+        ("POST", f"{_NAMESPACE}/tables", routes.create_table),
+        ("POST", f"{_NAMESPACE}/register", routes.register_table),
+        ("HEAD", _TABLE, routes.table_exists),
+        ("GET", _TABLE, routes.load_table),
+        ("POST", _TABLE, routes.commit_table),
+        ("DELETE", _TABLE, routes.drop_table),
+        ("POST", f"{_TABLE}/metrics", routes.metrics),
+        ("POST", "/v1/tables/rename", routes.rename_table),
+    ]
+    # Clients ask for a view before they make a table of its name: there is none.
+    absent = _route({"GET", "HEAD"}, f"{_NAMESPACE}/views/{{view}}", routes.no_view, settings)
+    routes.endpoints = [
+        f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}"
+        for method, path, _ in table
+        if path != "/v1/config"
+    ]
+    served = [_route({method}, path, handler, settings) for method, path, handler in table]
+    others = [_route(_METHODS, path, routes.unsupported, settings) for path in _UNSUPPORTED]
+    return [*served, absent, *others]
+
+
+def _route(methods: set[str], path: str, handler: Handler, settings: IcebergSettings) -> Route:
+    async def endpoint(request: Request) -> Response:
+        try:
+            body = await _body(request, settings.body_bytes_max)
+            return await run_in_threadpool(handler, request, body)
+        except Exception as error:  # every failure has an answer of the catalogue's own shape
+            return failure_of(error).response(has_body=request.method != "HEAD")
+
+    route = Route(path, endpoint, methods=sorted(methods))
+    # Starlette adds HEAD to GET; here HEAD has handlers of its own.
+    route.methods = methods
+    return route
+
+
+async def _body(request: Request, bytes_max: int) -> bytes:
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > bytes_max:
+            raise Invalid("body_too_large", bytes_max=bytes_max)
+        chunks.append(chunk)
+    body = b"".join(chunks)
+    if problem := await run_in_threadpool(json_problem, body):
+        raise Invalid(problem)
+    return body
+
+
+class _Routes:
+    def __init__(self, service: IcebergService, settings: IcebergSettings) -> None:
+        self._settings = settings
+        self._catalog = IcebergCatalog(service, settings)
+        self._namespaces = IcebergNamespaces(self._catalog)
+        self.endpoints: list[str] = []
+
+    def config(self, request: Request, body: bytes) -> Response:
+        return json_reply(
+            {
+                "defaults": {},
+                "overrides": {},
+                "endpoints": self.endpoints,
+                "idempotency-key-lifetime": self._settings.key_lifetime,
+            }
+        )
+
+    def commit_transaction(self, request: Request, body: bytes) -> Response:
+        return self._catalog.commit_transaction(_asked(request), body)
+
+    def list_namespaces(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.children(request.query_params)
+
+    def create_namespace(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.create(_asked(request), body)
+
+    def namespace_exists(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.exists(_namespace(request))
+
+    def load_namespace(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.load(_namespace(request))
+
+    def drop_namespace(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.drop(_asked(request), _namespace(request))
+
+    def update_namespace(self, request: Request, body: bytes) -> Response:
+        return self._namespaces.update(_asked(request), _namespace(request), body)
+
+    def list_tables(self, request: Request, body: bytes) -> Response:
+        return self._catalog.list_tables(_namespace(request), request.query_params)
+
+    def create_table(self, request: Request, body: bytes) -> Response:
+        return self._catalog.create_table(_asked(request), _namespace(request), body)
+
+    def register_table(self, request: Request, body: bytes) -> Response:
+        return self._catalog.register_table(_asked(request), _namespace(request), body)
+
+    def table_exists(self, request: Request, body: bytes) -> Response:
+        return self._catalog.table_exists(_table(request))
+
+    def load_table(self, request: Request, body: bytes) -> Response:
+        snapshots = request.query_params.get("snapshots", ALL)
+        sent = request.headers.get("If-None-Match", "").split(",")
+        # A cache on the way may have weakened it.
+        known = {tag.strip().removeprefix("W/") for tag in sent}
+        return self._catalog.load_table(_table(request), snapshots=snapshots, known=known)
+
+    def commit_table(self, request: Request, body: bytes) -> Response:
+        return self._catalog.commit_table(_asked(request), _table(request), body)
+
+    def drop_table(self, request: Request, body: bytes) -> Response:
+        purge = request.query_params.get("purgeRequested", "false").lower() == "true"
+        return self._catalog.drop_table(_asked(request), _table(request), purge=purge)
+
+    def unsupported(self, request: Request, body: bytes) -> Response:
+        raise unsupported(f"{request.method} {request.url.path}")
+
+    def no_view(self, request: Request, body: bytes) -> Response:
+        name = f"{request.path_params['namespace']}.{request.path_params['view']}"
+        raise Failure(404, "NoSuchViewException", f"View does not exist: {name}")
+
+    def metrics(self, request: Request, body: bytes) -> Response:
+        return Response(status_code=204)
+
+    def rename_table(self, request: Request, body: bytes) -> Response:
+        return self._catalog.rename_table(_asked(request), body)
+
+
+def _asked(request: Request) -> Asked:
+    key = request.headers.get(_KEY)
+    if key is None:
+        return Asked(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False)
+    if not _UUID.fullmatch(key):
+        raise Invalid("header_not_a_uuid", header=_KEY, value=key)
+    return Asked(key.lower(), "iceberg-rest", has_key=True)
+
+
+def _namespace(request: Request) -> TableId:
+    return parse_table_id(request.path_params["namespace"].split(SEPARATOR))
+
+
+def _table(request: Request) -> TableId:
+    return parse_table_id((*_namespace(request), request.path_params["table"]))

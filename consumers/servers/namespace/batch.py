@@ -1,0 +1,354 @@
+"""Many tables, one record: either all of a batch is committed or none of it.
+
+Operations are decided in the order of the request, each against what the ones before it left. The
+answer has one result per operation, in the same order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lance_namespace import (
+    BatchCommitTablesRequest,
+    BatchCreateTableVersionsRequest,
+    InvalidInputError,
+    LanceNamespaceError,
+)
+
+from commitlog.client.submission import new_transaction_id
+from commitlog.client.tables import TableInfo
+from commitlog.core.catalogue.version_deletion import merged
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
+from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable, OutcomeUnknown
+from commitlog.model.operations import (
+    CreateTableVersion,
+    DeclareTable,
+    DeleteTableVersions,
+    DeregisterTable,
+    LanceCommit,
+    Operation,
+)
+from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.deletion import deleted, deletion, wanted
+from consumers.servers.namespace.native import refuse_branch
+from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.staged import Staged, Target, read_staged
+from consumers.servers.namespace.tables import declaration, declared, ended
+from consumers.servers.namespace.versions import (
+    batch_id,
+    commit_staged,
+    raise_refusal,
+    version_created,
+)
+from consumers.servers.security.grants import Access
+
+_ACCESS = {
+    "declare_table": Access.WRITE,
+    "create_table_version": Access.WRITE,
+    "delete_table_versions": Access.ADMIN,
+    "deregister_table": Access.ADMIN,
+}
+KINDS = tuple(_ACCESS)
+_VERSION_FIELDS = {
+    *("version", "branch", "manifest_path", "manifest_size", "e_tag", "metadata", "naming_scheme")
+}
+
+
+_PLACE = re.compile(r"operations\[([0-9]+)\]")
+
+
+@dataclass(slots=True)
+class _Batch:
+    service: Service
+    call: Call
+    is_fresh: bool = False
+    """Whether tables are asked for, or as they were learnt lately."""
+    operations: list[Operation] = field(default_factory=list)
+    staged: list[Staged] = field(default_factory=list)
+    infos: dict[TableId, TableInfo] = field(default_factory=dict)
+    targets: dict[TableId, Target | None] = field(default_factory=dict)
+    newest: dict[TableId, int] = field(default_factory=dict)
+    """The newest versions that operations of the batch make."""
+    gone: dict[TableId, VersionRanges] = field(default_factory=dict)
+    """The versions that are deleted once these operations are done."""
+    asked: list[int] = field(default_factory=list)
+    """For each of `operations`, which one of the request it is for."""
+
+    def target(self, table: TableId) -> Target:
+        """Return the table as the operations before this one leave it."""
+        if table not in self.targets:
+            info = self.service.info(table) if self.is_fresh else self.service.lately(table)
+            self.infos[table] = info
+            self.targets[table] = Target(info.table_id, info.location, info.incarnation)
+        found = self.targets[table]
+        if found is None:
+            raise NoSuchTable(f"{'$'.join(table)} is deregistered by an operation before")
+        return found
+
+    def add(self, chosen: Sequence[tuple[str, Any]]) -> None:
+        """Add operations of the four kinds, in order."""
+        for index, (kind, body) in enumerate(chosen):
+            with _Named(f"operations[{index}]"):
+                table = _table(body.id)
+                if kind == "declare_table":
+                    self.declare(table, body)
+                elif kind == "create_table_version":
+                    self.add_version(table, body)
+                elif kind == "deregister_table":
+                    self.deregister(table)
+                else:
+                    self.delete_versions(table, body)
+            self.asked += [index] * (len(self.operations) - len(self.asked))
+
+    def add_version(self, table: TableId, request: Any) -> None:
+        target, info = self.target(table), self.infos.get(table)
+        stands = info is not None and info.incarnation == target.incarnation
+        staged = read_staged(target, request, info if stands else None)
+        self.staged.append(staged)
+        self.operations.append(staged.operation)
+        self.newest[table] = staged.operation.version
+
+    def declare(self, table: TableId, request: Any) -> None:
+        made = declaration(self.service, self.call, table, request, len(self.operations))
+        self.targets[table] = Target(table, made.location, made.incarnation)
+        self.operations.append(made)
+
+    def delete_versions(self, table: TableId, request: Any) -> None:
+        self.target(table)
+        info = self.now(table)
+        newest = self.newest.get(table, info.version if info is not None else 0)
+        versions = wanted(request.ranges, newest)
+        if info is None or (newest != info.version and is_in(newest, versions)):
+            if versions:
+                raise InvalidInputError(
+                    f"version {newest} is made by the same batch, and cannot be deleted by it"
+                )
+            self.operations.append(DeleteTableVersions(table, ()))
+            return
+        refuse_branch(self.call, info, request.branch)
+        gone = self.gone.get(table, info.deleted)
+        made = deletion(self.service, info, versions, gone)
+        self.operations += made
+        self.gone[table] = merged(gone, versions)
+        if len(made) > 1:
+            self.newest[table] = info.version + 1
+
+    def commit(self) -> tuple[Outcome, Transaction]:
+        """Commit what was added; the same request, repeated, is the same transaction."""
+        content_id = batch_id(self.call) if self.staged else new_transaction_id()
+        outcome, transaction = commit_staged(self.service, self.call, self.operations, content_id)
+        return replace(outcome, message=self.as_asked(outcome.message)), transaction
+
+    def as_asked(self, message: str) -> str:
+        """Return a refusal that names an operation by its place in the request."""
+        found = _PLACE.match(message)
+        if found is None or not self.asked:
+            return message
+        return f"operations[{self.asked[int(found[1])]}]{message[found.end() :]}"
+
+    def now(self, table: TableId) -> TableInfo | None:
+        """Return a table as it is, if it stood before the batch."""
+        if table in self.infos:
+            self.infos[table] = self.service.info(table)
+        return self.infos.get(table)
+
+    def deregister(self, table: TableId) -> None:
+        target = self.target(table)
+        self.now(table)
+        self.targets[table] = None
+        self.operations.append(DeregisterTable(table, target.incarnation))
+
+
+def batch_create_versions(service: Service, call: Call) -> dict[str, Any]:
+    """Commit staged manifests of many tables, all or none."""
+    request = call.read(BatchCreateTableVersionsRequest, {"entries"})
+    _check_count(service, "entries", len(request.entries))
+    for index, entry in enumerate(request.entries):
+        with _Named(f"entries[{index}]"):
+            call.need(Access.WRITE, _table(entry.id))
+    found = _first(service, call)
+    infos: dict[TableId, TableInfo] = {}
+    if found is None:
+
+        def fill(batch: _Batch) -> None:
+            for index, entry in enumerate(request.entries):
+                with _Named(f"entries[{index}]"):
+                    batch.add_version(_table(entry.id), entry)
+
+        infos, found = _committed(service, call, fill)
+    outcome, transaction = found
+    results = _results(service, outcome, transaction, infos)
+    return {
+        "transaction_id": outcome.transaction_id,
+        "versions": [result["create_table_version"]["version"] for result in results],
+    }
+
+
+def batch_commit(service: Service, call: Call) -> dict[str, Any]:
+    """Commit operations of four kinds on many tables, all or none."""
+    chosen = _chosen(service, call)
+    found = _first(service, call)
+    infos: dict[TableId, TableInfo] = {}
+    if found is None:
+        infos, found = _committed(service, call, lambda batch: batch.add(chosen))
+    outcome, transaction = found
+    vends = {tuple(body.id): getattr(body, "vend_credentials", False) for _, body in chosen}
+    return {
+        "transaction_id": outcome.transaction_id,
+        "results": _results(service, outcome, transaction, infos, vends),
+    }
+
+
+def _committed(
+    service: Service, call: Call, fill: Callable[[_Batch], None]
+) -> tuple[dict[TableId, TableInfo], tuple[Outcome, Transaction]]:
+    """Fill a batch and commit it; again if a table isn't the one that it was taken for."""
+    batch = _Batch(service, call)
+    try:
+        fill(batch)
+        found = batch.commit()
+        raise_refusal(service, *found)
+    except OutcomeUnknown:
+        raise
+    except (LanceNamespaceError, CommitLogError) as error:
+        if all(service.is_as_known(info, error) for info in batch.infos.values()):
+            raise
+    else:
+        return batch.infos, found
+    batch = _Batch(service, call, is_fresh=True)
+    fill(batch)
+    found = batch.commit()
+    raise_refusal(service, *found)
+    return batch.infos, found
+
+
+def batch_operations(service: Service, call: Call) -> tuple[Operation, ...]:
+    """Return a batch's operations for a record that holds others too; nothing is committed."""
+    batch = _Batch(service, call, is_fresh=True)
+    batch.add(_chosen(service, call))
+    return tuple(batch.operations)
+
+
+def _chosen(service: Service, call: Call) -> list[tuple[str, Any]]:
+    request = call.read(BatchCommitTablesRequest, {"operations"})
+    _check_count(service, "operations", len(request.operations))
+    chosen = []
+    for index, operation in enumerate(request.operations):
+        with _Named(f"operations[{index}]"):
+            chosen.append(_kind(call, operation))
+    return chosen
+
+
+def _first(service: Service, call: Call) -> tuple[Outcome, Transaction] | None:
+    """Return the commit of the same batch, if it was asked for before."""
+    if call.key is not None:
+        return service.first_answer(call)
+    found = service.transaction(batch_id(call))
+    return found if found is not None and found[0].status is Status.COMMITTED else None
+
+
+def _results(
+    service: Service,
+    outcome: Outcome,
+    transaction: Transaction,
+    known: Mapping[TableId, TableInfo],
+    vends: Mapping[TableId, bool | None] | None = None,
+) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    transaction_id = outcome.transaction_id
+    infos: dict[TableId, TableInfo | None] = {}
+    for operation, result in zip(transaction.operations, outcome.results, strict=True):
+        if isinstance(operation, DeclareTable):
+            asked = (vends or {}).get(operation.table)
+            body = declared(service, operation, transaction_id, vends=asked)
+            results.append({"declare_table": body})
+        elif isinstance(operation, LanceCommit):
+            continue  # it makes room for a deletion, and nobody asked for it
+        elif isinstance(operation, DeleteTableVersions):
+            results.append({"delete_table_versions": deleted(operation, transaction_id)})
+        elif isinstance(operation, DeregisterTable):
+            before = known.get(operation.table)
+            body = ended(operation.table, before, result, transaction_id)
+            results.append({"deregister_table": body})
+        else:
+            assert isinstance(operation, CreateTableVersion)
+            body = _version(service, known.get(operation.table), infos, operation, outcome)
+            results.append({"create_table_version": body})
+    return results
+
+
+def _version(
+    service: Service,
+    known: TableInfo | None,
+    infos: dict[TableId, TableInfo | None],
+    made: CreateTableVersion,
+    outcome: Outcome,
+) -> dict[str, Any]:
+    transaction_id = outcome.transaction_id
+    if known is not None and known.incarnation == made.incarnation:
+        entry = service.made_entry(known.location, made, outcome)
+        if entry is not None:
+            return {"transaction_id": transaction_id, "version": entry}
+    if made.table not in infos:
+        infos[made.table] = service.find(made.table)
+    info = infos[made.table]
+    if info is not None and info.incarnation == made.incarnation:
+        return version_created(service, info, made, outcome)
+    # The table was deregistered since, perhaps by this very batch.
+    entry = {"version": made.version, "manifest_path": made.manifest_path.split(".manifest-")[0]}
+    entry["manifest_path"] = f"{entry['manifest_path']}.manifest"
+    return {"transaction_id": transaction_id, "version": entry}
+
+
+def _kind(call: Call, operation: Any) -> tuple[str, Any]:
+    given = [kind for kind in KINDS if getattr(operation, kind) is not None]
+    if len(given) != 1:
+        raise InvalidInputError(
+            f"exactly one of {', '.join(KINDS)} is given, not {given or 'none'}"
+        )
+    kind = given[0]
+    body = getattr(operation, kind)
+    takes = {
+        "declare_table": {"location", "properties", "vend_credentials"},
+        "create_table_version": _VERSION_FIELDS,
+        "delete_table_versions": {"ranges", "branch"},
+        "deregister_table": set[str](),
+    }[kind]
+    call.refuse_others(body, takes, f"{kind}.")
+    call.need(_ACCESS[kind], _table(body.id))
+    return kind, body
+
+
+def _table(given: list[str] | None) -> TableId:
+    if not given:
+        raise InvalidInputError("id is missing: a batch names each table by its id")
+    return parse_table_id(given)
+
+
+def _check_count(service: Service, name: str, count: int) -> None:
+    limit = service.settings.operations_max
+    if not 0 < count <= limit:
+        raise InvalidInputError(f"{name}: a batch has 1 to {limit}, not {count}")
+
+
+class _Named:
+    """Says in each error which part of the request it is about."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, LanceNamespaceError):
+            error.args = (f"{self._name}: {error}", *error.args[1:])
+        elif isinstance(error, InvalidTransaction):
+            raise InvalidInputError(f"{self._name}: {error}") from error
+        elif isinstance(error, CommitLogError):
+            error.args = (f"{self._name}: {error}", *error.args[1:])

@@ -1,0 +1,82 @@
+"""Rows of branches: read and changed by pylance itself, as Lance keeps branches without a log.
+
+A branch that a Clone made a table of the log is changed under that table's name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace import TableBranchNotFoundError, TableVersionNotFoundError
+
+from commitlog.adapters.lance_datasets import let_through
+from commitlog.client.merging import MergeOptions
+from commitlog.client.tables import TableInfo
+from consumers.servers.namespace.branches import is_branch, refuse_kept_by_log
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.service import Service
+
+
+def opened_for(
+    service: Service, call: Call, branch: str | None, version: int | None
+) -> lance.LanceDataset:
+    """Open what a question is about: a version of the main line, or of a branch."""
+    info = service.at(call, call.table)
+    if not is_branch(branch):
+        return service.open(info, version)
+    return open_branch(service, info, branch, version)
+
+
+def open_branch(
+    service: Service, info: TableInfo, branch: str, version: int | None = None
+) -> lance.LanceDataset:
+    """Open a version of a branch, the newest by default."""
+    base = service.open(info)
+    if branch not in base.branches.list():
+        raise TableBranchNotFoundError(f"{info.name} has no branch {branch!r}")
+    try:
+        dataset = base.checkout_version((branch, version))
+    except (ValueError, OSError) as error:
+        raise TableVersionNotFoundError(
+            f"branch {branch!r} of {info.name} has no version {version}: {error}"
+        ) from error
+    return let_through(dataset, info.location)
+
+
+def change_branch(
+    service: Service,
+    call: Call,
+    branch: str,
+    work: Callable[[lance.LanceDataset], Any],
+) -> tuple[lance.LanceDataset, Any]:
+    """Let pylance change a branch; return it as it is then, and what `work` returned."""
+    info = service.info(call.table)
+    refuse_kept_by_log(service, info, branch)
+    dataset = open_branch(service, info, branch)
+    result = work(dataset)
+    return (result if isinstance(result, lance.LanceDataset) else dataset), result
+
+
+def answered(dataset: lance.LanceDataset) -> dict[str, Any]:
+    """Return what an answer says of a branch that was changed: its version and who made that."""
+    made = dataset.read_transaction(dataset.version)
+    body: dict[str, Any] = {"version": dataset.version}
+    return body if made is None else {**body, "transaction_id": made.uuid}
+
+
+def merged(
+    dataset: lance.LanceDataset, rows: pa.Table, on: Sequence[str], options: MergeOptions
+) -> dict[str, int]:
+    """Merge rows into a dataset of a branch; return how many were inserted, updated, deleted."""
+    builder = dataset.merge_insert(list(on)).use_index(options.use_index)
+    if options.when_matched_update_all:
+        builder = builder.when_matched_update_all(options.when_matched_update_all_filt)
+    if options.when_not_matched_insert_all:
+        builder = builder.when_not_matched_insert_all()
+    if options.when_not_matched_by_source_delete:
+        filt = options.when_not_matched_by_source_delete_filt
+        builder = builder.when_not_matched_by_source_delete(filt)
+    return {name: int(count) for name, count in builder.execute(rows).items()}

@@ -1,0 +1,123 @@
+"""Old versions, deleted by ranges.
+
+Ranges of the protocol have an inclusive start and an exclusive end; -1 as end is everything from
+the start up to the newest version. The log deletes only what is older than a table's newest
+version, so deleting that one too makes a newer one first, in the same record: the newest version
+that stays is restored, or, if none stays, all rows are deleted. Numbers are never given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import lance
+from lance_namespace import (
+    BatchDeleteTableVersionsRequest,
+    InvalidInputError,
+    InvalidTableStateError,
+)
+
+from commitlog.client.submission import as_operation
+from commitlog.client.tables import TableInfo
+from commitlog.core.catalogue.version_deletion import merged, without
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
+from commitlog.model.operations import DeleteTableVersions, Operation
+from commitlog.model.table import TableId
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.native import refuse_branch
+from consumers.servers.namespace.service import Service
+
+EVERYTHING = -1
+"""As end: up to the newest version."""
+
+
+def delete_versions(service: Service, call: Call) -> dict[str, Any]:
+    """Delete a table's versions by ranges; versions that aren't there count for nothing."""
+    request = call.read(BatchDeleteTableVersionsRequest, {"ranges", "branch"})
+    refuse_branch(call, service.info(call.table), request.branch)
+
+    def operations() -> list[Operation]:
+        info = service.info(call.table)
+        return deletion(service, info, wanted(request.ranges, info.version), info.deleted)
+
+    outcome, transaction = service.redo(call, operations)
+    done = transaction.operations[-1]
+    assert isinstance(done, DeleteTableVersions)
+    return deleted(done, outcome.transaction_id)
+
+
+def deleted(done: DeleteTableVersions, transaction_id: str) -> dict[str, Any]:
+    """Describe a deletion: a record names exactly the versions that were there."""
+    count = sum(last - first + 1 for first, last in done.ranges)
+    return {"deleted_count": count, "transaction_id": transaction_id}
+
+
+def wanted(ranges: Iterable[Any], newest: int) -> VersionRanges:
+    """Return the versions from 1 to the newest that a request's ranges name."""
+    found: list[tuple[int, int]] = []
+    for index, one in enumerate(ranges):
+        start, end = one.start_version, one.end_version
+        if start < 0 or (end != EVERYTHING and end < start):
+            raise InvalidInputError(
+                f"ranges[{index}]: start_version is at least 0 and at most end_version, which may"
+                f" be -1 for everything up to the newest; not {start} and {end}"
+            )
+        first, last = max(start, 1), newest if end == EVERYTHING else min(end - 1, newest)
+        if first <= last:
+            found.append((first, last))
+    return merged(found)
+
+
+def deletion(
+    service: Service, info: TableInfo, versions: VersionRanges, gone: VersionRanges
+) -> list[Operation]:
+    """Return the operations that delete versions; `gone` are deleted already."""
+    ranges = without(versions, gone)
+    _check_tags(service, info, ranges)
+    operations: list[Operation] = []
+    if info.version and is_in(info.version, ranges):
+        operations.append(_newer_version(service, info, merged(gone, ranges)))
+    else:
+        for _, last in ranges:
+            # Where only some versions have a file, the next one must not be built on these.
+            if not is_in(last + 1, gone):
+                service.readable(info, last + 1)
+    return [*operations, DeleteTableVersions(info.table_id, ranges)]
+
+
+def _check_tags(service: Service, info: TableInfo, ranges: VersionRanges) -> None:
+    if not ranges:
+        return
+    for name, tag in sorted(service.open(info).tags.list().items()):
+        if not tag.get("branch") and is_in(int(tag["version"]), ranges):
+            raise InvalidTableStateError(
+                f"version {tag['version']} of {info.name} has the tag {name!r}; delete the tag, or"
+                " leave the version out"
+            )
+
+
+def _newer_version(service: Service, info: TableInfo, gone: VersionRanges) -> Operation:
+    """Return what makes a version that may stay."""
+    stays = next((v for v in range(info.version, 0, -1) if not is_in(v, gone)), 0)
+    change: Any
+    if stays:
+        service.readable(info, stays)
+        change = lance.LanceOperation.Restore(version=stays)
+    else:
+        fragments = [f.fragment_id for f in service.open(info).get_fragments()]
+        change = lance.LanceOperation.Delete([], fragments, "true")
+    return _commit_of(service, info.table_id, change, info.version)
+
+
+def _commit_of(service: Service, table: TableId, change: Any, read_version: int) -> Operation:
+    operation, _ = as_operation(
+        service.log,
+        table,
+        change,
+        read_version=read_version,
+        transaction_id=None,
+        affected_rows=None,
+        inserted_keys=None,
+    )
+    return operation

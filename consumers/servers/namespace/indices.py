@@ -1,0 +1,196 @@
+"""Secondary indices, built by pylance and committed through the log; and what a table measures."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import lance
+from lance_namespace import (
+    CreateTableIndexRequest,
+    DescribeTableIndexStatsRequest,
+    DropTableIndexRequest,
+    GetTableStatsRequest,
+    InvalidInputError,
+    ListTableIndicesRequest,
+    TableColumnNotFoundError,
+    TableIndexAlreadyExistsError,
+    TableIndexNotFoundError,
+)
+
+from consumers.servers.namespace.branch_rows import opened_for
+from consumers.servers.namespace.call import Call, page
+from consumers.servers.namespace.native import commit_natively, of_pylance
+from consumers.servers.namespace.service import Service
+
+SCALAR = {"BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"}
+TEXT = {"FTS", "INVERTED"}
+VECTOR = {
+    *("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
+}
+_VECTOR_FIELDS = {
+    *("num_partitions", "num_sub_vectors", "num_bits", "sample_rate", "max_iterations"),
+    *("target_partition_size", "m", "ef_construction"),
+}
+_TEXT_FIELDS = {
+    *("with_position", "base_tokenizer", "language", "max_token_length", "lower_case", "stem"),
+    *("remove_stop_words", "ascii_folding"),
+}
+SMALL_FRAGMENT_ROWS = 1024 * 1024
+
+
+def create_index(service: Service, call: Call) -> dict[str, Any]:
+    """Build an index on a column."""
+    request = call.read(
+        CreateTableIndexRequest,
+        {"branch", "column", "index_type", "name", "distance_type", *_VECTOR_FIELDS, *_TEXT_FIELDS},
+    )
+    column = request.column.split(".")[0].strip("`")
+    kind = request.index_type.upper()
+    if kind not in SCALAR | TEXT | VECTOR:
+        raise InvalidInputError(
+            f"index_type {request.index_type!r} is none of"
+            f" {', '.join(sorted(SCALAR | TEXT | VECTOR))}"
+        )
+    fields = {
+        name: getattr(request, name)
+        for name in (_VECTOR_FIELDS if kind in VECTOR else _TEXT_FIELDS)
+        if getattr(request, name) is not None
+    }
+
+    # LanceDB's client means to replace unless it says otherwise; the protocol has no such field.
+    replaces = call.is_remote and call.fields.get("replace") is not False
+
+    def work(dataset: lance.LanceDataset) -> Any:
+        if column not in dataset.schema.names:
+            raise TableColumnNotFoundError(f"the table has no column {request.column!r}")
+        name = request.name or (f"{request.column}_idx" if call.is_remote else None)
+        if not replaces and name in _names(dataset):
+            raise TableIndexAlreadyExistsError(f"the table has an index {name!r}; drop it first")
+        try:
+            return build(dataset, name)
+        except Exception as error:  # of several types, by the kind of index
+            if "already exists" in str(error):
+                raise TableIndexAlreadyExistsError(str(of_pylance(error))) from error
+            raise
+
+    def build(dataset: lance.LanceDataset, name: str | None) -> Any:
+        if kind in VECTOR:
+            metric = request.distance_type or "l2"
+            return dataset.create_index(
+                request.column, kind, name, metric, replace=replaces, **fields
+            )
+        chosen: Any = "INVERTED" if kind in TEXT else kind
+        options = fields if kind in TEXT else {}
+        return dataset.create_scalar_index(
+            request.column, chosen, name, replace=replaces, **options
+        )
+
+    body = commit_natively(service, call, work, request.branch)
+    return {name: body[name] for name in ("transaction_id",) if name in body}
+
+
+def list_indices(service: Service, call: Call) -> dict[str, Any]:
+    """List a table's indices."""
+    request = call.read(ListTableIndicesRequest, {"branch", "version", "page_token", "limit"})
+    if not service.info(call.table).version:
+        return {"indexes": []}
+    dataset = opened_for(service, call, request.branch, request.version)
+    by_name = {index.name: index for index in dataset.describe_indices()}
+    names, token = page(sorted(by_name), request.page_token, request.limit)
+    body: dict[str, Any] = {"indexes": [_content(dataset, by_name[name]) for name in names]}
+    return body if token is None else {**body, "page_token": token}
+
+
+def _content(dataset: lance.LanceDataset, index: Any) -> dict[str, Any]:
+    rows = dataset.count_rows()
+    indexed = index.num_rows_indexed
+    body = {
+        "index_name": index.name,
+        "index_uuid": str(index.segments[0].uuid) if index.segments else "",
+        "columns": list(index.field_names),
+        "status": "SUCCEEDED",
+        "index_type": index.index_type,
+        "type_url": index.type_url,
+        "num_indexed_rows": indexed,
+        "num_unindexed_rows": max(rows - indexed, 0),
+        "num_segments": len(index.segments),
+        "index_details": json.dumps(index.details),
+    }
+    if index.total_size_bytes is not None:
+        body["size_bytes"] = index.total_size_bytes
+    if index.segments:
+        body["index_version"] = index.segments[0].index_version
+        if index.segments[0].created_at is not None:
+            body["created_at"] = index.segments[0].created_at.isoformat(timespec="milliseconds")
+    return body
+
+
+def index_stats(service: Service, call: Call) -> dict[str, Any]:
+    """Say how much of a table an index covers."""
+    request = call.read(DescribeTableIndexStatsRequest, {"branch", "version", "index_name"})
+    dataset = opened_for(service, call, request.branch, request.version)
+    _need(dataset, call.index_name)
+    stats = dataset.stats.index_stats(call.index_name)
+    body: dict[str, Any] = {
+        "index_type": stats.get("index_type"),
+        "num_indexed_rows": stats.get("num_indexed_rows"),
+        "num_unindexed_rows": stats.get("num_unindexed_rows"),
+        "num_indices": stats.get("num_indices"),
+    }
+    parts = stats.get("indices") or [{}]
+    body["distance_type"] = parts[0].get("metric_type")
+    return {name: value for name, value in body.items() if value is not None}
+
+
+def drop_index(service: Service, call: Call) -> dict[str, Any]:
+    """Take an index away."""
+    request = call.read(DropTableIndexRequest, {"branch", "index_name"})
+
+    def drop(dataset: lance.LanceDataset) -> None:
+        _need(dataset, call.index_name)
+        dataset.drop_index(call.index_name)
+
+    body = commit_natively(service, call, drop, request.branch)
+    return {name: body[name] for name in ("transaction_id",) if name in body}
+
+
+def _names(dataset: lance.LanceDataset) -> set[str]:
+    return {index.name for index in dataset.describe_indices()}
+
+
+def _need(dataset: lance.LanceDataset, name: str) -> None:
+    if name not in _names(dataset):
+        raise TableIndexNotFoundError(f"the table has no index {name!r}")
+
+
+def table_stats(service: Service, call: Call) -> dict[str, Any]:
+    """Measure a table at its head."""
+    request = call.read(GetTableStatsRequest, {"branch"})
+    dataset = opened_for(service, call, request.branch, None)
+    fragments = dataset.get_fragments()
+    lengths = sorted(fragment.count_rows() for fragment in fragments)
+    statistics: Any = dataset.stats
+    return {
+        "total_bytes": sum(f.bytes_on_disk for f in statistics.data_stats().fields),
+        "num_rows": sum(lengths),
+        "num_indices": len(_names(dataset)),
+        "fragment_stats": {
+            "num_fragments": len(lengths),
+            "num_small_fragments": sum(n < SMALL_FRAGMENT_ROWS for n in lengths),
+            "lengths": _summary(lengths),
+        },
+    }
+
+
+def _summary(lengths: list[int]) -> dict[str, int]:
+    def at(part: float) -> int:
+        # As pylance's own server picks them.
+        return lengths[int((len(lengths) - 1) * part)] if lengths else 0
+
+    return {
+        "min": at(0),
+        "max": lengths[-1] if lengths else 0,
+        "mean": sum(lengths) // len(lengths) if lengths else 0,
+        **{f"p{percent}": at(percent / 100) for percent in (25, 50, 75, 99)},
+    }

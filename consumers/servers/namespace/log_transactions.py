@@ -1,0 +1,243 @@
+"""Transactions over HTTP for programs in any language: one record, any number of tables.
+
+`POST /v1/log/transactions` takes rows as JSON or as an Arrow stream in base64, changes of rows by
+SQL, and Lance's own transactions as bytes. All of it is one record: it commits, or nothing does.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+from typing import Annotated, Any, Literal
+
+import pyarrow as pa
+from lance_namespace import InvalidInputError
+from lance_namespace.errors import TransactionNotFoundError
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+
+from commitlog.client.session import TransactionBuilder
+from commitlog.codecs.lance_schema import check_schema_names
+from commitlog.model.operations import target
+from commitlog.model.records import Outcome, Status
+from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.security.grants import Access
+
+TIMEOUT_SECONDS_MAX = 300.0
+
+TableName = StrictStr | list[StrictStr]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class _OnTable(_Strict):
+    table: TableName
+
+    def table_id(self) -> TableId:
+        return parse_table_id(self.table)
+
+
+class _Rows(_OnTable):
+    rows: list[dict[str, Any]] | None = None
+    arrow: StrictStr | None = None
+    """An Arrow IPC stream in base64, in the place of `rows`."""
+
+    def data(self, schema: pa.Schema) -> pa.Table:
+        """Return the rows, with the table's types where JSON has none."""
+        if (self.rows is None) is (self.arrow is None):
+            raise InvalidInputError(f"{self.table}: give rows or arrow, one of them")
+        try:
+            if self.arrow is None:
+                return _table(self.rows or [], schema)
+            with pa.ipc.open_stream(io.BytesIO(_bytes("arrow", self.arrow))) as reader:
+                check_schema_names(reader.schema)
+                return reader.read_all()
+        except (pa.ArrowException, OSError, TypeError, ValueError) as error:
+            raise InvalidInputError(f"{self.table}: the rows can't be read: {error}") from error
+
+
+class Append(_Rows):
+    """Add rows."""
+
+    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
+        """Add this to a transaction."""
+        builder.append(self.table_id(), self.data(service.info(self.table_id()).schema))
+
+
+class Delete(_OnTable):
+    """Delete the rows of a predicate."""
+
+    predicate: Annotated[StrictStr, Field(min_length=1)]
+
+    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
+        """Add this to a transaction."""
+        builder.delete(self.table_id(), self.predicate)
+
+
+class Update(_OnTable):
+    """Set columns to SQL expressions, where a predicate holds."""
+
+    updates: Annotated[dict[StrictStr, StrictStr], Field(min_length=1)]
+    predicate: StrictStr | None = None
+
+    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
+        """Add this to a transaction."""
+        builder.update(self.table_id(), self.updates, self.predicate)
+
+
+class MergeInsert(_Rows):
+    """Update the rows that match by key, and insert the others."""
+
+    on: Annotated[list[StrictStr], Field(min_length=1)]
+    when_matched_update_all: bool = True
+    when_not_matched_insert_all: bool = True
+
+    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
+        """Add this to a transaction."""
+        rows = self.data(service.info(self.table_id()).schema)
+        builder.merge_insert(
+            self.table_id(),
+            rows,
+            self.on,
+            when_matched_update_all=self.when_matched_update_all,
+            when_not_matched_insert_all=self.when_not_matched_insert_all,
+        )
+
+
+class LanceCommit(_OnTable):
+    """Lance's own transaction, its message in base64."""
+
+    message: StrictStr
+    read_version: StrictInt | None = None
+
+    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
+        """Add this to a transaction."""
+        message = _bytes("message", self.message)
+        builder.submit(self.table_id(), message, read_version=self.read_version)
+
+
+class Operation(_Strict):
+    """One of these."""
+
+    append: Append | None = None
+    delete: Delete | None = None
+    update: Update | None = None
+    merge_insert: MergeInsert | None = None
+    lance_commit: LanceCommit | None = None
+
+    def chosen(self, index: int) -> Append | Delete | Update | MergeInsert | LanceCommit:
+        """Return the one that is given."""
+        given = [one for one in vars(self).values() if one is not None]
+        if len(given) != 1:
+            kinds = ", ".join(type(self).model_fields)
+            raise InvalidInputError(f"operations[{index}] is one of {kinds}, not {len(given)}")
+        found: Append | Delete | Update | MergeInsert | LanceCommit = given[0]
+        return found
+
+
+class LogTransactionRequest(_Strict):
+    """A transaction: all of it commits, or nothing."""
+
+    operations: Annotated[list[Operation], Field(min_length=1)]
+    properties: dict[StrictStr, StrictStr] = {}
+    wait: Literal["committed", "readable"] = "readable"
+    timeout_seconds: Annotated[float, Field(gt=0, le=TIMEOUT_SECONDS_MAX)] = 30.0
+    identity: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+
+
+def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
+    """Commit operations on any tables as one record."""
+    request = LogTransactionRequest.model_validate(call.fields)
+    chosen = [one.chosen(index) for index, one in enumerate(request.operations)]
+    for one in chosen:
+        call.need(Access.WRITE, one.table_id())
+    found = service.first_answer(call)
+    if found is not None:
+        call.committed, call.position = found[0].transaction_id, found[0].sequence
+        return described(found[0])
+    kept = [(BODY_HASH, call.digest)] if call.key is not None else []
+    builder = service.log.transact(
+        transaction_id=call.key,
+        properties=[*request.properties.items(), *kept],
+        timeout=request.timeout_seconds,
+        wait=request.wait,
+    )
+    with builder:
+        for index, one in enumerate(chosen):
+            try:
+                one.add_to(builder, service)
+            except InvalidInputError as error:
+                raise InvalidInputError(f"operations[{index}]: {error}") from error
+    outcome = builder.outcome
+    assert outcome is not None
+    call.committed, call.position = outcome.transaction_id, outcome.sequence
+    return described(outcome)
+
+
+def describe_log_transaction(service: Service, call: Call) -> dict[str, Any]:
+    """Say what became of a transaction."""
+    found = service.transaction(call.object_id or "")
+    if found is None:
+        raise TransactionNotFoundError(f"the log holds no outcome of {call.object_id!r} by now")
+    outcome, _ = found
+    for operation in found[1].operations:
+        call.need(Access.READ, target(operation))
+    call.position = outcome.sequence
+    return described(outcome)
+
+
+def described(outcome: Outcome) -> dict[str, Any]:
+    """Return an outcome as JSON."""
+    body: dict[str, Any] = {
+        "transaction_id": outcome.transaction_id,
+        "status": str(outcome.status),
+        "sequence": outcome.sequence,
+        "attempt": outcome.attempt,
+        "time_ms": outcome.time_ms,
+        "results": [
+            {
+                "table": list(result.table),
+                "operation": result.operation,
+                "version": result.version,
+                "rebased_over": result.rebased_over,
+            }
+            for result in outcome.results
+        ],
+    }
+    if outcome.status is not Status.COMMITTED:
+        body |= {"code": str(outcome.code), "message": outcome.message}
+        conflict = outcome.conflict
+        if conflict is not None:
+            body["conflict"] = {
+                "rule": conflict.rule,
+                "transaction_id": conflict.transaction_id,
+                "version": conflict.version,
+                "operation": conflict.operation,
+            }
+    return body
+
+
+def _bytes(name: str, text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidInputError(f"{name} isn't base64: {error}") from error
+
+
+def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
+    """Return rows of JSON: each column as the table has it, and null where a row lacks it."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    unknown = [name for name in names if name not in schema.names]
+    if unknown or not rows:
+        raise InvalidInputError(
+            f"the rows have the columns {unknown[:5]}, which the table hasn't; it has"
+            f" {schema.names}"
+            if rows
+            else "there are no rows"
+        )
+    return pa.Table.from_pylist(rows, schema=pa.schema([schema.field(name) for name in names]))

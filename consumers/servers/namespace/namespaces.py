@@ -1,0 +1,150 @@
+"""Namespaces: one tree of names for the tables of all formats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lance_namespace import (
+    CreateNamespaceRequest,
+    DescribeNamespaceRequest,
+    DropNamespaceRequest,
+    InvalidInputError,
+    ListNamespacesRequest,
+    ListTablesRequest,
+    NamespaceAlreadyExistsError,
+    NamespaceExistsRequest,
+    NamespaceNotEmptyError,
+    NamespaceNotFoundError,
+)
+from starlette.responses import Response
+
+from commitlog.errors import CommitConflict
+from commitlog.model.operations import CreateNamespace, DropNamespace, Operation
+from commitlog.model.records import Code
+from commitlog.model.table import TableId, format_table_id
+from consumers.servers.namespace.call import Call, one_of, page
+from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.transactions import visible
+from consumers.servers.security.grants import Access
+
+
+def create_namespace(service: Service, call: Call) -> dict[str, Any]:
+    """Make a namespace in one that exists."""
+    request = call.read(CreateNamespaceRequest, {"mode", "properties"})
+    namespace = _named(call)
+    service.need_namespace(namespace[:-1])
+    mode = one_of("mode", request.mode, "create", "exist_ok", "overwrite")
+    properties = tuple(sorted((request.properties or {}).items()))
+    operations: list[Operation] = []
+    if mode == "overwrite" and namespace in service.namespaces():
+        operations.append(DropNamespace(namespace))
+    operations.append(CreateNamespace(namespace, properties, exist_ok=mode == "exist_ok"))
+    outcome, _ = _change(service, call, namespace, *operations)
+    kept = service.namespaces().get(namespace, dict(properties))
+    return {"transaction_id": outcome.transaction_id, "properties": kept}
+
+
+def describe_namespace(service: Service, call: Call) -> dict[str, Any]:
+    """Return a namespace's properties."""
+    call.read(DescribeNamespaceRequest)
+    return {"properties": visible(service.need_namespace(call.parts))}
+
+
+def namespace_exists(service: Service, call: Call) -> Response:
+    """Say whether a namespace exists, by the status."""
+    call.read(NamespaceExistsRequest)
+    service.need_namespace(call.parts)
+    return Response()
+
+
+def drop_namespace(service: Service, call: Call) -> dict[str, Any]:
+    """Remove a namespace, with what is in it if asked to."""
+    request = call.read(DropNamespaceRequest, {"mode", "behavior"})
+    namespace = _named(call)
+    may_be_missing = one_of("mode", request.mode, "fail", "skip") == "skip"
+    cascades = one_of("behavior", request.behavior, "restrict", "cascade") == "cascade"
+    try:
+        properties = service.need_namespace(namespace)
+        outcome, _ = _change(service, call, namespace, DropNamespace(namespace, cascades))
+    except NamespaceNotFoundError:
+        if may_be_missing:
+            return {}
+        raise
+    return {"properties": properties, "transaction_id": [outcome.transaction_id]}
+
+
+def list_namespaces(service: Service, call: Call) -> dict[str, Any]:
+    """List the namespaces directly in one."""
+    request = call.read(ListNamespacesRequest, {"page_token", "limit"})
+    parent = _seen(service, call)
+    names = sorted(
+        n[-1]
+        for n in service.namespaces()
+        if len(n) == len(parent) + 1 and n[:-1] == parent and call.sees(n)
+    )
+    found, token = page(names, request.page_token, request.limit)
+    return {"namespaces": found} | _token(token)
+
+
+def list_tables(service: Service, call: Call) -> dict[str, Any]:
+    """List the tables directly in a namespace."""
+    request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
+    parent = _seen(service, call)
+    names = sorted(
+        info.table_id[-1]
+        for info in service.log.tables()
+        if info.table_id[:-1] == parent
+        and (request.include_declared or info.version)
+        and call.sees(info.table_id)
+    )
+    found, token = page(names, request.page_token, request.limit)
+    return {"tables": found} | _token(token)
+
+
+def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
+    """List all tables by their full names; for LanceDB's client, those of the root namespace."""
+    if call.is_remote:
+        return list_tables(service, call)
+    request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
+    names = sorted(
+        call.delimiter.join(info.table_id)
+        for info in service.log.tables()
+        if (request.include_declared or info.version) and call.sees(info.table_id)
+    )
+    found, token = page(names, request.page_token, request.limit)
+    return {"tables": found} | _token(token)
+
+
+def _seen(service: Service, call: Call) -> TableId:
+    """Return the namespace to be listed, for whoever may see something in it."""
+    parent = call.parts
+    if parent and not call.sees(parent):
+        call.need(Access.READ, parent)
+    service.need_namespace(parent)
+    return parent
+
+
+def _token(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"page_token": token}
+
+
+def _named(call: Call) -> TableId:
+    if not call.parts:
+        raise InvalidInputError("the root namespace always exists; name another one")
+    return call.parts
+
+
+def _change(service: Service, call: Call, namespace: TableId, *operations: Operation) -> Any:
+    """Commit, and call refusals after namespaces rather than tables."""
+    name = format_table_id(namespace)
+    try:
+        return service.change(call, *operations)
+    except CommitConflict as error:
+        code = error.outcome.code
+        if code is Code.TABLE_EXISTS:
+            raise NamespaceAlreadyExistsError(f"namespace {name} exists") from error
+        if code in (Code.NO_SUCH_TABLE, Code.NO_SUCH_NAMESPACE):
+            raise NamespaceNotFoundError(f"the log knows no namespace {name}") from error
+        if code is Code.INVALID_OPERATION and isinstance(operations[0], DropNamespace):
+            raise NamespaceNotEmptyError(error.outcome.message) from error
+        raise

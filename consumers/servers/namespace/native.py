@@ -1,0 +1,119 @@
+"""Operations that pylance carries out by itself, on a dataset whose commits go through the log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    UnsupportedOperationError,
+)
+
+from commitlog.adapters.lance_namespace import LogNamespace
+from commitlog.client.caller import acting_for
+from commitlog.client.tables import TableInfo
+from commitlog.errors import OutcomeUnknown
+from commitlog.model.records import Outcome, Transaction
+from consumers.servers.namespace.branch_rows import answered, change_branch
+from consumers.servers.namespace.branches import is_branch
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.service import BODY_HASH, Service
+
+UNKNOWN = "commit result"
+"""In what pylance says when it could not find out whether it committed."""
+_BUILD_PATH = re.compile(r",? ?(?:/[\w.+-]+)+\.rs:\d+(?::\d+)?")
+"""Where in its own sources, on the machine that built it, pylance says that it failed."""
+_PYLANCE = frozenset({"lance", "pyarrow"})
+
+
+def commit_natively(
+    service: Service,
+    call: Call,
+    work: Callable[[lance.LanceDataset], Any],
+    branch: str | None = None,
+) -> dict[str, Any]:
+    """Let pylance change a table; return the transaction and version it committed.
+
+    Under an Idempotency-Key that is done once, in one commit that the key names; on a branch,
+    which the log doesn't keep, it is done each time.
+    """
+    if is_branch(branch):
+        return answered(change_branch(service, call, branch, work)[0])
+    first = service.first_answer(call)
+    if first is not None:
+        return _answered(call, *first)
+    info = service.info(call.table)
+    who = call.caller
+    if call.key is not None:
+        said = (*who.properties, (BODY_HASH, call.digest))
+        who = replace(who, transaction_id=call.key, properties=said)
+    with acting_for(who):
+        dataset = service.open_managed(info)
+    before = dataset.version
+    try:
+        result = work(dataset)
+    except Exception as error:
+        refused = refused_commit(dataset, error)
+        if call.key is not None and (first := service.first_answer(call)) is not None:
+            return _answered(call, *first)  # somebody was faster with the same key
+        raise refused from error
+    changed = result if isinstance(result, lance.LanceDataset) else dataset
+    body: dict[str, Any] = {"version": changed.version}
+    if changed.version != before:
+        call.committed = body["transaction_id"] = call.key or service.transaction_id_of(
+            replace(info, version=changed.version), changed.version
+        )
+    return body
+
+
+def _answered(call: Call, outcome: Outcome, transaction: Transaction) -> dict[str, Any]:
+    call.committed, call.position = outcome.transaction_id, outcome.sequence
+    return {"version": outcome.version, "transaction_id": transaction.transaction_id}
+
+
+def refused_commit(dataset: lance.LanceDataset, error: Exception) -> Exception:
+    """Return why the log refused what pylance offered it, or else pylance's own reason."""
+    namespace = getattr(dataset, "_namespace_client", None)
+    if isinstance(namespace, LogNamespace) and namespace.refused is not None:
+        return namespace.refused
+    return of_pylance(error)
+
+
+def of_pylance(error: BaseException) -> Exception:
+    """Return what a failure inside pylance or Arrow means for who asked; others as they are.
+
+    They raise whatever suits them where a request's values don't suit the table: an OverflowError
+    for a large limit, a TypeError, a panic. All of that is the request's mistake, not ours.
+    """
+    if isinstance(error, Exception) and not _is_raised_by_pylance(error):
+        return error
+    text = _BUILD_PATH.sub("", str(error))
+    if UNKNOWN in text.lower():
+        return OutcomeUnknown(text, "")
+    if "conflict" in text.lower():
+        return ConcurrentModificationError(text)
+    if isinstance(error, NotImplementedError) or "not supported" in text.lower():
+        return UnsupportedOperationError(text)
+    return InvalidInputError(f"it cannot be carried out: {text or type(error).__name__}")
+
+
+def _is_raised_by_pylance(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = str(trace.tb_frame.f_globals.get("__name__", "")) if trace is not None else ""
+    return isinstance(error, pa.ArrowException) or module.partition(".")[0] in _PYLANCE
+
+
+def refuse_branch(call: Call, info: TableInfo, branch: str | None) -> None:
+    """Refuse a branch, where an operation is for the main line alone."""
+    if is_branch(branch):
+        raise UnsupportedOperationError(
+            f"{call.operation}: branch {branch!r} of {info.name}: this is for the main one only"
+        )

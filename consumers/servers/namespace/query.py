@@ -1,0 +1,181 @@
+"""Reading rows by the protocol's query, as pylance reads them."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.dataset import ColumnOrdering
+from lance_namespace import (
+    AnalyzeTableQueryPlanRequest,
+    ExplainTableQueryPlanRequest,
+    InvalidInputError,
+    QueryTableRequest,
+)
+from starlette.responses import Response
+
+from consumers.servers.namespace.branch_rows import opened_for
+from consumers.servers.namespace.call import ARROW_FILE, Call
+from consumers.servers.namespace.full_text import full_text, put_right
+from consumers.servers.namespace.service import Service
+
+LIMIT_MAX = 2**31 - 1
+"""Who asks for more rows wants all of them."""
+READ_VERSION = "x-lancedb-version"
+"""In an answer, the version that was read."""
+_TAKES = {
+    *("branch", "bypass_vector_index", "columns", "distance_type", "ef", "fast_search", "filter"),
+    *("full_text_query", "k", "lower_bound", "maximum_nprobes", "minimum_nprobes", "nprobes"),
+    *("offset", "prefilter", "refine_factor", "upper_bound", "vector", "vector_column", "version"),
+    "with_row_id",
+}
+
+
+def query(service: Service, call: Call) -> Response:
+    """Return the rows that a query finds, as an Arrow file."""
+    request = call.read(QueryTableRequest, _TAKES, adapt=_as_the_model_has_it)
+    dataset = opened_for(service, call, request.branch, request.version)
+    found = dataset.scanner(**_scan_options(dataset, request, call)).to_table()
+    sink = io.BytesIO()
+    with pa.ipc.new_file(sink, found.schema) as writer:
+        writer.write_table(found)
+    headers = {READ_VERSION: str(dataset.version)}
+    return Response(sink.getvalue(), media_type=ARROW_FILE, headers=headers)
+
+
+def explain_plan(service: Service, call: Call) -> str:
+    """Say how a query would be carried out."""
+    request = call.read(ExplainTableQueryPlanRequest, {"branch", "query", "verbose"}, adapt=_nested)
+    call.refuse_others(request.query, _TAKES, "query.")
+    asked = request.query
+    dataset = opened_for(service, call, request.branch or asked.branch, asked.version)
+    scanner = dataset.scanner(**_scan_options(dataset, asked, call))
+    return scanner.explain_plan(bool(request.verbose))
+
+
+def analyze_plan(service: Service, call: Call) -> str:
+    """Carry a query out and say what that cost."""
+    request = call.read(AnalyzeTableQueryPlanRequest, _TAKES, adapt=_as_the_model_has_it)
+    dataset = opened_for(service, call, request.branch, request.version)
+    return dataset.scanner(**_scan_options(dataset, request, call)).analyze_plan()
+
+
+def _nested(fields: dict[str, Any]) -> None:
+    if isinstance(fields.get("query"), dict):
+        _as_the_model_has_it(fields["query"])
+
+
+def _as_the_model_has_it(fields: dict[str, Any]) -> None:
+    vector = fields.get("vector")
+    if not vector:
+        fields["vector"] = {}
+    elif isinstance(vector, list):
+        is_many = isinstance(vector[0], list)
+        fields["vector"] = {"multi_vector" if is_many else "single_vector": vector}
+    columns = fields.get("columns")
+    if isinstance(columns, list):
+        fields["columns"] = {"column_names": columns}
+    if "full_text_query" in fields:
+        fields["full_text_query"] = put_right(fields["full_text_query"])
+
+
+def _scan_options(dataset: lance.LanceDataset, request: Any, call: Call) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "columns": _columns(request),
+        "filter": request.filter or None,
+        "offset": request.offset,
+        "prefilter": request.prefilter,
+        "with_row_id": request.with_row_id,
+        "fast_search": request.fast_search,
+    }
+    if request.full_text_query is not None:
+        options["full_text_query"] = full_text(request.full_text_query, _text_columns(dataset))
+    options["order_by"] = _order(call)
+    vector = request.vector
+    if vector.single_vector or vector.multi_vector:
+        asked = vector.single_vector or vector.multi_vector
+        options["nearest"] = _nearest(dataset, request, asked)
+        if request.offset:
+            options["limit"] = min(request.k, LIMIT_MAX)
+    else:
+        options["limit"] = request.k if 0 < request.k <= LIMIT_MAX else None
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _order(call: Call) -> list[ColumnOrdering] | None:
+    """Return the order of the rows, a field that LanceDB's client has and the models don't."""
+    asked = call.fields.get("query")
+    given = (asked if isinstance(asked, dict) else call.fields).get("order_by")
+    if not given:
+        return None
+    if not isinstance(given, list) or not all(
+        isinstance(one, dict) and isinstance(one.get("column_name"), str) for one in given
+    ):
+        raise InvalidInputError("order_by is a list of {column_name, ascending, nulls_first}")
+    return [
+        ColumnOrdering(
+            one["column_name"],
+            ascending=bool(one.get("ascending", True)),
+            nulls_first=bool(one.get("nulls_first", False)),
+        )
+        for one in given
+    ]
+
+
+def _text_columns(dataset: lance.LanceDataset) -> list[str]:
+    found = (i.field_names for i in dataset.describe_indices() if i.index_type == "Inverted")
+    return sorted({str(name) for names in found for name in names})
+
+
+def _columns(request: Any) -> list[str] | dict[str, str] | None:
+    columns = request.columns
+    if columns is None:
+        return None
+    if columns.column_aliases:
+        if columns.column_names:
+            raise InvalidInputError("columns has names and aliases; give one of them")
+        return dict(columns.column_aliases)
+    return list(columns.column_names) if columns.column_names else None
+
+
+def _nearest(dataset: lance.LanceDataset, request: Any, vector: list[Any]) -> dict[str, Any]:
+    column = request.vector_column or _only_vector_column(dataset)
+    try:
+        query = np.array(vector, dtype=np.float32)
+    except ValueError as error:
+        raise InvalidInputError(
+            f"vector: all of several vectors have one length: {error}"
+        ) from error
+    bounds = (request.lower_bound, request.upper_bound)
+    wanted = request.k + (request.offset or 0)
+    nearest: dict[str, Any] = {
+        "column": column,
+        "q": query,
+        "k": wanted if wanted <= LIMIT_MAX else dataset.count_rows(),
+        "metric": request.distance_type,
+        "refine_factor": request.refine_factor,
+        "ef": request.ef,
+        "use_index": not request.bypass_vector_index,
+        "minimum_nprobes": request.minimum_nprobes,
+        "maximum_nprobes": request.maximum_nprobes,
+        "distance_range": bounds if any(b is not None for b in bounds) else None,
+    }
+    if request.minimum_nprobes is None and request.maximum_nprobes is None:
+        nearest["nprobes"] = request.nprobes
+    return {name: value for name, value in nearest.items() if value is not None}
+
+
+def _only_vector_column(dataset: lance.LanceDataset) -> str:
+    found = [f.name for f in dataset.schema if _is_vector(f.type)]
+    if len(found) != 1:
+        raise InvalidInputError(f"vector_column is missing; the table's vectors are {found}")
+    return str(found[0])
+
+
+def _is_vector(kind: pa.DataType) -> bool:
+    if pa.types.is_list(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_fixed_size_list(kind))

@@ -1,0 +1,120 @@
+"""What a request may reach through a table: its own place, and what its manifests name besides.
+
+A manifest can name other places (base paths), and a symbolic link can lead to them. The server
+reads them with its own rights, so each has to be a place that it may serve, and that who asks may
+read: a table's files for who may read that table, what lies elsewhere below the tables root for
+who may read everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable
+from functools import partial
+from typing import NamedTuple
+
+from lance_namespace.errors import PermissionDeniedError
+
+from commitlog import CommitLog
+from commitlog.adapters.lance_datasets import Gate
+from commitlog.adapters.storage import local_path
+from consumers.partition.allowed_places import Places, lies_in, meet
+from consumers.servers.security.grants import Access, Principal
+from consumers.servers.security.identity import Security
+
+_FOLDERS_REMEMBERED_MAX = 10_000
+_NO_ROWS = frozenset({"_versions", "_transactions"})
+"""Folders whose files name others, and hold no rows: what they name is checked."""
+
+
+class _Folder(NamedTuple):
+    """What was found in a folder."""
+
+    changed_at: int
+    links: tuple[str, ...] = ()
+    """What the symbolic links in it resolve to."""
+    folders: tuple[str, ...] = ()
+
+
+class Reach:
+    """Decides for all requests. Thread-safe."""
+
+    def __init__(self, log: CommitLog, places: Places, security: Security) -> None:
+        """Serve these places, to whom the grants let."""
+        self._log = log
+        self._places = places
+        self._security = security
+        self._folders: OrderedDict[str, _Folder] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def gate(self, principal: Principal) -> Gate:
+        """Return what lets a principal's requests through."""
+        return partial(self._check, principal)
+
+    def _check(self, principal: Principal, location: str, bases: Iterable[str]) -> None:
+        if not self._places.holds(location):
+            raise PermissionDeniedError(
+                f"{location} is outside of the tables root and of the allowed prefixes, so it isn't"
+                " served here; have the server's operator add it to allowed_locations"
+            )
+        for place in (*bases, *self._links_of(location)):
+            self._check_place(principal, location, place)
+
+    def _check_place(self, principal: Principal, location: str, place: str) -> None:
+        if lies_in(place, location):
+            return
+        if not self._places.holds(place):
+            raise PermissionDeniedError(
+                f"the table at {location} reaches {place}, which is outside of the tables root and"
+                " of the allowed prefixes; have the server's operator add it to allowed_locations"
+            )
+        if not self._security.is_on:
+            return
+        around = [table for table in self._log.tables() if meet(place, table.location)]
+        for table in around:
+            self._security.check(principal, Access.READ, table.table_id)
+        is_in_table = any(lies_in(place, table.location) for table in around)
+        if not (is_in_table or self._places.is_allowed(place)):
+            self._security.check(principal, Access.READ, ())
+
+    def _links_of(self, location: str) -> tuple[str, ...]:
+        """Return where symbolic links among a table's files lead."""
+        root = local_path(location)
+        if root is None:
+            return ()
+        found: list[str] = []
+        folders = [str(root)]
+        while folders:
+            listed = self._listed(folders.pop())
+            found += listed.links
+            folders += listed.folders
+        return tuple(found)
+
+    def _listed(self, folder: str) -> _Folder:
+        """List a folder, unless nothing was put there or renamed since it was last listed."""
+        try:
+            changed_at = os.stat(folder).st_ctime_ns
+        except OSError:
+            return _Folder(0)
+        found = self._folders.get(folder)
+        if found is None or found.changed_at != changed_at:
+            found = _list(folder, changed_at)
+            with self._lock:
+                self._folders[folder] = found
+                if len(self._folders) > _FOLDERS_REMEMBERED_MAX:
+                    self._folders.popitem(last=False)
+        return found
+
+
+def _list(folder: str, changed_at: int) -> _Folder:
+    links, folders = [], []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_symlink():
+                links.append(os.path.realpath(entry.path))
+            elif entry.name not in _NO_ROWS and entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+    return _Folder(changed_at, tuple(links), tuple(folders))

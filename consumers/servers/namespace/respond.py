@@ -1,0 +1,88 @@
+"""From a request to its answer: an operation is carried out, and whatever happens is put in words.
+
+This runs on a thread of the server, or in a process for work on rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lance_namespace import InvalidInputError, UnsupportedOperationError
+from starlette.responses import JSONResponse, Response
+
+from commitlog.adapters.lance_datasets import behind
+from commitlog.client.caller import acting_for
+from commitlog.errors import InvalidTransaction, OutcomeUnknown
+from consumers.servers.namespace import rows
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.native import of_pylance
+from consumers.servers.namespace.operations import Entry
+from consumers.servers.namespace.remote import DATABASE, SERVER_VERSION, answer_out, error_out
+from consumers.servers.namespace.service import POSITION, Service
+from consumers.servers.namespace.status import error_response
+from consumers.servers.security.budgets import text_problem
+
+_PANIC = "PanicException"
+"""What a panic of Lance's arrives as, past `Exception`; its class cannot be imported."""
+
+
+def admit(entry: Entry, call: Call) -> None:
+    """Refuse who isn't known, and who may not do this."""
+    call.identify()
+    if entry.access is not None:
+        call.need(entry.access, call.parts)
+
+
+def respond(entry: Entry, service: Service, call: Call) -> Response:
+    """Carry a request out for who was admitted; return its answer, whatever it is."""
+    try:
+        result = _run(entry, service, call)
+    except Exception as error:
+        return failure(entry, call, error)
+    if call.is_remote:
+        result = answer_out(entry.name, result)
+    response = result if isinstance(result, Response) else JSONResponse(result)
+    if call.is_remote or DATABASE in call.headers:
+        response.headers.update(SERVER_VERSION)
+    if call.position is not None:
+        response.headers[POSITION] = str(call.position)
+    return response
+
+
+def failure(entry: Entry, call: Call, error: Exception) -> Response:
+    """Return the answer to a request that failed."""
+    if call.is_remote:
+        error = error_out(entry.name, error, call.object_id or "")
+    return error_response(error, call.path)
+
+
+def check_texts(call: Call) -> None:
+    """Refuse a path or a parameter with what nothing can carry on."""
+    named = [call.object_id, call.index_name, *map(list, call.query)]
+    if problem := text_problem(named, "path"):
+        raise InvalidInputError(problem)
+
+
+def _run(entry: Entry, service: Service, call: Call) -> Any:
+    try:
+        if entry.operation is None:
+            raise UnsupportedOperationError(f"{entry.name} is not supported yet")
+        with acting_for(call.caller), behind(service.reach.gate(call.principal)):
+            return entry.operation(service, call)
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        if call.committed:
+            # What came after the commit cannot undo it, and no answer may say that it failed.
+            raise OutcomeUnknown(
+                f"transaction {call.committed} is committed, and cannot be described: {error};"
+                " describe it again",
+                call.committed,
+            ) from error
+        raise _as_callers_know_it(call, error) from error
+
+
+def _as_callers_know_it(call: Call, error: BaseException) -> Exception:
+    if isinstance(error, InvalidTransaction) and call.stream is not None:
+        return rows.schema_error(error)
+    return of_pylance(error)

@@ -1,0 +1,189 @@
+"""The table of routes: which operation answers which path, and the way of a request through it.
+
+Bodies are read up to a limit before an operation starts; it then runs on a thread, since the log's
+answers take their time. Operations on rows have threads of their own, so that they don't hold up
+commits. Whatever happens, the answer is the protocol's JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import IO, Any, cast
+
+from lance_namespace.errors import ErrorCode
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Match, Route
+
+from commitlog import CommitLog
+from consumers.servers.metrics import Metrics
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
+from consumers.servers.namespace.respond import admit, check_texts, failure, respond
+from consumers.servers.namespace.row_work import by_process
+from consumers.servers.namespace.service import Service, Settings
+from consumers.servers.namespace.status import HttpError, error_response
+from consumers.servers.observing import tell
+from consumers.servers.row_processes import RowProcesses
+from consumers.servers.security.identity import Security, credentials_of_headers
+
+COMMIT_THREADS = 64
+ROW_THREADS = 8
+SPOOL_BYTES = 8 * 1024 * 1024
+
+_OURS = (
+    "/v1/log/transactions",
+    "/v1/namespace",
+    "/v1/table",
+    "/v1/transaction",
+    "/v1/materialized_view",
+)
+
+
+def routes(
+    log: CommitLog,
+    settings: Settings | None = None,
+    security: Security | None = None,
+    metrics: Metrics | None = None,
+    processes: RowProcesses | None = None,
+) -> list[Route]:
+    """Return the routes of the Lance Namespace over a log.
+
+    With `processes`, those carry out what works on rows, else this one does.
+    """
+    service = Service(log, settings, security, metrics)
+    threads = ThreadPoolExecutor(COMMIT_THREADS, "namespace")
+    row_threads = ThreadPoolExecutor(ROW_THREADS, "namespace-rows")
+    found = []
+    for entry in (*OPERATIONS, *LOG_OPERATIONS):
+        pool = row_threads if entry.is_heavy else threads
+        endpoint = partial(_answer, entry, service, pool, processes)
+        for path in (entry.path, f"{entry.path}/"):
+            found.append(Route(path, endpoint, methods=[entry.method], name=entry.name))
+    unknown = partial(_unknown, tuple(found))
+    for path in _OURS:
+        for rest in ("", "/{rest:path}"):
+            found.append(Route(f"{path}{rest}", unknown, methods=_METHODS))
+    return found
+
+
+_METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+
+
+async def _unknown(known: tuple[Route, ...], request: Request) -> Response:
+    """Answer a path or a method that no operation has."""
+    allowed = sorted(
+        method
+        for route in known
+        if route.matches(request.scope)[0] is Match.PARTIAL
+        for method in route.methods or ()
+    )
+    where = f"{request.method} {request.url.path}"
+    if allowed:
+        error = HttpError(
+            405,
+            f"{where}: use {', '.join(allowed)}",
+            ErrorCode.INVALID_INPUT,
+            Allow=", ".join(allowed),
+        )
+    else:
+        error = HttpError(404, f"{where} is no operation", ErrorCode.UNSUPPORTED)
+    return error_response(error, request.url.path)
+
+
+async def _answer(
+    entry: Entry,
+    service: Service,
+    pool: ThreadPoolExecutor,
+    processes: RowProcesses | None,
+    request: Request,
+) -> Response:
+    stream: IO[bytes] | None = None
+    in_pool = partial(asyncio.get_running_loop().run_in_executor, pool)
+    call = _call(entry, service, request)
+    try:
+        if service.security.is_on and (entry.takes_arrow or credentials_of_headers(call.headers)):
+            # Before a body is read, which may be long.
+            await in_pool(admit, entry, call)
+        if entry.takes_arrow:
+            call.need_arrow()
+            stream = call.stream = await _spooled(request, service.settings.arrow_bytes_max)
+        else:
+            call.body = await _whole(request, service.settings.json_bytes_max)
+        return await in_pool(_carry_out, entry, service, processes, call)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except Exception as error:
+        return failure(entry, call, error)
+    finally:
+        if stream is not None:
+            stream.close()
+        tell(
+            request.scope,
+            operation=entry.name,
+            object=call.object_id,
+            principal=call.principal.name,
+            transaction=call.committed,
+            position=call.position,
+        )
+
+
+def _carry_out(
+    entry: Entry, service: Service, processes: RowProcesses | None, call: Call
+) -> Response:
+    check_texts(call)
+    admit(entry, call)
+    if processes is not None and entry.is_heavy and entry.operation is not None:
+        return by_process(processes, service, entry, call)
+    return respond(entry, service, call)
+
+
+def _call(entry: Entry, service: Service, request: Request) -> Call:
+    return Call(
+        operation=entry.name,
+        path=request.url.path,
+        object_id=request.path_params.get("id"),
+        index_name=request.path_params.get("index_name", ""),
+        query=tuple(request.query_params.multi_items()),
+        headers={name.lower(): value for name, value in request.headers.items()},
+        items_max=service.settings.operations_max,
+        security=service.security,
+    )
+
+
+async def _pieces(request: Request, bytes_max: int) -> Any:
+    size = 0
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > bytes_max:
+        raise HttpError(413, f"the body has {declared} bytes, at most {bytes_max} are taken")
+    async for piece in request.stream():
+        size += len(piece)
+        if size > bytes_max:
+            raise HttpError(413, f"the body has over {bytes_max} bytes")
+        yield piece
+
+
+async def _whole(request: Request, bytes_max: int) -> bytes:
+    return b"".join([piece async for piece in _pieces(request, bytes_max)])
+
+
+async def _spooled(request: Request, bytes_max: int) -> IO[bytes]:
+    # Who asked for it closes it: the operation reads it on another thread, or by its name.
+    spool: IO[bytes] = io.BytesIO()
+    try:
+        async for piece in _pieces(request, bytes_max):
+            if isinstance(spool, io.BytesIO) and spool.tell() + len(piece) > SPOOL_BYTES:
+                file = cast(IO[bytes], tempfile.NamedTemporaryFile(prefix="rows-"))  # noqa: SIM115
+                file.write(spool.getvalue())
+                spool = file
+            spool.write(piece)
+        spool.flush()
+        spool.seek(0)
+    except BaseException:
+        spool.close()
+        raise
+    return spool

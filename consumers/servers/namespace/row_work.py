@@ -1,0 +1,150 @@
+"""Requests that work on rows, carried out in a process of their own (`row_processes`).
+
+What goes there is the request as it came, and who asks; what comes back is the answer as it goes
+out, and what the server notes of it.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from starlette.responses import Response
+
+from commitlog.model.records import Outcome
+from consumers.servers.metrics import Metrics
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
+from consumers.servers.namespace.respond import respond
+from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.status import error_response
+from consumers.servers.row_processes import RowProcesses, WorkLost
+from consumers.servers.security.grants import Access, Principal
+
+READ_SECONDS, WRITE_SECONDS = 300.0, 3700.0
+"""How long a question may take, and how long a change: a merge may ask for an hour."""
+_ENTRIES = {entry.name: entry for entry in (*OPERATIONS, *LOG_OPERATIONS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A request."""
+
+    operation: str
+    path: str
+    object_id: str | None
+    index_name: str
+    query: tuple[tuple[str, str], ...]
+    headers: dict[str, str]
+    body: bytes
+    principal: Principal
+    rows: bytes | None = None
+    rows_file: str = ""
+    """Where the rows are, if they are too many to be sent along."""
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Its answer."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    committed: str
+    position: int | None
+    outcomes: list[tuple[Outcome, float]] = field(default_factory=list)
+
+
+class Noted(Metrics):
+    """Keeps what is to be counted, for the process that tells it."""
+
+    def __init__(self) -> None:
+        """Keep nothing yet."""
+        super().__init__()
+        self.outcomes: list[tuple[Outcome, float]] = []
+
+    def outcome(self, outcome: Outcome, seconds: float) -> None:
+        """Keep an outcome."""
+        self.outcomes.append((outcome, seconds))
+
+
+def handler(service: Service, noted: Noted) -> Callable[[Work], Done]:
+    """Return what carries requests out, in the process for it."""
+    return lambda work: _carry_out(service, noted, work)
+
+
+def _carry_out(service: Service, metrics: Noted, work: Work) -> Done:
+    entry = _ENTRIES[work.operation]
+    call = Call(
+        operation=work.operation,
+        path=work.path,
+        object_id=work.object_id,
+        index_name=work.index_name,
+        query=work.query,
+        headers=work.headers,
+        body=work.body,
+        items_max=service.settings.operations_max,
+        security=service.security,
+        principal=work.principal,
+    )
+    metrics.outcomes = []
+    with ExitStack() as opened:
+        if work.rows_file:
+            call.stream = opened.enter_context(open(work.rows_file, "rb"))
+        elif work.rows is not None:
+            call.stream = io.BytesIO(work.rows)
+        response = respond(entry, service, call)
+    return Done(
+        response.status_code,
+        response.raw_headers,
+        bytes(response.body),
+        call.committed,
+        call.position,
+        metrics.outcomes,
+    )
+
+
+def by_process(processes: RowProcesses, service: Service, entry: Entry, call: Call) -> Response:
+    """Have a process carry a request out; what became of one that died isn't known."""
+    seconds = READ_SECONDS if entry.access is Access.READ else WRITE_SECONDS
+    try:
+        done: Done = processes.ask(_work(call), seconds)
+    except WorkLost as lost:
+        sure = "nothing was changed" if entry.access is Access.READ else _UNKNOWN
+        return error_response(WorkLost(f"{call.operation}: {lost}; {sure}"), call.path)
+    call.committed, call.position = done.committed, done.position
+    for outcome, took in done.outcomes:
+        service.metrics.outcome(outcome, took)
+    response = Response(done.body, done.status)
+    response.raw_headers[:] = done.headers
+    return response
+
+
+_UNKNOWN = "whether it was carried out is not known: describe the table, or send it again by key"
+
+
+def _work(call: Call) -> Work:
+    rows, rows_file = None, ""
+    if call.stream is not None:
+        rows_file = _name_of(call.stream)
+        rows = None if rows_file else call.stream.read()
+    return Work(
+        call.operation,
+        call.path,
+        call.object_id,
+        call.index_name,
+        call.query,
+        dict(call.headers),
+        call.body,
+        call.principal,
+        rows,
+        rows_file,
+    )
+
+
+def _name_of(stream: IO[bytes]) -> str:
+    name: Any = getattr(stream, "name", "")
+    return name if isinstance(name, str) else ""

@@ -1,0 +1,337 @@
+"""Rows: tables made of them, added, changed, removed, counted and read."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance_namespace import (
+    CountTableRowsRequest,
+    CreateTableRequest,
+    DeclareTableRequest,
+    DeleteFromTableRequest,
+    InsertIntoTableRequest,
+    InvalidInputError,
+    MergeInsertIntoTableRequest,
+    TableSchemaValidationError,
+    UnsupportedOperationError,
+    UpdateTableRequest,
+)
+
+from commitlog.client.execution import Execution
+from commitlog.client.merging import MergeOptions
+from commitlog.client.repeats import noted_counts
+from commitlog.client.tables import TableInfo
+from commitlog.errors import InvalidTransaction, TableAlreadyExists
+from commitlog.model.operations import DeclareTable, Operation
+from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.table import TableId
+from consumers.servers.namespace.branch_rows import answered, change_branch, merged, opened_for
+from consumers.servers.namespace.branches import is_branch
+from consumers.servers.namespace.call import Call, one_of
+from consumers.servers.namespace.first_version import stage_first_version
+from consumers.servers.namespace.native import commit_natively
+from consumers.servers.namespace.remote import TIMEOUT
+from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.namespace.staged import Target, read_staged
+from consumers.servers.namespace.tables import declaration
+from consumers.servers.namespace.transactions import visible
+from consumers.servers.namespace.versions import commit_staged, raise_refusal
+
+TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS_MAX = 3600.0
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)")
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def create_table(service: Service, call: Call) -> dict[str, Any]:
+    """Make a table of an Arrow stream; its name and its rows are one record of the log."""
+    request = call.read(CreateTableRequest, {"mode", "properties"})
+    table = call.table
+    mode = one_of("mode", request.mode, "create", "exist_ok", "overwrite")
+    first = service.first_answer(call)
+    if first is None:
+        standing = service.find(table)
+        if standing is not None and mode == "exist_ok":
+            return _created(service, standing, standing.version, None)
+        if standing is not None and mode == "create":
+            raise TableAlreadyExists(
+                f"table {standing.name} exists, at {standing.location}; choose another name, or"
+                " the mode exist_ok or overwrite"
+            )
+        if standing is not None and standing.version and mode == "overwrite":
+            if request.properties:
+                raise UnsupportedOperationError(
+                    "CreateTable: properties of a table that exists; leave them out to overwrite"
+                )
+            return _overwritten(service, call, standing)
+        if standing is not None and not request.properties:
+            outcome = _first_rows(service, call, standing)[0]
+            return _created(service, standing, 1, outcome.transaction_id)
+        first = _create(service, call, table, request.properties)
+    outcome, transaction = first
+    made = transaction.operations[0]
+    if not isinstance(made, DeclareTable):
+        return _created(service, service.info(table), 1, outcome.transaction_id)
+    return {
+        "transaction_id": outcome.transaction_id,
+        "location": made.location,
+        "version": 1,
+        "storage_options": service.storage_options(made.location),
+        "properties": dict(made.properties),
+    }
+
+
+def _create(
+    service: Service, call: Call, table: TableId, properties: Mapping[str, str] | None
+) -> Any:
+    made = declaration(service, call, table, DeclareTableRequest(properties=dict(properties or {})))
+    target = Target(table, made.location, made.incarnation)
+    return _commit_first(service, call, target, [made])
+
+
+def _first_rows(service: Service, call: Call, info: TableInfo) -> tuple[Outcome, Transaction]:
+    """Give a declared table its first version."""
+    return _commit_first(service, call, Target(info.table_id, info.location, info.incarnation), [])
+
+
+def _commit_first(
+    service: Service, call: Call, target: Target, before: list[Operation]
+) -> tuple[Outcome, Transaction]:
+    rows = call.arrow()
+    try:
+        manifest = stage_first_version(target.table, target.location, rows)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise InvalidInputError(f"the rows cannot be written: {error}") from error
+    request = SimpleNamespace(
+        version=1,
+        manifest_path=f"{target.location}/{manifest.path}",
+        manifest_size=None,
+        e_tag=None,
+        metadata=None,
+        naming_scheme=manifest.naming_scheme,
+        branch=None,
+    )
+    staged = read_staged(target, request)
+    found = commit_staged(service, call, [*before, staged.operation], staged.transaction_id)
+    raise_refusal(service, *found)
+    return found
+
+
+def _overwritten(service: Service, call: Call, info: TableInfo) -> dict[str, Any]:
+    body = commit_natively(
+        service, call, lambda dataset: lance.write_dataset(call.arrow(), dataset, mode="overwrite")
+    )
+    return _created(service, info, body["version"], body.get("transaction_id"))
+
+
+def _created(
+    service: Service, info: TableInfo, version: int, transaction_id: str | None
+) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "location": info.location,
+        "version": version,
+        "storage_options": service.storage_options(info.location),
+        "properties": visible(info.properties),
+    }
+    if transaction_id is not None:
+        body["transaction_id"] = transaction_id
+    return body
+
+
+def insert(service: Service, call: Call) -> dict[str, Any]:
+    """Add the rows of an Arrow stream, or put them in the place of all others."""
+    request = call.read(InsertIntoTableRequest, {"mode", "branch"})
+    info = service.info(call.table)
+    mode = one_of("mode", request.mode, "append", "overwrite")
+    if is_branch(request.branch):
+        rows = call.arrow().read_all()
+        dataset, _ = change_branch(
+            service, call, request.branch, lambda dataset: dataset.insert(rows, mode=mode)
+        )
+        return {**answered(dataset), "num_inserted_rows": rows.num_rows}
+    if not info.version and service.first_decision(call) is None:
+        outcome, _ = _first_rows(service, call, info)
+        return {
+            "transaction_id": outcome.transaction_id,
+            "version": 1,
+            "num_inserted_rows": service.open(service.info(call.table), 1).count_rows(),
+        }
+    if mode == "overwrite":
+        rows = call.arrow().read_all()
+        body = commit_natively(
+            service, call, lambda dataset: lance.write_dataset(rows, dataset, mode="overwrite")
+        )
+        return {**body, "num_inserted_rows": rows.num_rows}
+    outcome, counts = _carried_out(service, call, lambda made: made.append(call.arrow()))
+    return {
+        "transaction_id": outcome.transaction_id,
+        "version": outcome.version,
+        "num_inserted_rows": counts.get("inserted", 0),
+    }
+
+
+def merge_insert(service: Service, call: Call) -> dict[str, Any]:
+    """Join the rows of an Arrow stream with the table by key."""
+    request = call.read(
+        MergeInsertIntoTableRequest,
+        {
+            *("branch", "on", "when_matched_update_all", "when_matched_update_all_filt"),
+            *("when_not_matched_insert_all", "when_not_matched_by_source_delete"),
+            *("when_not_matched_by_source_delete_filt", "timeout", "use_index"),
+        },
+    )
+    if not request.on:
+        raise InvalidInputError("on is missing: name the columns by which rows match")
+    # A filter by itself asks for what it filters.
+    updates = bool(request.when_matched_update_all or request.when_matched_update_all_filt)
+    deletes = bool(
+        request.when_not_matched_by_source_delete or request.when_not_matched_by_source_delete_filt
+    )
+    if not (updates or deletes or request.when_not_matched_insert_all):
+        raise InvalidInputError(
+            "nothing is asked for: set when_matched_update_all, when_not_matched_insert_all or"
+            " when_not_matched_by_source_delete"
+        )
+    options = MergeOptions(
+        updates,
+        request.when_matched_update_all_filt,
+        bool(request.when_not_matched_insert_all),
+        deletes,
+        request.when_not_matched_by_source_delete_filt,
+        use_index=bool(request.use_index),
+    )
+    on = tuple(request.on)
+    if is_branch(request.branch):
+        rows = call.arrow().read_all()
+        dataset, found = change_branch(
+            service, call, request.branch, lambda dataset: merged(dataset, rows, on, options)
+        )
+        return {**answered(dataset), **found}
+    outcome, counts = _carried_out(
+        service,
+        call,
+        lambda made: made.merge_insert(call.arrow(), on, options),
+        _timeout(call, request.timeout),
+    )
+    return {
+        "transaction_id": outcome.transaction_id,
+        "num_updated_rows": counts.get("updated", 0),
+        "num_inserted_rows": counts.get("inserted", 0),
+        "num_deleted_rows": counts.get("deleted", 0),
+        "version": outcome.version,
+    }
+
+
+def update(service: Service, call: Call) -> dict[str, Any]:
+    """Set columns to SQL expressions, where a predicate holds."""
+    request = call.read(UpdateTableRequest, {"branch", "predicate", "updates"})
+    values: dict[str, Any] = {}
+    for pair in request.updates:
+        if len(pair) != 2 or pair[0] in values:
+            raise InvalidInputError(
+                f"updates holds one [column, expression] per column, not {pair}"
+            )
+        values[pair[0]] = pair[1]
+    where = request.predicate or None
+    if is_branch(request.branch):
+        dataset, found = change_branch(
+            service, call, request.branch, lambda dataset: dataset.update(values, where)
+        )
+        return {**answered(dataset), "updated_rows": int(found["num_rows_updated"])}
+    outcome, counts = _carried_out(service, call, lambda made: made.update(values, where))
+    return {
+        "transaction_id": outcome.transaction_id,
+        "updated_rows": counts.get("updated", 0),
+        "version": outcome.version,
+    }
+
+
+def delete(service: Service, call: Call) -> dict[str, Any]:
+    """Delete the rows for which a predicate holds."""
+    request = call.read(DeleteFromTableRequest, {"branch", "predicate"})
+    if not request.predicate.strip():
+        raise InvalidInputError("predicate is empty; to delete all rows, say `true`")
+    if is_branch(request.branch):
+        dataset, found = change_branch(
+            service, call, request.branch, lambda dataset: dataset.delete(request.predicate)
+        )
+        return {**answered(dataset), "num_deleted_rows": int(found["num_deleted_rows"])}
+    outcome, counts = _carried_out(service, call, lambda made: made.delete(request.predicate))
+    return {
+        "transaction_id": outcome.transaction_id,
+        "version": outcome.version,
+        "num_deleted_rows": counts.get("deleted", 0),
+    }
+
+
+def count_rows(service: Service, call: Call) -> int:
+    """Count the rows of a version for which a predicate holds."""
+    request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
+    dataset = opened_for(service, call, request.branch, request.version)
+    return dataset.count_rows(request.predicate or None)
+
+
+def _carried_out(
+    service: Service,
+    call: Call,
+    work: Callable[[Execution], Outcome],
+    timeout: float = TIMEOUT_SECONDS,
+) -> tuple[Outcome, Mapping[str, int]]:
+    """Change rows until that is committed; return the outcome and how many rows it was.
+
+    Under an Idempotency-Key, the first answer is given again.
+    """
+    first = service.first_decision(call)
+    if first is None or first[0].status is not Status.COMMITTED:
+        execution = Execution(
+            service.log,
+            call.table,
+            transaction_id=call.key,
+            timeout=timeout,
+            properties=[(BODY_HASH, call.digest)] if call.key is not None else [],
+            notes_counts=call.key is not None,
+        )
+        began = time.monotonic()
+        outcome = work(execution)
+        service.metrics.outcome(outcome, time.monotonic() - began)
+        counts = execution.counts
+        # Somebody else may have been faster with the same key.
+        first = service.first_decision(call) if outcome.answers is not None else None
+    if first is not None:
+        outcome, counts = first[0], noted_counts(first[1].properties)
+    call.position = outcome.sequence
+    if outcome.status is Status.COMMITTED:
+        call.committed = outcome.transaction_id
+    return outcome.raise_for_conflict(), counts
+
+
+def _timeout(call: Call, given: str | None) -> float:
+    """Return how long a merge may take, said in a field or as LanceDB's client says it."""
+    header = call.headers.get(TIMEOUT, "")
+    return seconds(f"{header}ms" if header.isdecimal() and not given else given)
+
+
+def seconds(text: str | None) -> float:
+    """Return a duration such as `30s` or `5m` in seconds."""
+    if not text:
+        return TIMEOUT_SECONDS
+    found = _DURATION.fullmatch(text.strip())
+    value = float(found[1]) * _UNITS[found[2]] if found else 0.0
+    if not 0 < value <= TIMEOUT_SECONDS_MAX:
+        raise InvalidInputError(
+            f"timeout is a duration such as 30s or 5m, at most 1h, not {text!r}"
+        )
+    return value
+
+
+def schema_error(error: InvalidTransaction) -> Exception:
+    """Return a mistake in the rows' columns by its own code."""
+    if error.field == "schema":
+        return TableSchemaValidationError(str(error))
+    return error

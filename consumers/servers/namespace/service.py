@@ -1,0 +1,391 @@
+"""What all operations share: the log, descriptions of tables, submitting and its answers.
+
+It holds no truth. Everything is asked of the leader, whose answers are what Kafka acknowledged, or
+read from the tables' files. A repeated request is recognized by its transaction id: the caller's
+Idempotency-Key, Lance's own uuid, or one made of the request's content.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from uuid import UUID, uuid5
+
+import lance
+from lance_namespace import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    NamespaceNotFoundError,
+    TableVersionNotFoundError,
+)
+
+from commitlog import CommitLog
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.adapters.storage_options import Scoped
+from commitlog.client.submission import new_transaction_id, parse_message
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.avro import decode_log_record, decode_outcome_record
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
+from commitlog.core.decisions import noted
+from commitlog.core.tables.lance_tables import is_in
+from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown
+from commitlog.model.operations import CreateTableVersion, Operation
+from commitlog.model.records import Code, Outcome, Status, Transaction
+from commitlog.model.table import TableId, format_table_id
+from consumers.partition.allowed_places import Places
+from consumers.servers.metrics import Metrics
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.reach import Reach
+from consumers.servers.namespace.turns import Turns, VersionTaken
+from consumers.servers.namespace.version_facts import KnownVersions, written
+from consumers.servers.security.identity import Security
+
+BODY_HASH = "http.body_sha256"
+"""A property of transactions made under an Idempotency-Key: one key is one request."""
+ATTEMPTS_REMEMBERED_MAX = 10_000
+ATTEMPTS_MAX = 20
+LAST_ASK_SECONDS = 1.0
+POSITION = "x-commitlog-sequence"
+"""In an answer to a commit, the position in the log from which it can be seen; in a question, the
+position at which it is asked."""
+POSITION_DIGITS_MAX = 18
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How the server behaves."""
+
+    locations: tuple[str, ...] = ()
+    """Prefixes besides the tables root under which tables may lie."""
+    storage_options: Scoped = Scoped()
+    """Returned with each location."""
+    credentials: Scoped = Scoped()
+    """Returned besides, to who asks for them."""
+    operations_max: int = 1000
+    json_bytes_max: int = 32 * 1024 * 1024
+    arrow_bytes_max: int = 4 * 1024 * 1024 * 1024
+    commit_seconds: float = 30.0
+
+
+class Service:
+    """One log, for all requests. Thread-safe."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        settings: Settings | None = None,
+        security: Security | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        """Serve this log."""
+        self.log = log
+        self.settings = settings or Settings()
+        self.security = security or Security()
+        self.places = Places(log.runtime().genesis.tables_root, self.settings.locations)
+        self.reach = Reach(log, self.places, self.security)
+        self.metrics = metrics or Metrics()
+        self.attempts: OrderedDict[str, int] = OrderedDict()
+        """The last attempt of ids whose tries came through this process: saves asking."""
+        self.turns = Turns()
+        """Of those who want to make one version."""
+        self._versions = KnownVersions()
+        self._lock = threading.Lock()
+
+    def storage_options(self, location: str, *, vends: bool | None = False) -> dict[str, str]:
+        """Return what a client needs to reach a location; credentials only if it asks for them."""
+        found = self.settings.storage_options.at(location)
+        return found | (self.settings.credentials.at(location) if vends else {})
+
+    def info(self, table: TableId) -> TableInfo:
+        """Return a table as the log has it now; NoSuchTable."""
+        return self.log.table(table)
+
+    def at(self, call: Call, table: TableId) -> TableInfo:
+        """Return a table as of the position that a request pins, else as it is now.
+
+        All tables of one record change at one position: who reads them at a position sees all
+        of a batch or nothing of it.
+        """
+        info = self.info(table)
+        pinned = call.headers.get(POSITION)
+        if pinned is None:
+            return info
+        if not pinned.isdecimal() or len(pinned) > POSITION_DIGITS_MAX:
+            raise InvalidInputError(f"{POSITION} is a position in the log, not {pinned!r}")
+        version = self.request(table, "version_at", table=list(table), sequence=int(pinned))
+        return replace(info, version=version)
+
+    def lately(self, table: TableId) -> TableInfo:
+        """Return a table as it was learnt lately, for what the leader checks again anyway."""
+        info = self.log.describe(table, fresh=False)
+        # How keys are hashed follows from the schema as it is now.
+        return self.info(table) if info.primary_key else info
+
+    def is_as_known(self, known: TableInfo, error: Exception) -> bool:
+        """Say whether a table, on which something failed, is the one that was learnt lately."""
+        if isinstance(error, VersionTaken):
+            return True
+        if isinstance(error, CommitConflict):
+            # The leader compared the incarnation before it decided anything else.
+            return error.outcome.code not in (Code.TABLE_REPLACED, Code.NO_SUCH_TABLE)
+        info = self.find(known.table_id)
+        return info is not None and (info.incarnation, info.location) == (
+            known.incarnation,
+            known.location,
+        )
+
+    def find(self, table: TableId) -> TableInfo | None:
+        """Return a table, or None if the log has none of this name."""
+        try:
+            return self.log.table(table)
+        except NoSuchTable:
+            return None
+
+    def request(self, table_id: TableId, method: str, **params: Any) -> Any:
+        """Ask the leader that decides for a table."""
+        runtime = self.log.runtime()
+        return runtime.request(runtime.domains.partition(table_id), method, **params)
+
+    def namespaces(self) -> dict[TableId, dict[str, str]]:
+        """Return all namespaces with their properties."""
+        runtime = self.log.runtime()
+        found: dict[TableId, dict[str, str]] = {}
+        for partition in range(runtime.partitions):
+            for entry in runtime.request(partition, "namespaces"):
+                found.setdefault(tuple(entry["namespace"]), {}).update(entry["properties"])
+        return found
+
+    def need_namespace(self, namespace: TableId) -> dict[str, str]:
+        """Return a namespace's properties; the root always exists."""
+        if not namespace:
+            return {}
+        found = self.namespaces().get(namespace)
+        if found is None:
+            raise NamespaceNotFoundError(
+                f"the log knows no namespace {format_table_id(namespace)}; create it first"
+            )
+        return found
+
+    def transaction(self, transaction_id: str) -> tuple[Outcome, Transaction] | None:
+        """Return a decided transaction, or None if the log holds no answer to this id by now."""
+        runtime = self.log.runtime()
+        for partition in range(runtime.partitions):
+            found = runtime.request(partition, "transaction", transaction_id=transaction_id)
+            if found is None:
+                continue
+            outcome = decode_outcome_record(base64.b64decode(found["outcome"]))
+            key = f"{transaction_id}/0".encode()
+            record = decode_log_record(key, base64.b64decode(found["transaction"]))
+            if isinstance(outcome, Outcome) and isinstance(record, Transaction):
+                return outcome, record
+        return None
+
+    def change(self, call: Call, *operations: Operation) -> tuple[Outcome, Transaction]:
+        """Commit operations of the catalogue as one transaction, or raise why not.
+
+        Under an Idempotency-Key, the first answer is given again.
+        """
+        first = self.first_answer(call)
+        if first is not None:
+            return first
+        transaction_id = call.key
+        outcome, transaction = self.submit(
+            call, operations, transaction_id or new_transaction_id(), is_new=transaction_id is None
+        )
+        outcome.raise_for_conflict()
+        return outcome, transaction
+
+    def redo(
+        self, call: Call, operations: Callable[[], Sequence[Operation]]
+    ) -> tuple[Outcome, Transaction]:
+        """Commit what `operations` makes of the tables as they are, again if they changed since.
+
+        Under an Idempotency-Key, the first answer is given again.
+        """
+        first = self.first_answer(call)
+        if first is not None:
+            return first
+        transaction_id = call.key or new_transaction_id()
+        for attempt in range(ATTEMPTS_MAX):
+            is_new = call.key is None and attempt == 0
+            outcome, transaction = self.submit(
+                call, operations(), transaction_id, is_new=is_new, attempt=attempt
+            )
+            if outcome.status is not Status.RETRYABLE and (
+                outcome.code is not Code.EXPECTATION_FAILED
+            ):
+                break
+        outcome.raise_for_conflict()
+        return outcome, transaction
+
+    def first_answer(self, call: Call) -> tuple[Outcome, Transaction] | None:
+        """Return what a request under the same Idempotency-Key was answered, if there was one."""
+        found = self.first_decision(call)
+        if found is not None:
+            found[0].raise_for_conflict()
+        return found
+
+    def first_decision(self, call: Call) -> tuple[Outcome, Transaction] | None:
+        """Return what became of a request under the same Idempotency-Key, committed or not."""
+        key = call.key
+        found = self.transaction(key) if key is not None else None
+        if found is not None and dict(found[1].properties).get(BODY_HASH) != call.digest:
+            raise ConcurrentModificationError(
+                f"the Idempotency-Key was used for another request, transaction {key}; use a new"
+                " key for a new request"
+            )
+        return found
+
+    def submit(
+        self,
+        call: Call,
+        operations: Sequence[Operation],
+        transaction_id: str,
+        *,
+        is_new: bool,
+        attempt: int = 0,
+    ) -> tuple[Outcome, Transaction]:
+        """Append a transaction and wait until its versions can be read."""
+        properties = [(BODY_HASH, call.digest)] if call.key is not None else []
+        transaction = self.log.transaction(
+            tuple(operations),
+            transaction_id=transaction_id,
+            attempt=attempt,
+            properties=properties,
+        )
+        began = time.monotonic()
+        ticket = self.log.runtime().submit(transaction, id_is_new=is_new)
+        try:
+            outcome = ticket.result(self.settings.commit_seconds, wait="readable")
+        except OutcomeUnknown:
+            # Raises too unless it is committed, and only its files are late.
+            outcome = ticket.result(LAST_ASK_SECONDS, wait="committed")
+            call.committed, call.position = transaction_id, outcome.sequence
+            raise OutcomeUnknown(
+                f"transaction {transaction_id} is committed (sequence {outcome.sequence}), and"
+                " its files cannot be read yet: describe the version again",
+                transaction_id,
+            ) from None
+        if outcome.status is Status.COMMITTED:
+            call.committed, call.position = transaction_id, outcome.sequence
+        self.metrics.outcome(outcome, time.monotonic() - began)
+        return outcome, transaction
+
+    def note_attempt(self, transaction_id: str, attempt: int) -> None:
+        """Remember an id's last attempt for a while."""
+        with self._lock:
+            self.attempts[transaction_id] = attempt
+            if len(self.attempts) > ATTEMPTS_REMEMBERED_MAX:
+                self.attempts.popitem(last=False)
+
+    def incarnation(self, call: Call, number: int = 0) -> str:
+        """Return a new table's uuid; the same for a repeated request."""
+        seed = call.key or new_transaction_id()
+        return str(uuid5(UUID(seed), f"incarnation/{number}"))
+
+    def location(self, given: str, *, is_relative: bool = False) -> str:
+        """Return a location that a caller may name: under the tables root or an allowed prefix."""
+        root = self.places.root
+        if "://" not in given and not given.startswith("/"):
+            given = f"{root.rstrip('/')}/{given}"
+        path = local_path(given)
+        if path is None:
+            store_for(given)
+        if self.places.holds(given):
+            return given if path is None else os.path.abspath(path)
+        raise InvalidInputError(
+            f"location {given!r} is outside of the tables root {root!r} and of the allowed"
+            " prefixes; choose one inside, or have the server's operator allow it"
+        )
+
+    def readable(self, info: TableInfo, version: int) -> str:
+        """Return the canonical path of a version once it can be read, relative to the location."""
+        if not 1 <= version <= info.version:
+            raise TableVersionNotFoundError(
+                f"{info.name} has no version {version}; its newest is {info.version}"
+            )
+        if is_in(version, info.deleted):
+            raise TableVersionNotFoundError(
+                f"version {version} of {info.name} was deleted; {info.version} is the newest"
+            )
+        path = written(info, version)
+        if path is not None:
+            return path
+        answer = self.request(
+            info.table_id, "materialize", table=list(info.table_id), version=version
+        )
+        path = str(answer["path"])
+        return path if path.startswith(VERSIONS_DIRECTORY) else f"{VERSIONS_DIRECTORY}/{path}"
+
+    def maker(self, info: TableInfo, version: int) -> str:
+        """Return the transaction that made a version through this process; "" if none did."""
+        facts = self._versions.get(info.incarnation, version)
+        return facts.transaction_id if facts is not None else ""
+
+    def version_entry(self, info: TableInfo, version: int, path: str = "") -> dict[str, Any]:
+        """Describe a version whose manifest can be read."""
+        path = path or self.readable(info, version)
+        return self.version_entries(info, {version: path})[0]
+
+    def made_entry(
+        self, location: str, made: CreateTableVersion, outcome: Outcome
+    ) -> dict[str, Any] | None:
+        """Describe a version that was made just now, without asking anybody or reading it.
+
+        None if its file isn't where such a version's usually is, or it was made before.
+        """
+        if outcome.answers is not None:
+            return None
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
+        facts = self._versions.note(
+            location,
+            (made.incarnation, made.version),
+            path,
+            noted(made.e_tag, made.metadata),
+            outcome,
+        )
+        return facts.entry(location, made.version, path) if facts is not None else None
+
+    def version_entries(self, info: TableInfo, paths: Mapping[int, str]) -> list[dict[str, Any]]:
+        """Describe versions whose manifests can be read at these paths, in this order."""
+        known = {v: self._versions.get(info.incarnation, v) for v in paths}
+        unknown = [version for version, facts in known.items() if facts is None]
+        if unknown:
+            said = self.request(info.table_id, "said", table=list(info.table_id), versions=unknown)
+            for version, (e_tag, metadata) in zip(unknown, said, strict=True):
+                known[version] = self._versions.learn(
+                    info.location, (info.incarnation, version), paths[version], e_tag, metadata
+                )
+        return [
+            facts.entry(info.location, version, paths[version])
+            for version, facts in known.items()
+            if facts is not None
+        ]
+
+    def transaction_id_of(self, info: TableInfo, version: int) -> str:
+        """Return the id of the transaction that made a version, as its manifest names it."""
+        store = store_for(info.location)
+        state, message = decode_manifest(store.read(self.readable(info, version)))
+        if message is not None:
+            return parse_message(message).uuid
+        # `<read version>-<uuid>.txn`
+        return state.transaction_file.partition("-")[2].removesuffix(".txn")
+
+    def open(self, info: TableInfo, version: int | None = None) -> lance.LanceDataset:
+        """Open a version for reading."""
+        wanted = info.version if version is None else version
+        if not info.version:
+            raise TableVersionNotFoundError(f"{info.name} is declared and has no version yet")
+        self.readable(info, wanted)
+        return self.log.opened.plain(info, wanted)
+
+    def open_managed(self, info: TableInfo) -> lance.LanceDataset:
+        """Open a table's head for native writes, which go through the log."""
+        self.open(info)
+        return self.log.open(info.table_id)

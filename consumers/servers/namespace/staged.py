@@ -1,0 +1,188 @@
+"""Manifests that clients staged, read and made into operations of the log.
+
+A path is confined to the table's own `_versions`, and everything is read and checked before
+anything is appended. The transaction in the manifest names the commit, so that a client that asks
+twice commits once; each of a client's tries, after it rebased, is an attempt of that id.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lance_namespace import (
+    ConcurrentModificationError,
+    InvalidInputError,
+    UnsupportedOperationError,
+)
+
+from commitlog.adapters.lance_datasets import check_gate
+from commitlog.adapters.lance_namespace import relative_path
+from commitlog.adapters.storage import LocalStore, store_for
+from commitlog.client.opening import is_there
+from commitlog.client.standing_keys import standing_keys
+from commitlog.client.submission import parse_message
+from commitlog.client.tables import TableInfo
+from commitlog.client.written_keys import WrittenKeys, as_carried, read_written_keys
+from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name, transaction_path
+from commitlog.core.conflicts.write_sets import kind_of
+from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
+from commitlog.errors import CommitLogError
+from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.operations import CreateTableVersion
+from commitlog.model.table import TableId
+from consumers.partition.allowed_places import lies_in
+
+E_TAG, METADATA = "http.e_tag", "http."
+SCHEMES = ("V1", "V2")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The table that a version is for: one that stands, or one that the same request declares."""
+
+    table: TableId
+    location: str
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A staged manifest as an operation, and the id of the transaction in it."""
+
+    operation: CreateTableVersion
+    transaction_id: str
+
+
+class StagedManifestMissing(InvalidInputError):
+    """There is no file where a client says that it staged a manifest."""
+
+
+def check_fields(request: Any) -> None:
+    """Refuse what no table can be asked for."""
+    scheme = request.naming_scheme
+    if scheme is not None and scheme not in SCHEMES:
+        raise InvalidInputError(f"naming_scheme is V1 or V2, not {scheme!r}")
+    if request.version < 1:
+        raise InvalidInputError(
+            f"version {request.version} cannot be created: versions are numbered from 1, and"
+            " detached versions are not kept by the log"
+        )
+
+
+def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> Staged:
+    """Read and check a staged manifest; nothing was appended if it raises.
+
+    `info` describes a table that stands, which may declare a key.
+    """
+    check_fields(request)
+    if request.branch and request.branch != "main":
+        raise UnsupportedOperationError(
+            f"branch {request.branch!r}: the log orders the main line; commit to a branch by"
+            " version/create"
+        )
+    path = relative_path(target.location, request.manifest_path)
+    _check_name(path, request)
+    try:
+        data = read_confined(target.location, path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise StagedManifestMissing(
+            f"there is no staged manifest at {request.manifest_path!r}"
+        ) from error
+    if request.manifest_size is not None and request.manifest_size != len(data):
+        raise InvalidInputError(
+            f"manifest_size is {request.manifest_size}, and {request.manifest_path!r} has"
+            f" {len(data)} bytes"
+        )
+    try:
+        state, message = decode_manifest(data)
+        if message is None:
+            message = read_confined(target.location, transaction_path(state))
+        lance_message = parse_message(message)
+    except (CommitLogError, ValueError, OSError) as error:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} is no manifest of Lance with its transaction: {error}"
+        ) from error
+    check_gate(target.location, [base.path for base in state.header.message.base_paths])
+    if state.version != request.version:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
+        )
+    if not lance_message.uuid:
+        raise InvalidInputError(f"the transaction in {request.manifest_path!r} has no uuid")
+    written = read_written_keys(info, lance_message) if info is not None else None
+    operation = CreateTableVersion(
+        table=target.table,
+        version=request.version,
+        manifest_path=path,
+        manifest_size=len(data),
+        e_tag=request.e_tag or "",
+        naming_scheme=request.naming_scheme or "V2",
+        sha256=hashlib.sha256(data).digest(),
+        message=message,
+        operation=kind_of(lance_message),
+        incarnation=target.incarnation,
+        metadata=with_keys(_metadata(request.metadata), as_carried(written)),
+    )
+    if info is not None and written is not None:
+        _refuse_standing_keys(info, operation, lance_message, written)
+    return Staged(operation, lance_message.uuid)
+
+
+def read_confined(location: str, path: str) -> bytes:
+    """Return the bytes of a table's file; InvalidInputError if links lead out of the table."""
+    store = store_for(location)
+    target = store.link_target(path) if isinstance(store, LocalStore) else None
+    if target is not None and not lies_in(target, location):
+        raise InvalidInputError(
+            f"{path!r} is a symbolic link that leads out of the table; write the file itself"
+        )
+    return store.read(path)
+
+
+def _refuse_standing_keys(
+    info: TableInfo, operation: CreateTableVersion, message: Transaction, written: WrittenKeys
+) -> None:
+    """Refuse an upsert of a key that somebody inserted behind its back.
+
+    The leader compares keys since the version that was read, which only our own handles tell.
+    """
+    tells_base = any(name == BASE_VERSION for name, _ in operation.metadata)
+    if tells_base or not message.HasField("update"):
+        return
+    before = operation.version - 1
+    if before != info.version:
+        return  # the leader refuses what doesn't follow its head
+    if not is_there(info.location, before):
+        raise InvalidInputError(
+            f"version {before} of {info.name}, which this one is to follow, has no manifest file to"
+            " compare keys with: read the table again"
+        )
+    found = standing_keys(info, message.update, written, before)
+    if found is not None:
+        raise ConcurrentModificationError(
+            f"{info.name} has rows of the keys {found.to_pylist()}, which this upsert would insert"
+            " again: somebody inserted them since it read. Read the table and merge again"
+        )
+
+
+def _check_name(path: str, request: Any) -> None:
+    name = parse_manifest_name(path.rsplit("/", 1)[1])
+    assert name is not None
+    if path.startswith("tree/"):
+        raise InvalidInputError(f"{request.manifest_path!r} is of a branch: name it as `branch`")
+    if name.version != request.version:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} names version {name.version}, not {request.version}"
+        )
+    if request.naming_scheme is not None and name.scheme != request.naming_scheme:
+        raise InvalidInputError(
+            f"{request.manifest_path!r} is named after {name.scheme}, and naming_scheme is"
+            f" {request.naming_scheme}"
+        )
+
+
+def _metadata(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((metadata or {}).items()))

@@ -1,0 +1,243 @@
+"""Tables: their names, locations and properties."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from lance_namespace import (
+    DeclareTableRequest,
+    DeregisterTableRequest,
+    DescribeTableRequest,
+    DropTableRequest,
+    InvalidInputError,
+    RegisterTableRequest,
+    RenameTableRequest,
+    TableExistsRequest,
+    TableTagNotFoundError,
+    TableVersionNotFoundError,
+)
+from starlette.responses import Response
+
+from commitlog.client import catalogue
+from commitlog.client.tables import TableInfo
+from commitlog.errors import NoSuchTable
+from commitlog.model.operations import (
+    DeclareTable,
+    DeregisterTable,
+    DropTable,
+    Operation,
+    RegisterTable,
+    RenameTable,
+)
+from commitlog.model.records import OperationResult
+from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.namespace.arrow_json import schema_json
+from consumers.servers.namespace.branch_rows import open_branch
+from consumers.servers.namespace.branches import is_branch
+from consumers.servers.namespace.call import Call, one_of
+from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.transactions import visible
+from consumers.servers.security.grants import Access
+
+_UUID_AT_END = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.lance/*$")
+
+
+def declare_table(service: Service, call: Call) -> dict[str, Any]:
+    """Take a name and a location; the first version is committed by whoever writes it."""
+    request = call.read(DeclareTableRequest, {"location", "properties", "vend_credentials"})
+    operation = declaration(service, call, call.table, request)
+    outcome, transaction = service.change(call, operation)
+    made = transaction.operations[0]
+    assert isinstance(made, DeclareTable)
+    return declared(service, made, outcome.transaction_id, vends=request.vend_credentials)
+
+
+def declaration(
+    service: Service, call: Call, table: TableId, request: DeclareTableRequest, number: int = 0
+) -> DeclareTable:
+    """Make the operation that declares a table."""
+    incarnation = service.incarnation(call, number)
+    if request.location:
+        location = service.location(request.location)
+    else:
+        genesis = service.log.runtime().genesis
+        location = catalogue.default_location(genesis, table, incarnation)
+    return DeclareTable(
+        table, incarnation, location, properties=tuple(sorted((request.properties or {}).items()))
+    )
+
+
+def declared(
+    service: Service, made: DeclareTable, transaction_id: str, *, vends: bool | None = False
+) -> dict[str, Any]:
+    """Describe a table that was declared."""
+    return {
+        "transaction_id": transaction_id,
+        "location": made.location,
+        "storage_options": service.storage_options(made.location, vends=vends),
+        "properties": dict(made.properties),
+        "managed_versioning": True,
+    }
+
+
+def describe_table(service: Service, call: Call) -> dict[str, Any]:
+    """Say where a table lies, and more if asked to."""
+    request = call.read(
+        DescribeTableRequest,
+        {
+            *("version", "tag", "with_table_uri", "load_detailed_metadata", "check_declared"),
+            *("vend_credentials", "branch"),
+        },
+    )
+    info = service.at(call, call.table)
+    body: dict[str, Any] = {
+        "table": info.table_id[-1],
+        "namespace": list(info.table_id[:-1]),
+        "location": info.location,
+        "storage_options": service.storage_options(info.location, vends=request.vend_credentials),
+        "properties": visible(info.properties),
+        "managed_versioning": True,
+    }
+    if request.with_table_uri:
+        body["table_uri"] = info.location
+    if request.check_declared or request.load_detailed_metadata:
+        body["is_only_declared"] = info.version == 0
+    if is_branch(request.branch):
+        dataset = open_branch(service, info, request.branch, request.version)
+        version, schema = dataset.version, dataset.schema
+    else:
+        version = _wanted_version(service, info, request) or info.version
+        is_head = version == info.version
+        schema = info.schema if is_head else service.open(info, version).schema
+    if version or call.is_remote:
+        body["version"] = version
+        body["schema"] = schema_json(schema, by_lance=call.is_remote)
+    if request.load_detailed_metadata and version:
+        if not is_branch(request.branch):
+            dataset = service.open(info, version)
+        body["stats"] = {
+            "num_deleted_rows": sum(f.num_deletions for f in dataset.get_fragments()),
+            "num_fragments": len(dataset.get_fragments()),
+        }
+        metadata = dataset.schema.metadata or {}
+        body["metadata"] = {k.decode(): v.decode() for k, v in metadata.items()}
+    return body
+
+
+def _wanted_version(service: Service, info: TableInfo, request: DescribeTableRequest) -> int | None:
+    version = request.version
+    if request.tag:
+        if version is not None:
+            raise InvalidInputError("version and tag are given; give one of them")
+        tags = service.open(info).tags.list() if info.version else {}
+        if request.tag not in tags:
+            raise TableTagNotFoundError(f"{info.name} has no tag {request.tag!r}")
+        version = int(tags[request.tag]["version"])
+    if version is not None and not 1 <= version <= info.version:
+        raise TableVersionNotFoundError(
+            f"{info.name} has no version {version}; its newest is {info.version}"
+        )
+    return version
+
+
+def table_exists(service: Service, call: Call) -> Response:
+    """Say whether a table, and a version of it, exists, by the status."""
+    request = call.read(TableExistsRequest, {"version"})
+    info = service.at(call, call.table)
+    if request.version is not None and not 1 <= request.version <= info.version:
+        raise TableVersionNotFoundError(
+            f"{info.name} has no version {request.version}; its newest is {info.version}"
+        )
+    return Response()
+
+
+def drop_table(service: Service, call: Call) -> dict[str, Any]:
+    """Forget a table; its files are vacuum's."""
+    call.read(DropTableRequest)
+    return _end(service, call, DropTable)
+
+
+def deregister_table(service: Service, call: Call) -> dict[str, Any]:
+    """Forget a table; its files stay."""
+    call.read(DeregisterTableRequest)
+    return _end(service, call, DeregisterTable)
+
+
+def _end(
+    service: Service, call: Call, kind: type[DropTable] | type[DeregisterTable]
+) -> dict[str, Any]:
+    table = call.table
+    info = service.find(table)
+    if info is None:
+        first = service.first_answer(call)
+        if first is None:
+            service.info(table)
+            raise NoSuchTable(f"the log knows no table {call.object_id}")
+        outcome = first[0]
+    else:
+        outcome, _ = service.change(call, kind(table, info.incarnation))
+    return ended(table, info, outcome.results[0], outcome.transaction_id)
+
+
+def ended(
+    table: TableId, info: TableInfo | None, result: OperationResult, transaction_id: str
+) -> dict[str, Any]:
+    """Describe a table that is forgotten."""
+    return {
+        "transaction_id": transaction_id,
+        "id": list(table),
+        "location": result.location or (info.location if info else ""),
+        "properties": visible(info.properties) if info else {},
+    }
+
+
+def register_table(service: Service, call: Call) -> dict[str, Any]:
+    """Take over a dataset that lies somewhere allowed, at its newest version."""
+    request = call.read(RegisterTableRequest, {"location", "mode", "properties"})
+    table = call.table
+    mode = one_of("mode", request.mode, "create", "overwrite")
+    if not request.location:
+        raise InvalidInputError("location is empty")
+    first = service.first_answer(call)
+    if first is None:
+        operation = catalogue.register_table(
+            table,
+            service.location(request.location),
+            policy="every",
+            primary_key=None,
+            properties=request.properties,
+        )
+        operations: list[Operation] = [_as_it_was(operation)]
+        standing = service.find(table)
+        if mode == "overwrite" and standing is not None:
+            operations.insert(0, DeregisterTable(table, standing.incarnation))
+        first = service.change(call, *operations)
+    outcome, transaction = first
+    made = transaction.operations[-1]
+    assert isinstance(made, RegisterTable)
+    return {
+        "transaction_id": outcome.transaction_id,
+        "location": made.location,
+        "properties": dict(made.properties),
+    }
+
+
+def _as_it_was(operation: RegisterTable) -> RegisterTable:
+    """Give a table that the log made its own incarnation back: a location has but one."""
+    found = _UUID_AT_END.search(operation.location)
+    if found is None:
+        return operation
+    return replace(operation, incarnation=found[1])
+
+
+def rename_table(service: Service, call: Call) -> dict[str, Any]:
+    """Give a table another name, in the same namespace or another one."""
+    request = call.read(RenameTableRequest, {"new_table_name", "new_namespace_id"})
+    table = call.table
+    namespace = table[:-1] if request.new_namespace_id is None else tuple(request.new_namespace_id)
+    new_table = parse_table_id((*namespace, request.new_table_name))
+    call.need(Access.ADMIN, new_table)
+    outcome, _ = service.change(call, RenameTable(table, new_table))
+    return {"transaction_id": outcome.transaction_id}

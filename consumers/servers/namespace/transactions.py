@@ -1,0 +1,154 @@
+"""Transactions of the log by their ids, for as long as the log remembers them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lance_namespace import (
+    AlterTransactionRequest,
+    ConcurrentModificationError,
+    DescribeTransactionRequest,
+    InvalidInputError,
+    InvalidTableStateError,
+    TransactionNotFoundError,
+)
+
+from commitlog.model.operations import AlterProperties, operation_name, target
+from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.table import TableId, format_table_id
+from consumers.servers.namespace.call import Call, one_of
+from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.security.grants import Access
+
+SAID = "transaction."
+"""How properties of a table begin that are really some transaction's: `transaction.<id>.<key>`."""
+_OURS = "commitlog."
+
+
+def visible(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return a table's or a namespace's own properties."""
+    return {name: value for name, value in properties.items() if not name.startswith(SAID)}
+
+
+def describe_transaction(service: Service, call: Call) -> dict[str, Any]:
+    """Say how a transaction ended, and what it was."""
+    call.read(DescribeTransactionRequest)
+    outcome, transaction = _need(service, call, Access.READ)
+    place = _place(service, outcome, transaction)
+    said = place.said(outcome.transaction_id) if place is not None else {}
+    return {"status": _status(outcome), "properties": _properties(outcome, transaction) | said}
+
+
+def alter_transaction(service: Service, call: Call) -> dict[str, Any]:
+    """Set and unset properties; a decided transaction's status stays."""
+    request = call.read(AlterTransactionRequest, {"actions"})
+    outcome, transaction = _need(service, call, Access.WRITE)
+    place = _place(service, outcome, transaction)
+    before = place.said(outcome.transaction_id) if place is not None else {}
+    said = dict(before)
+    for index, action in enumerate(request.actions):
+        chosen = action.set_status_action
+        if chosen is not None:
+            raise ConcurrentModificationError(
+                f"transaction {outcome.transaction_id} is decided ({outcome.status}, outcome"
+                f" {outcome.sequence}); its status cannot be set to {chosen.status!r}"
+            )
+        _carry_out(f"actions[{index}]", action, said)
+    if place is None:
+        raise InvalidTableStateError(
+            f"what transaction {outcome.transaction_id} changed is gone, and its properties were"
+            " kept there"
+        )
+    if said != before:
+        prefix = f"{SAID}{outcome.transaction_id}."
+        upserts = tuple(sorted((prefix + k, v) for k, v in said.items() if before.get(k) != v))
+        removals = tuple(sorted(prefix + k for k in before if k not in said))
+        service.change(call, AlterProperties(place.target, place.is_namespace, upserts, removals))
+    properties = _properties(outcome, transaction) | said
+    return {"status": _status(outcome), "properties": properties}
+
+
+def _carry_out(where: str, action: Any, said: dict[str, str]) -> None:
+    sets, unsets = action.set_property_action, action.unset_property_action
+    chosen = sets or unsets
+    if chosen is None or (sets is not None and unsets is not None):
+        raise InvalidInputError(f"{where}: an action sets a status, or sets or unsets a property")
+    key = chosen.key
+    if not key or key.startswith(_OURS):
+        raise InvalidInputError(f"{where}: key is missing, or begins with {_OURS!r}, as ours do")
+    if sets is not None:
+        mode = one_of(f"{where}: mode", sets.mode, "overwrite", "fail", "skip")
+        if sets.value is None:
+            raise InvalidInputError(f"{where}: value is missing")
+        if key in said and mode == "fail":
+            raise ConcurrentModificationError(f"{where}: property {key!r} is set already")
+        if key not in said or mode == "overwrite":
+            said[key] = sets.value
+    else:
+        mode = one_of(f"{where}: mode", unsets.mode, "skip", "fail")
+        if key not in said and mode == "fail":
+            raise ConcurrentModificationError(f"{where}: there is no property {key!r}")
+        said.pop(key, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The table or namespace that a transaction changed first: its properties are kept there."""
+
+    target: TableId
+    is_namespace: bool
+    properties: Mapping[str, str]
+
+    def said(self, transaction_id: str) -> dict[str, str]:
+        """Return what was set for a transaction."""
+        prefix = f"{SAID}{transaction_id}."
+        return {
+            name.removeprefix(prefix): value
+            for name, value in self.properties.items()
+            if name.startswith(prefix)
+        }
+
+
+def _place(service: Service, outcome: Outcome, transaction: Transaction) -> _Place | None:
+    first = transaction.operations[0]
+    name = target(first)
+    incarnations = {r.incarnation for r in outcome.results if r.incarnation}
+    for table in (service.find(name), *service.log.tables()) if incarnations else ():
+        if table is not None and table.incarnation in incarnations:
+            return _Place(table.table_id, False, table.properties)
+    info = service.find(name)
+    if info is not None and not incarnations:
+        return _Place(name, False, info.properties)
+    found = service.namespaces().get(name)
+    return _Place(name, True, found) if found is not None else None
+
+
+def _need(service: Service, call: Call, access: Access) -> tuple[Outcome, Transaction]:
+    parts = call.parts
+    found = service.transaction(parts[-1]) if parts else None
+    if found is None:
+        raise TransactionNotFoundError(f"the log holds no outcome of transaction {call.object_id}")
+    for operation in found[1].operations:
+        call.need(access, target(operation))
+    return found
+
+
+def _status(outcome: Outcome) -> str:
+    return "Succeeded" if outcome.status is Status.COMMITTED else "Failed"
+
+
+def _properties(outcome: Outcome, transaction: Transaction) -> dict[str, str]:
+    found = {k: v for k, v in transaction.properties if k != BODY_HASH}
+    found["commitlog.sequence"] = str(outcome.sequence)
+    found["commitlog.status"] = str(outcome.status)
+    found["commitlog.time_ms"] = str(outcome.time_ms)
+    found["commitlog.operations"] = ", ".join(
+        f"{operation_name(operation)} {format_table_id(target(operation))}"
+        for operation in transaction.operations[:100]
+    )
+    if outcome.status is not Status.COMMITTED:
+        found["commitlog.code"] = str(outcome.code)
+        found["commitlog.message"] = outcome.message
+    return found

@@ -1,0 +1,300 @@
+"""A table's versions: committed, listed and described.
+
+A 409 is answered only when the version that won can be described, for a client compares it with
+its own, and rebases or finds itself. Nothing names a staged path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import NAMESPACE_OID, uuid5
+
+from lance_namespace import (
+    CreateTableVersionRequest,
+    DescribeTableVersionRequest,
+    InvalidInputError,
+    LanceNamespaceError,
+    ListTableVersionsRequest,
+    TableVersionNotFoundError,
+)
+
+from commitlog.adapters.lance_namespace import relative_path
+from commitlog.adapters.storage import store_for
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
+from commitlog.core.tables.lance_tables import is_in
+from commitlog.errors import CommitLogError, OutcomeUnknown
+from commitlog.model.operations import CreateTableVersion, Operation
+from commitlog.model.records import Code, Outcome, Status, Transaction
+from commitlog.model.table import Policy
+from consumers.servers.namespace.branches import (
+    branch_entry,
+    branch_versions,
+    create_branch_version,
+    describe_branch_version,
+    is_branch,
+)
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.service import ATTEMPTS_MAX, Service
+from consumers.servers.namespace.staged import (
+    Staged,
+    StagedManifestMissing,
+    Target,
+    check_fields,
+    read_staged,
+)
+from consumers.servers.namespace.turns import VersionTaken
+
+_READABLE_BEFORE_MAX = 256
+"""How many versions before the winner are made readable for a client that rebases by path."""
+
+
+def list_versions(service: Service, call: Call) -> dict[str, Any]:
+    """List a table's versions that can be read."""
+    request = call.read(ListTableVersionsRequest, {"branch", "page_token", "limit", "descending"})
+    info = service.at(call, call.table)
+    limit = request.limit
+    if limit is not None and limit < 1:
+        raise InvalidInputError(f"limit is at least 1, not {limit}")
+    if not info.version:
+        return {"versions": []}
+    if is_branch(request.branch):
+        return _page(
+            request,
+            branch_versions(info, request.branch),
+            lambda page: [branch_entry(info, version, path) for version, path in page.items()],
+        )
+    newest = service.readable(info, info.version)
+    if request.descending and limit == 1 and not request.page_token:
+        versions = {info.version: newest}
+    else:
+        versions = readable_versions(info)
+    body = _page(request, versions, lambda page: service.version_entries(info, page))
+    if len(versions) == 1 and info.version > 1 and limit == 1:
+        body["page_token"] = str(info.version)
+    return body
+
+
+def _page(
+    request: ListTableVersionsRequest,
+    versions: Mapping[int, str],
+    describe: Callable[[dict[int, str]], list[dict[str, Any]]],
+) -> dict[str, Any]:
+    after = _page_token(request.page_token)
+    numbers = sorted(versions, reverse=bool(request.descending))
+    if after is not None:
+        numbers = [n for n in numbers if (n < after if request.descending else n > after)]
+    page = numbers if request.limit is None else numbers[: request.limit]
+    body: dict[str, Any] = {"versions": describe({number: versions[number] for number in page})}
+    if page and len(page) < len(numbers):
+        body["page_token"] = str(page[-1])
+    return body
+
+
+def readable_versions(info: TableInfo) -> dict[int, str]:
+    """Return the versions that the log knows and that have a file, with their paths."""
+    found: dict[int, str] = {}
+    for name in store_for(info.location).names(VERSIONS_DIRECTORY):
+        parsed = parse_manifest_name(name)
+        if parsed is None or parsed.staged_by or parsed.is_detached:
+            continue
+        if 1 <= parsed.version <= info.version and not is_in(parsed.version, info.deleted):
+            found[parsed.version] = f"{VERSIONS_DIRECTORY}/{name}"
+    return found
+
+
+def _page_token(token: str | None) -> int | None:
+    if not token:
+        return None
+    if not token.isdigit():
+        raise InvalidInputError(f"page_token {token!r} is none of ours")
+    return int(token)
+
+
+def describe_version(service: Service, call: Call) -> dict[str, Any]:
+    """Describe one version, the newest by default, once it can be read."""
+    request = call.read(DescribeTableVersionRequest, {"branch", "version"})
+    info = service.at(call, call.table)
+    if is_branch(request.branch):
+        return {"version": describe_branch_version(info, request.branch, request.version)}
+    if request.version is None and not info.version:
+        raise TableVersionNotFoundError(f"{info.name} is declared and has no version yet")
+    version = info.version if request.version is None else request.version
+    return {"version": service.version_entry(info, version)}
+
+
+def create_version(service: Service, call: Call) -> dict[str, Any]:
+    """Commit a staged manifest."""
+    request = call.read(
+        CreateTableVersionRequest,
+        {
+            *("version", "branch", "manifest_path", "manifest_size", "e_tag", "metadata"),
+            "naming_scheme",
+        },
+    )
+    check_fields(request)
+    if is_branch(request.branch):
+        return create_branch_version(service, service.info(call.table), request)
+    known = service.lately(call.table)
+    try:
+        return _create_version(service, call, request, known)
+    except OutcomeUnknown:
+        raise
+    except (LanceNamespaceError, CommitLogError) as error:
+        if service.is_as_known(known, error):
+            raise
+    return _create_version(service, call, request, service.info(call.table))
+
+
+def _create_version(
+    service: Service, call: Call, request: CreateTableVersionRequest, info: TableInfo
+) -> dict[str, Any]:
+    target = Target(info.table_id, info.location, info.incarnation)
+    try:
+        staged = read_staged(target, request, info)
+    except StagedManifestMissing:
+        found = _committed_before(service, service.info(info.table_id), request)
+        if found is None:
+            raise
+        return _created(service, info, *found)
+    with service.turns.of((info.incarnation, request.version), service.settings.commit_seconds):
+        _refuse_taken(service, call, info, staged)
+        outcome, transaction = commit_staged(
+            service, call, [staged.operation], staged.transaction_id
+        )
+        raise_refusal(service, outcome, transaction)
+        return _created(service, info, outcome, transaction)
+
+
+def _created(
+    service: Service, info: TableInfo, outcome: Outcome, transaction: Transaction
+) -> dict[str, Any]:
+    made = transaction.operations[0]
+    assert isinstance(made, CreateTableVersion)
+    return version_created(service, info, made, outcome)
+
+
+def _refuse_taken(service: Service, call: Call, info: TableInfo, staged: Staged) -> None:
+    """Refuse a version that another transaction got here: nothing needs to be appended for that."""
+    version = staged.operation.version
+    if call.key is not None or service.maker(info, version) in ("", staged.transaction_id):
+        return
+    now = service.info(info.table_id)
+    if now.incarnation == info.incarnation and version <= now.version:
+        make_readable(service, now, version)
+        raise VersionTaken(
+            f"version {version} of {info.name} is taken, and {now.version} is the newest: read"
+            " it, and stage yours anew"
+        )
+
+
+def version_created(
+    service: Service, info: TableInfo, made: CreateTableVersion, outcome: Outcome
+) -> dict[str, Any]:
+    """Describe a version that was committed, as it was offered."""
+    entry = service.made_entry(info.location, made, outcome) or service.version_entry(
+        _at_least(info, made.version), made.version
+    )
+    return {"transaction_id": outcome.transaction_id, "version": entry}
+
+
+def _at_least(info: TableInfo, version: int) -> TableInfo:
+    return info if info.version >= version else replace(info, version=version)
+
+
+def _committed_before(
+    service: Service, info: TableInfo, request: CreateTableVersionRequest
+) -> tuple[Outcome, Transaction] | None:
+    """Find the commit of a manifest that is staged no more, because it stands."""
+    if not 1 <= request.version <= info.version:
+        return None
+    found = service.transaction(service.transaction_id_of(info, request.version))
+    if found is None or found[0].status is not Status.COMMITTED:
+        return None
+    wanted = relative_path(info.location, request.manifest_path)
+    made = found[1].operations[0]
+    if isinstance(made, CreateTableVersion) and made.manifest_path == wanted:
+        return found
+    return None
+
+
+def commit_staged(
+    service: Service, call: Call, operations: Sequence[Operation], content_id: str
+) -> tuple[Outcome, Transaction]:
+    """Commit operations with staged versions among them, under an id that their content gives.
+
+    A client's tries of one Lance transaction are attempts of one id; so is a refused request that
+    is sent again.
+    """
+    transaction_id = call.key or content_id
+    attempt = service.attempts.get(transaction_id, -1) + 1 if call.key is None else 0
+    for _ in range(ATTEMPTS_MAX):
+        outcome, transaction = service.submit(
+            call, operations, transaction_id, is_new=False, attempt=attempt
+        )
+        is_behind = outcome.status is Status.SUPERSEDED or outcome.code is Code.ID_REUSED
+        is_old_refusal = outcome.answers is not None and outcome.status is not Status.COMMITTED
+        if call.key is not None or not (is_behind or is_old_refusal):
+            break
+        found = service.transaction(transaction_id)
+        if found is not None and found[0].status is Status.COMMITTED:
+            break
+        attempt = max(attempt, found[0].attempt if found else 0) + 1
+    service.note_attempt(transaction_id, attempt)
+    return outcome, transaction
+
+
+def batch_id(call: Call) -> str:
+    """Return the id of a batch: the same request, repeated, is the same transaction."""
+    return str(uuid5(NAMESPACE_OID, call.operation + call.content.decode(errors="replace")))
+
+
+def raise_refusal(service: Service, outcome: Outcome, transaction: Transaction) -> None:
+    """Raise what a refusal means, once the winners can be described."""
+    if outcome.status is Status.COMMITTED:
+        return
+    is_definite = outcome.status is Status.REJECTED and outcome.code not in (
+        Code.ID_REUSED,
+        Code.NOT_LATEST,
+        Code.TABLE_REPLACED,
+    )
+    if is_definite:
+        outcome.raise_for_conflict()
+    ahead = []
+    for index, operation in enumerate(transaction.operations):
+        if not isinstance(operation, CreateTableVersion):
+            continue
+        info = service.info(operation.table)
+        if operation.version <= info.version:
+            make_readable(service, info, operation.version)
+        elif operation.version > info.version + 1 and len(transaction.operations) == 1:
+            ahead.append((index, info, operation.version))
+    if ahead and outcome.code is Code.NOT_LATEST:
+        _, info, version = ahead[0]
+        moved = service.request(info.table_id, "quarantine", table=list(info.table_id))
+        foreign = ""
+        if moved["quarantined"]:
+            foreign = (
+                f". Versions written around the log stood in the way, and are moved to"
+                f" {', '.join(moved['quarantined'])}: try again"
+            )
+        raise InvalidInputError(
+            f"version {version} of {info.name} cannot be created: {info.version + 1} is the next"
+            f" one{foreign}"
+        )
+    outcome.raise_for_conflict()
+
+
+def make_readable(service: Service, info: TableInfo, version: int) -> None:
+    """Wait until a version, and those before it that a client may rebase over, have files."""
+    if info.policy is Policy.EVERY:
+        # Files are written in the order of their versions.
+        service.readable(info, max(version, info.readable_version))
+        return
+    service.readable(info, info.version)
+    known = readable_versions(info)
+    for number in range(max(1, version - _READABLE_BEFORE_MAX), version + 1):
+        if number not in known and not is_in(number, info.deleted):
+            service.readable(info, number)

@@ -1,0 +1,160 @@
+"""Every request leaves a count, a line in the log, and, if asked for, a trace.
+
+What a line says is what an operator searches by: operation, status, milliseconds, who, the
+transaction, the position. Bodies and headers are never in it, so neither are secrets. Traces go
+where the standard `OTEL_EXPORTER_OTLP_ENDPOINT` says, if the extra `otel` is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from consumers.runtime.log_lines import VARIABLE
+from consumers.servers.metrics import Metrics
+
+_PLACES = (
+    *("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/api", "/page"),
+    *("/v1/feed", "/v1/log/feed", "/v1/sql"),
+)
+FACTS = "commitlog.facts"
+"""In a request's scope: what its operation tells about it."""
+QUIET = ("/healthz", "/readyz", "/metrics")
+TRACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+_TELLS_ALL = os.environ.get(VARIABLE) == "json"
+"""Lines for machines tell of every request; lines for people, of what went wrong."""
+_TELLING = (401, 403, 408, 413, 429, 431)
+"""Refusals that an operator looks for; who lost a race, or asked for what isn't there, isn't."""
+
+logger = logging.getLogger("consumers.http")
+
+
+def tell(scope: Scope, **facts: Any) -> None:
+    """Add to what is known of a request; what is empty is left out."""
+    known = scope.setdefault(FACTS, {})
+    known |= {name: value for name, value in facts.items() if value not in ("", None)}
+
+
+class Observe:
+    """Counts, logs and traces what passes through."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        """Watch an application."""
+        self._app = app
+        self._metrics = metrics
+        self._tracer = _tracer()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and look at its answer."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        # The parts of the application share this one, whatever they put into a scope of their own.
+        facts: dict[str, Any] = scope.setdefault(FACTS, {})
+        status, began = 500, time.perf_counter()
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        self._metrics.running.inc()
+        with self._span(scope) as span:
+            try:
+                await self._app(scope, receive, noting)
+            finally:
+                seconds = time.perf_counter() - began
+                self._metrics.running.dec()
+                operation = str(facts.get("operation") or _place(scope["path"]))
+                self._metrics.request(operation, _method(scope), status, seconds)
+                if span is not None:
+                    _describe(span, operation, status, facts)
+                if scope["path"] not in QUIET:
+                    _log(scope, operation, status, seconds, facts)
+
+    @contextlib.contextmanager
+    def _span(self, scope: Scope) -> Iterator[Any]:
+        if self._tracer is None:
+            yield None
+            return
+        from opentelemetry.propagate import extract
+        from opentelemetry.trace import SpanKind
+
+        carrier = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+        with self._tracer.start_as_current_span(
+            _method(scope), context=extract(carrier), kind=SpanKind.SERVER
+        ) as span:
+            yield span
+
+
+def _method(scope: Scope) -> str:
+    # A label has few values, whatever a client makes up.
+    method = str(scope["method"])
+    return method if method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH") else "OTHER"
+
+
+def _place(path: str) -> str:
+    """Return what stands for the path of no named operation."""
+    for prefix in _PLACES:
+        if path == prefix or path.startswith(f"{prefix}/"):
+            return prefix
+    return "/" if path == "/" else "iceberg" if path.startswith("/v1/") else "other"
+
+
+def _log(
+    scope: Scope, operation: str, status: int, seconds: float, facts: Mapping[str, Any]
+) -> None:
+    said = {
+        "operation": operation,
+        "method": _method(scope),
+        "path": scope["path"],
+        "status": status,
+        "milliseconds": round(seconds * 1000, 2),
+        **{name: value for name, value in facts.items() if name != "operation"},
+    }
+    more = "".join(f" {name}={value}" for name, value in said.items() if name in facts)
+    # A path may hold whatever a client sent: as one line, it stays one line.
+    logger.log(
+        logging.INFO if _TELLS_ALL or status in _TELLING or status >= 500 else logging.DEBUG,
+        "%s %s %d in %.1f ms%s",
+        said["method"],
+        ascii(scope["path"])[1:-1],
+        status,
+        seconds * 1000,
+        ascii(more)[1:-1],
+        extra={"facts": said},
+    )
+
+
+def _describe(span: Any, operation: str, status: int, facts: Mapping[str, Any]) -> None:
+    span.update_name(operation)
+    span.set_attribute("http.response.status_code", status)
+    for name, value in facts.items():
+        span.set_attribute(f"commitlog.{name}", value)
+
+
+def _tracer() -> Any:
+    """Return what makes spans, or None if nobody wants them."""
+    if not any(os.environ.get(name) for name in TRACES):
+        return None
+    if importlib.util.find_spec("opentelemetry.sdk") is None:
+        logger.warning("%s is set: pip install 'lance-commitlog[otel]' for traces", TRACES[0])
+        return None
+    from opentelemetry import trace
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(resource=Resource.create({"service.name": "commitlog"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return provider.get_tracer("commitlog")

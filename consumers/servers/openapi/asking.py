@@ -1,0 +1,201 @@
+"""What is asked of the log and its index beside the two APIs, as OpenAPI has it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from consumers.servers.namespace.log_transactions import LogTransactionRequest
+
+_JSON = "application/json"
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_ERROR = {
+    "type": "object",
+    "required": ["error", "code"],
+    "properties": {"error": {"type": "string"}, "code": {"type": "integer"}},
+}
+_WRONG = {
+    "400": "What is asked is wrong; the answer says how.",
+    "401": "The request doesn't show who asks.",
+    "403": "Who asks may not read everything.",
+    "408": "The body didn't arrive in time.",
+    "413": "The question is too long.",
+    "431": "The headers are too large.",
+    "503": "Too much is asked at once; try again after Retry-After.",
+}
+
+
+def _operation(
+    name: str, summary: str, done: Mapping[str, Any], **more: Any
+) -> dict[str, dict[str, Any]]:
+    responses: dict[str, Any] = {"200": {"description": "The answer.", "content": dict(done)}}
+    for status, text in _WRONG.items():
+        responses[status] = {"description": text, "content": {_JSON: {"schema": _ERROR}}}
+    found = {"operationId": name, "tags": ["server"], "summary": summary, "responses": responses}
+    return {**found, **more}
+
+
+def _query(name: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "description": text, "schema": dict(schema)}
+
+
+_FEED = _operation(
+    "Feed",
+    "Follow what is decided: server-sent events, each a CloudEvent with its position.",
+    {"text/event-stream": {"schema": {"type": ["string", "object"]}}},
+    parameters=[
+        _query("table", "Tables, and namespaces as `ns$*`; all by default.", _TEXTS),
+        _query("refused", "Refused transactions too.", {"type": "string", "enum": ["0", "1"]}),
+        _query(
+            "from",
+            "A position, the token of an event, `beginning`, or `now`, the default.",
+            {"type": "string"},
+        ),
+        _query("seconds", "End after so long.", {"type": "number", "exclusiveMinimum": 0}),
+        {
+            "name": "Last-Event-ID",
+            "in": "header",
+            "description": "The last event that came: go on behind it.",
+            "schema": {"type": "string"},
+        },
+    ],
+)
+_SQL = _operation(
+    "Sql",
+    "Ask the index one SELECT.",
+    {
+        _JSON: {
+            "schema": {
+                "type": "object",
+                "required": ["columns", "types", "rows", "is_cut"],
+                "properties": {
+                    "columns": _TEXTS,
+                    "types": _TEXTS,
+                    "rows": {"type": "array", "items": {"type": "array"}},
+                    "is_cut": {"type": "boolean", "description": "There were more rows."},
+                },
+            }
+        }
+    },
+    requestBody={
+        "required": True,
+        "content": {
+            _JSON: {
+                "schema": {
+                    "type": "object",
+                    "required": ["sql"],
+                    "properties": {
+                        "sql": {"type": "string", "examples": ["FROM help"]},
+                        "parameters": {
+                            "type": "array",
+                            "items": {"type": ["string", "number", "boolean", "null"]},
+                        },
+                    },
+                }
+            }
+        },
+    },
+)
+
+_OUTCOME = {
+    "type": "object",
+    "required": ["transaction_id", "status", "sequence", "results"],
+    "properties": {
+        "transaction_id": {"type": "string"},
+        "status": {
+            "type": "string",
+            "enum": ["committed", "retryable", "incompatible", "rejected", "superseded"],
+        },
+        "sequence": {"type": "integer", "description": "Its position in the log."},
+        "attempt": {"type": "integer"},
+        "time_ms": {"type": "integer"},
+        "results": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    "table": _TEXTS,
+                    "operation": {"type": "string"},
+                    "version": {"type": "integer"},
+                    "rebased_over": {"type": "integer"},
+                },
+            },
+        },
+        "code": {"type": "string", "description": "Why it was refused."},
+        "message": {"type": "string"},
+        "conflict": {"type": "object", "description": "What it lost to."},
+    },
+}
+_MORE = {
+    "404": "There is no such table, or no outcome of this transaction by now.",
+    "406": "The operation isn't served.",
+    "409": "It was refused: somebody else was first, or the key was used for another body.",
+    "415": "The body is compressed in a way that isn't known.",
+    "429": "Too much of yours is being carried out.",
+    "500": "Whether it was carried out isn't known: ask for it by its id.",
+}
+
+
+def _of_log(name: str, summary: str, **more: Any) -> dict[str, Any]:
+    found = _operation(name, summary, {_JSON: {"schema": _OUTCOME}}, **more)
+    for status, text in _MORE.items():
+        found["responses"][status] = {"description": text, "content": {_JSON: {"schema": _ERROR}}}
+    return found
+
+
+def _submit() -> dict[str, Any]:
+    schema = LogTransactionRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    return _of_log(
+        "SubmitLogTransaction",
+        "Commit operations on any tables as one record: all of it, or nothing.",
+        parameters=[
+            {
+                "name": "Idempotency-Key",
+                "in": "header",
+                "description": "One key is one transaction, however often it is sent.",
+                "schema": {"type": "string"},
+            }
+        ],
+        requestBody={"required": True, "content": {_JSON: {"schema": _inlined(schema)}}},
+    )
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema with its definitions in the places where they are named."""
+    definitions = schema.pop("$defs", {})
+
+    def put(value: Any) -> Any:
+        if isinstance(value, list):
+            return [put(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        if "$ref" in value:
+            return put(definitions[value["$ref"].rsplit("/", 1)[-1]])
+        return {name: put(one) for name, one in value.items()}
+
+    found: dict[str, Any] = put(schema)
+    return found
+
+
+_DESCRIBE = _of_log(
+    "DescribeLogTransaction",
+    "Say what became of a transaction.",
+    parameters=[
+        {
+            "name": "id",
+            "in": "path",
+            "required": True,
+            "description": "Its id: a UUID.",
+            "schema": {"type": "string", "minLength": 1},
+        }
+    ],
+)
+
+ASKING: Mapping[tuple[str, str], dict[str, Any]] = {
+    ("GET", "/v1/log/feed"): _FEED,
+    ("GET", "/v1/feed"): {**_FEED, "operationId": "FeedByItsOldPath"},
+    ("POST", "/v1/log/transactions"): _submit(),
+    ("GET", "/v1/log/transactions/{id}"): _DESCRIBE,
+    ("POST", "/v1/sql"): _SQL,
+}
+"""Operations by method and path."""

@@ -1,0 +1,198 @@
+"""The routes of the page: static files at `/` and `/page/`, JSON under `/api/`.
+
+Every answer over the index carries the snapshot's signature as ETag, so that asking again for what
+has not changed costs one look at a file. Questions run on threads of their own: they hold up no
+commit that this server answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from starlette.datastructures import QueryParams
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from commitlog.errors import NoSuchTable, Unavailable
+from consumers.history import Ask
+from consumers.servers.page import contention, questions
+from consumers.servers.page.snapshots import Snapshots
+
+STATIC = Path(__file__).parent / "static"
+THREADS = 4
+ANSWER_SECONDS = 30.0
+NAME_LENGTH_MAX = 4096
+HEADERS = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
+        " connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+INT64_MAX = 2**63 - 1
+
+Question = Callable[[Ask, QueryParams], Any]
+
+
+def page_routes(root: str | os.PathLike[str]) -> list[BaseRoute]:
+    """Return the page's routes over the index that is published under `root`."""
+    api = _Api(Snapshots(root))
+    asked: list[tuple[str, Question]] = [
+        ("tables", _tables),
+        ("table", lambda ask, given: questions.table(ask, _text(given, "table", needed=True))),
+        ("events", _events),
+        ("transaction", _transaction),
+        ("conflicts", lambda ask, given: contention.conflicts(ask, table=_text(given, "table"))),
+        ("collisions", _collisions),
+        ("live", lambda ask, given: questions.live(ask)),
+    ]
+    return [
+        Route("/", _index),
+        Route("/api/status", api.status),
+        *(Route(f"/api/{name}", api.endpoint(question)) for name, question in asked),
+        Mount("/page", _Static(directory=STATIC)),
+    ]
+
+
+async def _index(request: Request) -> Response:
+    return FileResponse(STATIC / "index.html", headers=HEADERS)
+
+
+class _Static(StaticFiles):
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(HEADERS)
+        return response
+
+
+class _Api:
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
+
+    async def status(self, request: Request) -> Response:
+        now = time.time_ns() // 1_000_000
+        return _json(await self._answer(lambda ask: questions.status(ask, now_ms=now)))
+
+    def endpoint(self, question: Question) -> Callable[[Request], Any]:
+        async def answer(request: Request) -> Response:
+            # Before the question: an answer from a newer snapshot is only asked for once more.
+            try:
+                tag = f'"{self._snapshots.signature()}"'
+            except Unavailable as error:
+                raise _unavailable(error) from error
+            if request.headers.get("if-none-match") == tag:
+                return Response(status_code=304, headers={"ETag": tag})
+            found = await self._answer(lambda ask: question(ask, request.query_params))
+            return _json(found, {"ETag": tag})
+
+        return answer
+
+    async def _answer(self, question: Callable[[Ask], Any]) -> Any:
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self._threads, self._snapshots.read, question)
+        try:
+            return await asyncio.wait_for(work, ANSWER_SECONDS)
+        except NoSuchTable as error:
+            raise HTTPException(404, str(error)) from error
+        except Unavailable as error:
+            raise _unavailable(error) from error
+        except TimeoutError:
+            advice = "the index did not answer in time; ask again, or for less"
+            raise HTTPException(503, advice, headers={"Retry-After": "1"}) from None
+
+
+def _unavailable(error: Unavailable) -> HTTPException:
+    return HTTPException(503, str(error), headers={"Retry-After": "1"})
+
+
+def _json(body: Any, headers: dict[str, str] | None = None) -> Response:
+    text = json.dumps(body, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    given = {"Cache-Control": "no-cache", "X-Content-Type-Options": "nosniff", **(headers or {})}
+    return Response(text, media_type=JSONResponse.media_type, headers=given)
+
+
+def _tables(ask: Ask, given: QueryParams) -> Any:
+    after = (_text(given, "after"), _text(given, "incarnation"))
+    limit = _number(given, "limit", 1, questions.TABLES_MAX) or questions.TABLES_MAX
+    return questions.tables(ask, after=after, ended=given.get("ended") == "1", limit=limit)
+
+
+def _events(ask: Ask, given: QueryParams) -> Any:
+    return questions.events(
+        ask,
+        table=_text(given, "table"),
+        partition=_number(given, "partition") or 0,
+        before=_place(given, "before"),
+        after=_place(given, "after"),
+        limit=_number(given, "limit", 1, questions.EVENTS_MAX) or questions.EVENTS_MAX,
+    )
+
+
+def _transaction(ask: Ask, given: QueryParams) -> Any:
+    found = questions.transaction(
+        ask,
+        transaction_id=_text(given, "id"),
+        partition=_number(given, "partition") or 0,
+        sequence=_number(given, "sequence") or 0,
+    )
+    if not found:
+        raise HTTPException(404, "the version index knows no such transaction")
+    return {"attempts": found}
+
+
+def _collisions(ask: Ask, given: QueryParams) -> Any:
+    return {
+        "collisions": contention.collisions(
+            ask,
+            table=_text(given, "table"),
+            loser=given.get("loser"),
+            winner=given.get("winner"),
+            fragment=_number(given, "fragment"),
+            limit=_number(given, "limit", 1, questions.LIST_MAX) or questions.LIST_MAX,
+        )
+    }
+
+
+def _text(given: QueryParams, name: str, *, needed: bool = False) -> str:
+    value = given.get(name, "")
+    if len(value) > NAME_LENGTH_MAX:
+        raise HTTPException(400, f"{name} has more than {NAME_LENGTH_MAX} characters")
+    if needed and not value:
+        raise HTTPException(400, f"{name} is missing: add ?{name}=…")
+    return value
+
+
+def _number(given: QueryParams, name: str, least: int = 0, most: int = INT64_MAX) -> int | None:
+    text = given.get(name, "")
+    if not text:
+        return None
+    try:
+        value = int(text)
+    except ValueError:
+        raise HTTPException(400, f"{name}={text[:40]!r} is not a whole number") from None
+    if not least <= value <= most:
+        raise HTTPException(400, f"{name}={value} is not within {least} and {most}")
+    return value
+
+
+def _place(given: QueryParams, name: str) -> tuple[int, int] | None:
+    text = given.get(name, "")
+    if not text:
+        return None
+    parts: Sequence[str] = text.split(".")
+    if len(parts) != 2 or not all(one.isdecimal() and len(one) < 19 for one in parts):
+        raise HTTPException(400, f"{name}={text[:40]!r} is not SEQUENCE.ORDINAL")
+    return int(parts[0]), int(parts[1])

@@ -1,0 +1,139 @@
+"""Answers SQL over the published index, as a process that can do nothing else.
+
+It reads one JSON object per line and answers each with one. Three walls stand one behind the other:
+a statement must parse as one SELECT without anything that changes or reads files, DuckDB is locked
+to the index and its segments, and the kernel takes writing and connecting away from the process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from consumers.history import jsonable
+from consumers.servers.page import sandbox
+
+MEMORY_LIMIT = "512MB"
+THREADS = 1
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+    "allow_community_extensions": False,
+    "max_temp_directory_size": "0B",
+    "memory_limit": MEMORY_LIMIT,
+    "threads": THREADS,
+}
+SELECTING = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
+GENERATING = {"generate_series", "range", "repeat", "repeat_row", "unnest"}
+"""Table functions that look at nothing. Others may run SQL of their own, or read files."""
+
+
+class Refused(Exception):
+    """The statement is not one that is answered here."""
+
+
+def main() -> None:
+    """Answer until the input ends."""
+    root = Path(sys.argv[1])
+    sandbox.limit_resources()
+    # What is imported on first use is imported now.
+    with duckdb.connect(":memory:", config=SETTINGS) as connection:
+        connection.execute("SELECT json_serialize_sql('SELECT 1'), now()::TIMESTAMP").fetchall()
+    is_confined = sandbox.allow_reading_only([str(root)])
+    _say({"ready": True, "is_confined": is_confined})
+    for line in sys.stdin:
+        asked = json.loads(line)
+        # Whoever asked kills this process in time, unless it has ended itself.
+        alarm = threading.Timer(asked["seconds"], os._exit, [1])
+        alarm.daemon = True
+        alarm.start()
+        _say(answer(root, asked))
+        alarm.cancel()
+
+
+def _say(body: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(body, separators=(",", ":"), default=str) + "\n")
+    sys.stdout.flush()
+
+
+def answer(root: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    """Answer one question; a wrong one gets an `error`."""
+    try:
+        with open_locked(root) as connection:
+            check(connection, asked["sql"])
+            found = connection.execute(asked["sql"], asked.get("parameters") or None)
+            described = found.description or []
+            rows = found.fetchmany(asked["rows_max"] + 1)
+    except (Refused, duckdb.Error, MemoryError) as error:
+        return {"error": str(error) or "there is not enough memory for this question"}
+    return {
+        "columns": [str(column[0]) for column in described],
+        "types": [str(column[1]) for column in described],
+        "rows": [[jsonable(value) for value in row] for row in rows[: asked["rows_max"]]],
+        "is_cut": len(rows) > asked["rows_max"],
+    }
+
+
+def open_locked(root: Path) -> duckdb.DuckDBPyConnection:
+    """Open the published index; the connection reaches it and its segments, and stays so."""
+    public = root / "index.duckdb"
+    connection = duckdb.connect(":memory:", config=SETTINGS)
+    try:
+        connection.execute(f"ATTACH {_quoted(public)} AS commitlog (READ_ONLY)")
+        connection.execute("USE commitlog")
+        segments = connection.execute("SELECT path FROM segments").fetchall()
+        paths = [public, *(root / "index" / str(path) for (path,) in segments)]
+        connection.execute(f"SET allowed_paths = [{', '.join(map(_quoted, paths))}]")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        return connection
+    except BaseException:
+        connection.close()
+        raise
+
+
+def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse anything but one SELECT over the index's own relations, views and macros."""
+    found = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()
+    tree = json.loads(found[0][0])
+    if tree.get("error"):
+        raise Refused(str(tree.get("error_message")))
+    if len(tree["statements"]) != 1:
+        raise Refused(f"there are {len(tree['statements'])} statements; ask one SELECT")
+    macros = connection.execute(
+        "SELECT function_name FROM duckdb_functions()"
+        " WHERE database_name = 'commitlog' AND function_type = 'table_macro'"
+    ).fetchall()
+    known = {name for (name,) in macros} | GENERATING
+    for node in _nodes(tree):
+        kind = str(node.get("type", ""))
+        if kind.endswith("_NODE") and kind not in SELECTING:
+            raise Refused(f"only SELECT is answered, and {kind.removesuffix('_NODE')} is more")
+        if kind == "TABLE_FUNCTION":
+            name = str(node.get("function", {}).get("function_name", "")).lower()
+            if name not in known:
+                raise Refused(f"the table function {name!r} is not answered here; see FROM help")
+
+
+def _nodes(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    if isinstance(value, list):
+        for one in value:
+            yield from _nodes(one)
+
+
+def _quoted(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""Asks for credentials and grants in front of the APIs that have no notion of them.
+
+The Lance Namespace checks for itself, since its requests may show who asks in their bodies. Here
+are the Iceberg catalogue, the page's data, and the metrics. A path that isn't known here needs the
+most: nothing is open because somebody forgot it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from lance_namespace.errors import LanceNamespaceError, PermissionDeniedError, UnauthenticatedError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from commitlog.client.caller import Caller, acting_for
+from commitlog.errors import CommitLogError
+from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.security.answers import is_under, refusal
+from consumers.servers.security.budgets import json_problem
+from consumers.servers.security.grants import Access, Principal
+from consumers.servers.security.identity import Security, credentials_of_headers
+
+OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/page")
+CHECKS_ITSELF = (
+    *("/v1/namespace", "/v1/table", "/v1/transaction", "/v1/materialized_view"),
+    "/v1/log/transactions",
+)
+BODY_BYTES_MAX = 16 * 1024 * 1024
+_SEPARATOR = "\x1f"
+
+Need = tuple[Access, TableId]
+READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
+_NAMESPACE = re.compile(r"/v1/namespaces/([^/]+)(?:/(properties|tables|register))?/?")
+_TABLE = re.compile(r"/v1/namespaces/([^/]+)/tables/([^/]+)(/metrics)?/?")
+_BATCH_ACCESS = {
+    "declare_table": WRITE,
+    "create_table_version": WRITE,
+    "delete_table_versions": ADMIN,
+    "deregister_table": ADMIN,
+}
+
+
+class Guard:
+    """Refuses who isn't known, and what no grant allows."""
+
+    def __init__(self, app: ASGIApp, security: Security, base_path: str = "") -> None:
+        """Guard an application that is served below `base_path`."""
+        self._app = app
+        self._security = security
+        self._base_path = base_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or not self._security.is_on:
+            return await self._app(scope, receive, send)
+        path = scope["path"].removeprefix(self._base_path) or "/"
+        if path == "/" or is_under(path, (*OPEN, *CHECKS_ITSELF)):
+            return await self._app(scope, receive, send)
+        try:
+            shown = credentials_of_headers(Headers(scope=scope))
+            principal = await run_in_threadpool(self._security.identify, shown)
+            receive = await self._check(principal, path, scope, receive)
+        except (LanceNamespaceError, CommitLogError) as error:
+            return await _refused(path, scope["method"], error)(scope, receive, send)
+        if scope["method"] == "GET" and _lists(path):
+            send = _Filter(send, lambda what: self._security.sees(principal, what)).send
+        with acting_for(Caller(principal.name)):
+            return await self._app(scope, receive, send)
+
+    async def _check(
+        self, principal: Principal, path: str, scope: Scope, receive: Receive
+    ) -> Receive:
+        """Refuse what is not allowed; return what gives the body to who is next."""
+        needs = _needs_of_body(path, scope["method"])
+        if needs is None:
+            for access, what in _needs_of_path(path, scope["method"]):
+                self._security.check(principal, access, what)
+            return receive
+        body = await _read(receive)
+        for access, what in needs(await run_in_threadpool(_decoded, body)):
+            self._security.check(principal, access, what)
+        return _again(body, receive)
+
+
+def _refused(path: str, method: str, error: Exception) -> Response:
+    status, headers = 400, {}
+    if isinstance(error, UnauthenticatedError):
+        status, headers = 401, {"WWW-Authenticate": "Bearer"}
+    elif isinstance(error, PermissionDeniedError):
+        status = 403
+    elif isinstance(error, _TooLarge):
+        status = 413
+    elif isinstance(error, LanceNamespaceError):
+        status, headers = 503, {"Retry-After": "1"}
+    return refusal(path, method, status, str(error), headers)
+
+
+def _namespace(text: str) -> TableId:
+    return parse_table_id(text.split(_SEPARATOR))
+
+
+def _lists(path: str) -> bool:
+    found = _NAMESPACE.fullmatch(path)
+    return path == "/v1/namespaces" or (found is not None and found[2] == "tables")
+
+
+def _needs_of_path(path: str, method: str) -> Iterator[Need]:
+    table, namespace = _TABLE.fullmatch(path), _NAMESPACE.fullmatch(path)
+    is_reading = method in ("GET", "HEAD")
+    if path == "/v1/config" or (is_reading and _lists(path)):
+        return  # for whoever is known; lists show what may be seen
+    if table is not None:
+        reads = is_reading or table[3] is not None
+        access = READ if reads else ADMIN if method == "DELETE" else WRITE
+        yield access, (*_namespace(table[1]), table[2])
+    elif namespace is not None:
+        yield READ if is_reading else ADMIN, _namespace(namespace[1])
+    elif path == "/metrics" or is_under(path, ("/api", "/v1/feed", "/v1/log/feed", "/v1/sql")):
+        yield READ, ()
+    else:
+        yield ADMIN, ()
+
+
+def _needs_of_body(path: str, method: str) -> Callable[[Any], Iterator[Need]] | None:
+    if method != "POST":
+        return None
+    if path == "/v1/transactions/commit":
+        return _commit
+    if path == "/v1/tables/rename":
+        return lambda body: (
+            (ADMIN, _identifier(body.get(end))) for end in ("source", "destination")
+        )
+    if path == "/v1/namespaces":
+        return lambda body: iter([(ADMIN, _parts(body.get("namespace")))])
+    found = _NAMESPACE.fullmatch(path)
+    if found is None or found[2] not in ("tables", "register"):
+        return None
+    parent, access = _namespace(found[1]), WRITE if found[2] == "tables" else ADMIN
+    return lambda body: iter([(access, (*parent, *_parts([body.get("name")])))])
+
+
+def _commit(body: Any) -> Iterator[Need]:
+    for change in _list(body.get("table-changes")):
+        yield WRITE, _identifier(change.get("identifier"))
+    for operation in _list(body.get("lance-operations")):
+        for kind, inner in operation.items():
+            parts = inner.get("id") if isinstance(inner, dict) else None
+            yield _BATCH_ACCESS.get(kind, ADMIN), _parts(parts)
+
+
+def _identifier(value: Any) -> TableId:
+    if not isinstance(value, dict):
+        return ()
+    return (*_parts(value.get("namespace")), *_parts([value.get("name")]))
+
+
+def _parts(value: Any) -> TableId:
+    """Return a name; what is none is the root, for which nearly nobody has a grant."""
+    if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+        return ()
+    return tuple(value)
+
+
+def _list(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    if json_problem(body):
+        return {}  # whoever reads it next refuses it
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+class _TooLarge(CommitLogError):
+    """A body is larger than any that is taken."""
+
+
+async def _read(receive: Receive) -> bytes:
+    pieces, size = [], 0
+    while True:
+        message = await receive()
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > BODY_BYTES_MAX:
+            raise _TooLarge(f"the body has over {BODY_BYTES_MAX} bytes")
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> Message:
+        return first.pop() if first else await receive()
+
+    return again
+
+
+class _Filter:
+    """Leaves out of a list what who asks may not see."""
+
+    def __init__(self, send: Send, sees: Callable[[TableId], bool]) -> None:
+        self._send = send
+        self._sees = sees
+        self._start: Message | None = None
+        self._body = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+            return
+        self._body += message.get("body", b"")
+        if message.get("more_body", False):
+            return
+        start = self._start
+        assert start is not None
+        body = self._filtered(self._body) if start["status"] == 200 else self._body
+        headers = [(k, v) for k, v in start["headers"] if k.lower() != b"content-length"]
+        headers.append((b"content-length", str(len(body)).encode()))
+        await self._send({**start, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+    def _filtered(self, body: bytes) -> bytes:
+        found = _decoded(body)
+        if "namespaces" in found:
+            found["namespaces"] = [n for n in found["namespaces"] if self._sees(tuple(n))]
+        if "identifiers" in found:
+            found["identifiers"] = [
+                one for one in found["identifiers"] if self._sees(_identifier(one))
+            ]
+        return json.dumps(found).encode()

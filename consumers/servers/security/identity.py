@@ -1,0 +1,136 @@
+"""Who asks: credentials of a request, and the principal that they prove.
+
+An API key is compared by its hash with every key that there is, in constant time, so that the time
+tells nothing about which or how much of it was right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lance_namespace.errors import UnauthenticatedError
+
+from commitlog.model.names import label_problem
+from commitlog.model.table import TableId
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.grants import Access, Principal, denied
+
+API_KEY_HEADER = "x-api-key"
+AUTHORIZATION_HEADER = "authorization"
+_BEARER = "bearer"
+_NO_TOKEN = "None"
+"""What pyiceberg sends where it was given no token."""
+CREDENTIAL_CHARACTERS_MAX = 16 * 1024
+
+ANYBODY = Principal("")
+"""Who asks where nobody has to prove anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What a request shows; never printed."""
+
+    api_key: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+
+    def __bool__(self) -> bool:
+        """Say whether it shows anything."""
+        return bool(self.api_key or self.token)
+
+    def is_like(self, other: Credentials) -> bool:
+        """Say whether another part of the request shows nothing else than this."""
+        return all(
+            not theirs or hmac.compare_digest(mine.encode(), theirs.encode())
+            for mine, theirs in ((self.api_key, other.api_key), (self.token, other.token))
+        )
+
+
+def credentials_of_headers(headers: Mapping[str, str]) -> Credentials:
+    """Return what the headers show."""
+    scheme, _, token = headers.get(AUTHORIZATION_HEADER, "").strip().partition(" ")
+    if scheme and scheme.lower() != _BEARER:
+        token = "?"  # another scheme: credentials, but none that we know
+    token = token.strip()
+    shown = "" if token == _NO_TOKEN else token
+    return Credentials(headers.get(API_KEY_HEADER, "").strip(), shown)
+
+
+def credentials_of_body(identity: Any) -> Credentials:
+    """Return what a body's `identity` shows."""
+    if not isinstance(identity, Mapping):
+        return Credentials()
+    api_key, token = identity.get("api_key"), identity.get("auth_token")
+    return Credentials(
+        api_key if isinstance(api_key, str) else "", token if isinstance(token, str) else ""
+    )
+
+
+class Security:
+    """Who may do what, for all APIs; without an access file anybody may do everything."""
+
+    def __init__(self, access: AccessFile | None = None) -> None:
+        """Take the access file, if there is one."""
+        self._access = access
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anybody has to prove anything."""
+        return self._access is not None
+
+    def identify(self, shown: Credentials) -> Principal:
+        """Return who shows these credentials; UnauthenticatedError if they prove nothing."""
+        if self._access is None:
+            return ANYBODY
+        if not shown:
+            raise UnauthenticatedError(
+                "the request shows no credentials: send an API key as x-api-key, or a token as"
+                " Authorization: Bearer"
+            )
+        if max(len(shown.api_key), len(shown.token)) > CREDENTIAL_CHARACTERS_MAX:
+            raise UnauthenticatedError("the credentials are too long to be any")
+        rules = self._access.rules()
+        if shown.token:
+            if rules.tokens is None:
+                raise UnauthenticatedError("bearer tokens are not taken here; send an API key")
+            principal = rules.tokens.principal(shown.token)
+            if label_problem(principal.name):
+                raise UnauthenticatedError("the token's principal has a name that no record keeps")
+            if any(name == principal.name for _, name in rules.keys):
+                # Whoever issues tokens would hand out the key's grants, and sign its records.
+                raise UnauthenticatedError(
+                    f"the token is for {principal.name!r}, and that is the name of an API key;"
+                    " give the key another name, or show the key"
+                )
+            if shown.api_key and _owner(rules.keys, shown.api_key) != principal.name:
+                raise UnauthenticatedError("the API key and the token are not of one principal")
+            return principal
+        name = _owner(rules.keys, shown.api_key)
+        if name is None:
+            raise UnauthenticatedError("the API key is not known")
+        return Principal(name, "api-key")
+
+    def may(self, principal: Principal, access: Access, what: TableId) -> bool:
+        """Say whether a principal has this access to a namespace or table."""
+        return self._access is None or self._access.rules().grants.may(principal, access, what)
+
+    def check(self, principal: Principal, access: Access, what: TableId) -> None:
+        """Refuse what no grant allows."""
+        if not self.may(principal, access, what):
+            raise denied(principal, access, what)
+
+    def sees(self, principal: Principal, what: TableId) -> bool:
+        """Say whether a principal may know that it is there."""
+        return self._access is None or self._access.rules().grants.sees(principal, what)
+
+
+def _owner(keys: tuple[tuple[bytes, str], ...], key: str) -> str | None:
+    digest = hashlib.sha256(key.encode()).digest()
+    owner = None
+    for known, name in keys:
+        if hmac.compare_digest(known, digest):
+            owner = name
+    return owner

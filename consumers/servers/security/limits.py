@@ -1,0 +1,265 @@
+"""Limits on what a client may take: requests at a time, headers, bodies on their way, and time.
+
+A request takes a slot once it has arrived whole, so that whoever sends slowly, or half, keeps
+nobody else out; who asks is found out before that, as far as the headers show it. How large a body
+may be is the APIs' own: it depends on what it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+
+from lance_namespace.errors import LanceNamespaceError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from commitlog.errors import CommitLogError
+from consumers.servers.security.answers import is_under, refusal
+from consumers.servers.security.compression import Decompressed, UnknownEncoding
+from consumers.servers.security.identity import Security, credentials_of_headers
+
+RETRY_AFTER_SECONDS = 1
+UNLIMITED = ("/healthz", "/readyz", "/metrics")
+"""What has to answer when nothing else does."""
+IN_MEMORY_BYTES_MAX = 8 * 1024 * 1024
+"""Of rows, more than this is kept in files."""
+_ROWS = "application/vnd.apache.arrow"
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """How much a client may take."""
+
+    requests_max: int = 256
+    """Requests that are carried out at the same time; more are told to come again."""
+    header_bytes_max: int = 32 * 1024
+    pause_seconds_max: float = 60.0
+    """How long the next piece of a body may take to arrive."""
+    body_seconds_max: float = 60.0
+    """How long a whole body may take, and a second more for each `body_bytes_per_second`."""
+    body_bytes_per_second: int = 64 * 1024
+    arriving_max: int = 2048
+    """Bodies that are on their way at the same time."""
+    arriving_bytes_max: int = 256 * 1024 * 1024
+    """Their bytes in memory, together with those of the requests that are carried out."""
+    unidentified_bytes_max: int = 1024 * 1024
+    """A body in which a client may show who it is, having shown nothing in the headers."""
+
+    @property
+    def client_requests_max(self) -> int:
+        """The slots that one client may have: some are left for the others."""
+        return max(1, self.requests_max * 3 // 4)
+
+
+class Refused(BaseException):
+    """A request is over a limit; no API takes it for a failure of its own."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+
+
+class Limits:
+    """Refuses what is over the limits."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: LimitSettings | None = None,
+        security: Security | None = None,
+    ) -> None:
+        """Guard an application."""
+        self._app = app
+        self._settings = settings or LimitSettings()
+        self._security = security or Security()
+        self._running: Counter[str] = Counter()
+        self._arriving = 0
+        self._held_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http" or is_under(scope["path"], UNLIMITED):
+            return await self._app(scope, receive, send)
+        has_begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        request = _Request(self, Headers(scope=scope), receive)
+        try:
+            self._check_headers(scope)
+            await request.begin(scope)
+            return await self._app(scope, request.receive, noting)
+        except Refused as refused:
+            if has_begun:
+                raise
+            await _refuse(refused, scope, receive, send)
+        finally:
+            request.end()
+
+    def _check_headers(self, scope: Scope) -> None:
+        most = self._settings.header_bytes_max
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
+            raise Refused(431, f"the headers have over {most} bytes; send fewer")
+
+    async def client(self, scope: Scope, headers: Headers) -> str:
+        """Return who asks as the headers prove it, "" if they don't where they would have to."""
+        if not self._security.is_on:
+            return (scope.get("client") or ("?",))[0] + "/"
+        shown = credentials_of_headers(headers)
+        if not shown:
+            return ""
+        try:
+            return (await run_in_threadpool(self._security.identify, shown)).name
+        except (LanceNamespaceError, CommitLogError):
+            return ""  # whoever is asked next refuses it
+
+    def take(self, client: str) -> None:
+        """Begin to carry a request out, if there is room."""
+        settings = self._settings
+        total = self._running.total()
+        if total >= settings.requests_max:
+            raise Refused(
+                503,
+                f"{settings.requests_max} requests are being carried out, nothing was done for"
+                " this one; send it again in a while",
+            )
+        if self._security.is_on and self._running[client] >= settings.client_requests_max:
+            raise Refused(
+                429,
+                f"{settings.client_requests_max} requests of yours are being carried out, nothing"
+                " was done for this one; send it again in a while",
+            )
+        self._running[client] += 1
+
+    def give_back(self, client: str) -> None:
+        """Note that a request was carried out."""
+        self._running[client] -= 1
+        if not self._running[client]:
+            del self._running[client]
+
+    def arrive(self, more: int) -> None:
+        """Note that a body is on its way, or no longer."""
+        if more > 0 and self._arriving >= self._settings.arriving_max:
+            raise Refused(
+                503, f"{self._arriving} bodies are on their way; send this one again in a while"
+            )
+        self._arriving += more
+
+    def hold(self, more: int) -> None:
+        """Keep bytes in memory, or no longer."""
+        if more > 0 and self._held_bytes + more > self._settings.arriving_bytes_max:
+            raise Refused(503, "too many large requests at once; send this one again in a while")
+        self._held_bytes += more
+
+    @property
+    def settings(self) -> LimitSettings:
+        """What is allowed."""
+        return self._settings
+
+
+class _Request:
+    """What one request takes, given back at its end."""
+
+    def __init__(self, limits: Limits, headers: Headers, receive: Receive) -> None:
+        self._limits = limits
+        self._headers = headers
+        self._receive = receive
+        self._client = ""
+        self._has_slot = self._is_arriving = self._is_read = False
+        self._in_memory_max = sys.maxsize
+        if headers.get("content-type", "").startswith(_ROWS):
+            self._in_memory_max = IN_MEMORY_BYTES_MAX
+        self._received = self._held = 0
+        self._began = time.monotonic()
+
+    async def begin(self, scope: Scope) -> None:
+        """Find out who asks; take a slot already if no body is to come."""
+        limits, headers = self._limits, self._headers
+        self._client = await limits.client(scope, headers)
+        has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
+        if has_body:
+            limits.arrive(1)
+            self._is_arriving = True
+            try:
+                encoding = headers.get("content-encoding", "")
+                if encoding.strip().lower() not in ("", "identity"):
+                    self._receive = Decompressed(self._receive, encoding).receive
+            except UnknownEncoding as error:
+                raise Refused(415, str(error)) from error
+        elif self._client:
+            self._take_slot()
+
+    async def receive(self) -> Message:
+        """Give the next piece of the body; take a slot once it is whole."""
+        if self._is_read:  # the client may go away, or not
+            return await self._receive()
+        message = await self._next()
+        size = len(message.get("body", b""))
+        self._received += size
+        held = min(self._received, self._in_memory_max) - self._held
+        self._limits.hold(held)
+        self._held += held
+        most = self._limits.settings.unidentified_bytes_max
+        if not self._client and self._received > most:
+            raise Refused(
+                401,
+                f"a body of over {most} bytes needs credentials in the headers: x-api-key, or"
+                " Authorization: Bearer",
+            )
+        if message["type"] == "http.request" and not message.get("more_body", False):
+            self._is_read = True
+            self._no_longer_arriving()
+            if not self._has_slot:
+                self._take_slot()
+        return message
+
+    async def _next(self) -> Message:
+        settings = self._limits.settings
+        allowed = settings.body_seconds_max + self._received / settings.body_bytes_per_second
+        left = self._began + allowed - time.monotonic()
+        try:
+            async with asyncio.timeout(max(0.0, min(left, settings.pause_seconds_max))):
+                return await self._receive()
+        except ValueError as error:
+            raise Refused(400, str(error)) from error
+        except TimeoutError as error:
+            what = f"no byte of the body came for {settings.pause_seconds_max:g} s"
+            if left < settings.pause_seconds_max:
+                what = f"the body came too slowly, {self._received} bytes in {allowed:g} s"
+            raise Refused(408, f"{what}; nothing was done, send it again") from error
+
+    def _take_slot(self) -> None:
+        self._limits.take(self._client)
+        self._has_slot = True
+
+    def _no_longer_arriving(self) -> None:
+        if self._is_arriving:
+            self._limits.arrive(-1)
+            self._is_arriving = False
+
+    def end(self) -> None:
+        """Give back what it took."""
+        self._no_longer_arriving()
+        self._limits.hold(-self._held)
+        if self._has_slot:
+            self._limits.give_back(self._client)
+
+
+async def _refuse(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
+    # The connection may still carry a body that nobody reads.
+    headers = {"Connection": "close"}
+    if refused.status in (429, 503):
+        headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
+    if refused.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    response = refusal(scope["path"], scope["method"], refused.status, refused.message, headers)
+    await response(scope, receive, send)

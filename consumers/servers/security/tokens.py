@@ -1,0 +1,147 @@
+"""Bearer tokens: JSON Web Tokens of an OAuth2 or OpenID Connect issuer, checked offline.
+
+The issuer's public keys come from a file (PEM, or a JWKS), from an environment variable, from a
+JWKS address, or from the address that the issuer's own discovery document names. Keys from an
+address are kept for a while; an unknown key id has them fetched again, at most once in a while.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+from lance_namespace.errors import ServiceUnavailableError, UnauthenticatedError
+
+from consumers.servers.security.grants import Principal
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA")
+"""Only signatures by a private key: a shared secret would be anybody's who checks it."""
+KEYS_SECONDS = 3600.0
+REFETCH_SECONDS = 30.0
+FETCH_TIMEOUT_SECONDS = 5.0
+FETCH_BYTES_MAX = 1024 * 1024
+LEEWAY_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """Whose tokens are taken, and what in them says who it is."""
+
+    issuer: str
+    audience: str
+    key_file: str = ""
+    key_env: str = ""
+    jwks_url: str = ""
+    algorithms: tuple[str, ...] = ALGORITHMS
+    principal_claim: str = "sub"
+    groups_claim: str = "groups"
+    leeway_seconds: int = LEEWAY_SECONDS
+
+
+class Tokens:
+    """Checks tokens of one issuer. Thread-safe."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        """Take the issuer; its keys are read with the first token."""
+        self._issuer = issuer
+        self._lock = threading.Lock()
+        self._keys: Mapping[str, Any] = {}
+        self._fetched_at = float("-inf")
+
+    def principal(self, token: str) -> Principal:
+        """Return who a token is for; UnauthenticatedError if it isn't valid."""
+        issuer = self._issuer
+        try:
+            header = jwt.get_unverified_header(token)
+            claims = jwt.decode(
+                token,
+                self._key(str(header.get("kid", ""))),
+                algorithms=list(issuer.algorithms),
+                audience=issuer.audience,
+                issuer=issuer.issuer,
+                leeway=issuer.leeway_seconds,
+                options={"require": ["exp", "iss", "aud"]},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError) as error:
+            # What a token says is nobody else's: only the kind of its fault is told.
+            raise UnauthenticatedError(
+                f"the bearer token is not valid ({type(error).__name__}); get a new one from"
+                f" {issuer.issuer}"
+            ) from error
+        name = claims.get(issuer.principal_claim)
+        if not isinstance(name, str) or not name:
+            raise UnauthenticatedError(f"the bearer token has no claim {issuer.principal_claim!r}")
+        groups = claims.get(issuer.groups_claim, ())
+        if isinstance(groups, str):
+            groups = groups.split()
+        found = frozenset(str(group) for group in groups) if isinstance(groups, list) else ()
+        return Principal(name, "bearer", frozenset(found))
+
+    def _key(self, key_id: str) -> Any:
+        keys = self._current(key_id)
+        if key_id in keys:
+            return keys[key_id]
+        if len(keys) == 1 and (not key_id or "" in keys):
+            return next(iter(keys.values()))
+        raise jwt.InvalidKeyError(f"no key {key_id!r}")
+
+    def _current(self, key_id: str) -> Mapping[str, Any]:
+        with self._lock:
+            age = time.monotonic() - self._fetched_at
+            is_known = key_id in self._keys or "" in self._keys
+            if age > (KEYS_SECONDS if is_known else REFETCH_SECONDS):
+                self._fetched_at = time.monotonic()
+                try:
+                    self._keys = self._read()
+                except (OSError, ValueError, jwt.PyJWTError) as error:
+                    if not is_known:
+                        raise ServiceUnavailableError(
+                            f"the keys of {self._issuer.issuer} cannot be read"
+                            f" ({type(error).__name__}); ask again"
+                        ) from error
+            return self._keys
+
+    def _read(self) -> Mapping[str, Any]:
+        issuer = self._issuer
+        if issuer.key_file:
+            return read_keys(Path(issuer.key_file).read_text())
+        if issuer.key_env:
+            return read_keys(os.environ.get(issuer.key_env, ""))
+        url = issuer.jwks_url
+        if not url:
+            base = issuer.issuer.rstrip("/")
+            found = json.loads(_fetch(f"{base}/.well-known/openid-configuration"))
+            url = str(found["jwks_uri"]) if isinstance(found, dict) and "jwks_uri" in found else ""
+        return read_keys(_fetch(url))
+
+
+def read_keys(text: str) -> Mapping[str, Any]:
+    """Return public keys by their ids, from a JWKS or a PEM; a PEM's id is ""."""
+    if "-----BEGIN" in text:
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+        if "PRIVATE KEY" in text:
+            raise ValueError("a private key is not what checks tokens: name the public one")
+        return {"": load_pem_public_key(text.encode())}
+    keys = jwt.PyJWKSet.from_json(text).keys
+    return {key.key_id or "": key.key for key in keys if key.key_type != "oct"}
+
+
+def _fetch(url: str) -> str:
+    # A document may not send us to a file of this machine.
+    is_local = url.startswith(("http://127.0.0.1", "http://localhost", "http://[::1]"))
+    if not url.startswith("https://") and not is_local:
+        raise ValueError("keys are fetched from https:// only")
+    with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_SECONDS) as response:
+        data: bytes = response.read(FETCH_BYTES_MAX + 1)
+    if len(data) > FETCH_BYTES_MAX:
+        raise ValueError("the answer is too large for keys")
+    return data.decode()

@@ -1,0 +1,176 @@
+"""The HTTP server: all APIs on one port, and whether the service is well. It holds no truth.
+
+A request passes, from outside in: the observer (count, log, trace), the limits, the guard, and
+then the API that its path belongs to. What each answers is that API's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import resource
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+
+from commitlog.errors import Unavailable
+from consumers.servers.metrics import CONTENT_TYPE, Metrics
+from consumers.servers.observing import Observe
+from consumers.servers.openapi.routes import openapi_routes
+from consumers.servers.security.guard import Guard
+from consumers.servers.security.identity import Security
+from consumers.servers.security.limits import Limits, LimitSettings
+from consumers.servers.server_heads import LimitedHeads
+from consumers.views.health import Health, is_whole
+
+SHUTDOWN_SECONDS = 3
+_STARTUP_SECONDS = 20.0
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """What the server shows, and whom of the clients it believes."""
+
+    certificate: str
+    key: str
+    client_ca: str = ""
+    """A file of authorities: clients must show a certificate that one of them signed."""
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What stands around the APIs."""
+
+    base_path: str = ""
+    """All APIs are served below it: `/lance` makes `/lance/v1/table…`."""
+    security: Security = field(default_factory=Security)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    metrics: Metrics = field(default_factory=Metrics)
+    tls: Tls | None = None
+
+
+def make_app(
+    health: Health | None, routes: Sequence[BaseRoute] = (), settings: ServerSettings | None = None
+) -> Starlette:
+    """Return the application: APIs, what tells of its health, and metrics."""
+    settings = settings or ServerSettings()
+
+    async def healthz(request: Request) -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(request: Request) -> JSONResponse:
+        checks = health.found() if health is not None else ()
+        whole = is_whole(checks)
+        body = {
+            "status": "ready" if whole else "not ready",
+            "checks": [check.to_json() for check in checks],
+        }
+        headers = {} if whole else {"Retry-After": "1"}
+        return JSONResponse(body, status_code=200 if whole else 503, headers=headers)
+
+    def metrics(request: Request) -> Response:
+        return Response(settings.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def refused(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        path = request.url.path
+        body = {"error": f"{request.method} {path}: {error.detail}", "code": 0, "instance": path}
+        return JSONResponse(body, status_code=error.status_code, headers=error.headers)
+
+    base = settings.base_path
+    described = openapi_routes(routes, base_path=base, is_secured=settings.security.is_on)
+    below: list[BaseRoute] = [Mount(base, routes=list(routes))] if base else list(routes)
+    return Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/metrics", metrics),
+            *described,
+            *below,
+        ],
+        exception_handlers={HTTPException: refused},
+        middleware=[
+            Middleware(Observe, metrics=settings.metrics),
+            Middleware(Limits, settings=settings.limits, security=settings.security),
+            Middleware(Guard, security=settings.security, base_path=base),
+        ],
+    )
+
+
+def serve(
+    health: Health,
+    listener: socket.socket,
+    *,
+    routes: Sequence[BaseRoute] = (),
+    settings: ServerSettings | None = None,
+    stop: threading.Event,
+    on_ready: Callable[[str], None],
+) -> None:
+    """Serve on a listening socket until `stop` is set."""
+    settings = settings or ServerSettings()
+    _allow_many_connections()
+    config = uvicorn.Config(
+        make_app(health, routes, settings),
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http=LimitedHeads,
+        # The other loop is no faster here, and another one than everything else runs on.
+        loop="asyncio",
+        server_header=False,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        **_tls_of(settings.tls),
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],), name="http", daemon=True)
+    health.start()
+    thread.start()
+    try:
+        pause = threading.Event()
+        waited = 0.0
+        while not server.started:
+            if not thread.is_alive() or waited > _STARTUP_SECONDS:
+                raise Unavailable("the HTTP server did not start; its log says why")
+            waited += 0.02
+            pause.wait(0.02)
+        host, port = listener.getsockname()[:2]
+        on_ready(f"{host}:{port}")
+        while not stop.wait(0.5):
+            if not thread.is_alive():
+                raise Unavailable("the HTTP server ended; its log says why")
+    finally:
+        server.should_exit = True
+        thread.join(SHUTDOWN_SECONDS + 1)
+        health.close()
+        with contextlib.suppress(OSError):
+            listener.close()
+
+
+def _allow_many_connections() -> None:
+    """Let this process have as many files open as the system lets it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _tls_of(tls: Tls | None) -> dict[str, Any]:
+    if tls is None:
+        return {}
+    found: dict[str, Any] = {"ssl_certfile": tls.certificate, "ssl_keyfile": tls.key}
+    if tls.client_ca:
+        found |= {"ssl_ca_certs": tls.client_ca, "ssl_cert_reqs": int(ssl.CERT_REQUIRED)}
+    return found

@@ -1,0 +1,105 @@
+"""A standby's eye on the leader: a connection to its socket, alive as long as that answers."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+from commitlog import wire
+from commitlog.errors import CommitLogError
+
+if TYPE_CHECKING:
+    from consumers.partition.session import Session
+
+# Of its own: a program that seeds `random` gets from it what it would without us.
+_chance = random.Random()
+SILENCE_SECONDS = 1.0
+DEAD_SECONDS = (0.0, 0.3)
+"""How long a standby waits, at random, before it takes the place of a leader that is silent."""
+BEGINNING_SECONDS = (1.0, 2.0)
+"""The same where somebody answers at the leader's address, and doesn't lead: it may have won just
+now, and be reading its own record. Whoever stands then ends a term that is only beginning."""
+
+
+def stand_by(
+    session: Session, stop: threading.Event, *, node: str, log_id: str, token: str
+) -> None:
+    """Follow the log until the leader's socket is silent, and a random while longer.
+
+    `node` is this committer's own address.
+    """
+    chain = session.follower.replica.chain
+    waited_for = None
+    while not stop.is_set():
+        started = chain.leader
+        if started is None:
+            return
+        with LeaderWatch(started.node, log_id, token) as watch:
+            while watch.alive and not stop.is_set():
+                session.follow(0.2)
+                if chain.leader is not started:
+                    break
+        if chain.leader is not started:
+            continue
+        is_beginning = watch.is_idle and started.node != node and started is not waited_for
+        stop.wait(_chance.uniform(*(BEGINNING_SECONDS if is_beginning else DEAD_SECONDS)))
+        session.catch_up()
+        if chain.leader is started and not is_beginning:
+            return
+        waited_for = started
+
+
+class LeaderWatch:
+    """A connection to the leader's socket: it is alive as long as that stands."""
+
+    def __init__(self, node: str, log_id: str, token: str) -> None:
+        """Watch the leader at `node`."""
+        self._node = node
+        self._token = token
+        self._log_id = log_id
+        self._socket: socket.socket | None = None
+        self.alive = False
+        self.is_idle = False
+        """Whether somebody answered that it doesn't lead."""
+        self._ended = threading.Event()
+
+    def __enter__(self) -> LeaderWatch:
+        host, _, port = self._node.rpartition(":")
+        try:
+            self._socket = socket.create_connection((host, int(port)), SILENCE_SECONDS)
+            hello = {"protocol": wire.WIRE_VERSION, "log_id": self._log_id, "token": self._token}
+            self._socket.sendall(wire.json_frame(wire.Kind.HELLO, hello))
+            frames: list[tuple[wire.Kind, bytes]] = []
+            buffer = wire.FrameBuffer()
+            while not frames:
+                data = self._socket.recv(65536)
+                if not data:
+                    return self
+                frames = buffer.feed(data)
+            self.alive = frames[0][0] is wire.Kind.WELCOME
+            self.is_idle = not self.alive
+        except (OSError, ValueError, CommitLogError):
+            return self
+        if self.alive:
+            threading.Thread(target=self._watch, name="leader-watch", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._socket is not None:
+            self._socket.close()
+
+    def _watch(self) -> None:
+        """Ping once in a while; silence or a closed connection ends the watch."""
+        assert self._socket is not None
+        ping = wire.json_frame(wire.Kind.REQUEST, {"request": 0, "method": "ping", "params": {}})
+        try:
+            while not self._ended.wait(SILENCE_SECONDS / 4):
+                self._socket.sendall(ping)
+                if not self._socket.recv(65536):
+                    break
+        except OSError:
+            pass
+        self.alive = False

@@ -1,0 +1,391 @@
+"""What a leader's socket is asked: descriptions, positions, versions, dry runs.
+
+A request runs on the socket's thread and owns nothing. Whatever it wants to know of the partition
+it has the loop look up, and what takes long it has a worker do; if whoever asked has left by then,
+the answer finds nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from importlib.metadata import version as package_version
+from typing import Any, TypeVar
+
+from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
+from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
+from commitlog.core.partition.driving import next_step
+from commitlog.errors import InvalidTransaction, Unavailable
+from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
+from commitlog.model.table import format_table_id, parse_table_id
+from consumers.partition.catalogue import Head
+from consumers.partition.events import versions_of
+from consumers.partition.guards import Guards
+from consumers.partition.mailbox import PendingReply
+from consumers.partition.observer import StoreObserver, unbuilt
+from consumers.partition.old_versions import OldVersions
+from consumers.partition.session import Session
+from consumers.partition.unusable import why_unreachable
+from consumers.socket.positions import newest_at
+
+REQUEST_SECONDS = 30.0
+REACH_SECONDS = 10.0
+POSITION_SECONDS = 10.0
+RULES_SECONDS = 25.0
+STATUS_SECONDS = 1.0
+"""The loop comes by at least so often, unless it hangs; then its last word is repeated."""
+WORKER_SECONDS = 60.0
+FINDERS = 4
+"""How many outcomes of long ago are looked up at once."""
+PAUSE_SECONDS = 0.01
+
+T = TypeVar("T")
+Params = Mapping[str, Any]
+
+logger = logging.getLogger(__name__)
+
+
+class Requests:
+    """Answers the requests of one partition's writers and readers."""
+
+    def __init__(
+        self,
+        partition: int,
+        observer: Callable[[], StoreObserver],
+        old_versions: OldVersions,
+        guards: Guards,
+        session: Callable[[], Session | None],
+        tell: Callable[..., None],
+    ) -> None:
+        """Ask the session that leads now, if any does.
+
+        A dry run looks by an `observer` of its own; `tell(outcome, offset, record, readable=…)`
+        hears what `find` found.
+        """
+        self._tell = tell
+        self._workers = ThreadPoolExecutor(FINDERS, "finding")
+        self._partition, self._observer = partition, observer
+        self._old_versions, self._guards = old_versions, guards
+        self._session_now = session
+        self._last_status: tuple[float, dict[str, Any]] | None = None
+        self.node = ""
+        self._methods: dict[str, Callable[[Params], Any]] = {
+            "status": self._status,
+            "table": self._table,
+            "tables": self._tables,
+            "namespaces": self._namespaces,
+            "iceberg_table": self._iceberg_table,
+            "iceberg_tables": self._iceberg_tables,
+            "said": self._said,
+            "materialize": self._materialize,
+            "transaction": self._transaction,
+            "version_at": self._version_at,
+            "quarantine": self._quarantine,
+            "dry_run": self._dry_run,
+            "reach": self._reach,
+        }
+
+    def find(self, transaction_id: str, through: int) -> None:
+        """Have an outcome looked up that was decided at or before sequence `through`.
+
+        It is told of, and again once its files are there if they aren't yet.
+        """
+        session = self._session_now()
+        if session is None:
+            return
+
+        def look() -> None:
+            known = session.follower.machine.outcome_of(transaction_id)
+            if known is not None and known.sequence <= through:
+                self._workers.submit(self._find, session, known.sequence, transaction_id)
+
+        session.mailbox.call(look)
+
+    def close(self) -> None:
+        """End the workers."""
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    def _find(self, session: Session, sequence: int, transaction_id: str) -> None:
+        try:
+            found = self._old_versions.outcome(sequence, transaction_id)
+        except Exception as error:
+            # Whoever asked asks again.
+            logger.warning("outcome %d could not be looked up: %s", sequence, error)
+            return
+        if found is not None:
+            tell = partial(self._tell, *found)
+            session.mailbox.call(lambda: session.tell_readable(versions_of(found[0]), tell))
+
+    async def handle(self, method: str, params: Params) -> Any:
+        """Answer a request."""
+        if method == "ping":
+            return {}
+        if method not in self._methods:
+            raise InvalidTransaction(
+                f"there is no request {method!r}", field="method", value=method, advice="Upgrade"
+            )
+        try:
+            return await self._methods[method](params)
+        except TimeoutError:
+            raise Unavailable(
+                f"the leader found no time for `{method}`; make the same call again"
+            ) from None
+
+    def _session(self) -> Session:
+        session = self._session_now()
+        if session is None:
+            raise Unavailable("this committer doesn't lead; ask again")
+        return session
+
+    async def _ask(self, work: Callable[[Session], T], seconds: float | None = None) -> T:
+        """Have the loop look something up."""
+        session = self._session()
+        limit = REQUEST_SECONDS if seconds is None else seconds
+        return await session.mailbox.ask(partial(work, session), limit)
+
+    async def _until_newest_rules(self) -> None:
+        """Wait until the rules in force are those that the log, up to its present end, asks for.
+
+        A leader that has just begun its term may still have to decide a record that changes them.
+        """
+        end = await _worker(self._session().follower.transactions.end_offset)
+        deadline = time.monotonic() + RULES_SECONDS
+
+        def has_them(session: Session) -> bool:
+            if session.leader is None or session.leader.failure is not None:
+                raise Unavailable("this committer doesn't lead; ask again")
+            return session.leader.has_newest_rules(end)
+
+        while not await self._ask(has_them):
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    "the leader has not yet decided which rules are in force; ask again"
+                )
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _status(self, params: Params) -> dict[str, Any]:
+        if params.get("newest_rules"):
+            await self._until_newest_rules()
+        try:
+            found = await self._ask(self._status_now, STATUS_SECONDS)
+        except TimeoutError:
+            if self._last_status is None:
+                raise
+            at, found = self._last_status
+            silence = round(time.monotonic() - at, 3)
+            return {**found, "deciding_silence_seconds": silence}
+        self._last_status = (time.monotonic(), found)
+        return found
+
+    def _status_now(self, session: Session) -> dict[str, Any]:
+        follower, leader = session.follower, session.leader
+        chain = follower.replica.chain
+        return {
+            "node": self.node,
+            "epoch": chain.epoch,
+            "sequence": chain.sequence,
+            "undecided": len(follower.replica.undecided),
+            "voids": follower.replica.void_count,
+            "outcomes": dict(session.outcomes),
+            "rules": asdict(follower.machine.rules),
+            "pylance": package_version("pylance"),
+            "ready": leader is not None,
+            **session.status(),
+            **self._guards.status(),
+        }
+
+    async def _head(self, params: Params) -> Head:
+        table = parse_table_id(params.get("table", ""))
+        return await self._ask(lambda session: session.catalogue.head(table))
+
+    async def _table(self, params: Params) -> dict[str, Any]:
+        if params.get("readable"):
+            await self._until_readable(params)
+        table = parse_table_id(params.get("table", ""))
+
+        def describe(session: Session) -> tuple[Head, int]:
+            head = session.catalogue.head(table)
+            return head, session.readable.newest(head.incarnation)
+
+        head, readable = await self._ask(describe)
+        return {**head.to_json(readable), **head.schema_json()}
+
+    async def _tables(self, params: Params) -> list[dict[str, Any]]:
+        def list_all(session: Session) -> list[tuple[Head, int]]:
+            newest = session.readable.newest
+            return [(head, newest(head.incarnation)) for head in session.catalogue.heads()]
+
+        return [head.to_json(readable) for head, readable in await self._ask(list_all)]
+
+    async def _namespaces(self, params: Params) -> list[dict[str, Any]]:
+        found = await self._ask(lambda session: session.catalogue.namespaces())
+        return [
+            {"namespace": list(namespace), "properties": dict(properties)}
+            for namespace, properties in found
+        ]
+
+    async def _iceberg_table(self, params: Params) -> dict[str, Any] | None:
+        """Return where an Iceberg table's metadata is; itself too, if it is asked for."""
+        name = parse_table_id(params.get("table", ""))
+        table = await self._ask(lambda session: session.catalogue.iceberg_table(name))
+        if table is None:
+            return None
+        found = {"uuid": table.uuid, "metadata_location": table.metadata_location}
+        if params.get("metadata"):
+            found["metadata"] = table.to_json()
+        return found
+
+    async def _iceberg_tables(self, params: Params) -> list[dict[str, Any]]:
+        found = await self._ask(lambda session: session.catalogue.iceberg_tables())
+        return [
+            {"table": list(name), "uuid": table.uuid, "metadata_location": table.metadata_location}
+            for name, table in found
+        ]
+
+    async def _said(self, params: Params) -> list[Any]:
+        """Return what clients said of versions, in their order."""
+        table = parse_table_id(params.get("table", ""))
+        versions = [int(version) for version in params.get("versions", ())]
+
+        def recall(session: Session) -> list[Any]:
+            head = session.catalogue.head(table)
+            return [head.said(version) for version in versions]
+
+        return await self._ask(recall)
+
+    async def _transaction(self, params: Params) -> dict[str, Any] | None:
+        """Return the outcome of an id with its record; None if the log knows none by now."""
+        chosen = str(params.get("transaction_id", ""))
+        known = await self._ask(lambda session: session.follower.machine.outcome_of(chosen))
+        if known is None:
+            return None
+        found = await _worker(lambda: self._old_versions.outcome(known.sequence, chosen))
+        if found is None:
+            return None
+        outcome, _, record = found
+        submitted = await _worker(lambda: self._old_versions.transaction(outcome))
+        content = b""
+        if isinstance(submitted.record, Transaction):
+            content = encode_transaction(submitted.record)
+        return {
+            "outcome": base64.b64encode(record).decode(),
+            "transaction": base64.b64encode(content).decode(),
+        }
+
+    async def _version_at(self, params: Params) -> int:
+        """Return a table's newest version at a position of the log; 0 if it had none yet.
+
+        Raises Unavailable if the log doesn't come to the position soon, and NoSuchVersion if that
+        is so long ago that nobody remembers.
+        """
+        table, sequence = parse_table_id(params.get("table", "")), int(params.get("sequence", 0))
+        deadline = time.monotonic() + POSITION_SECONDS
+
+        def look(session: Session) -> tuple[int, int]:
+            if session.published < sequence:
+                return session.published, 0
+            head = session.catalogue.head(table)
+            return sequence, newest_at(session.follower.machine, head, sequence)
+
+        while True:
+            published, version = await self._ask(look, POSITION_SECONDS)
+            if published >= sequence:
+                return version
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the log is at {published}, and {sequence} is ahead of it; ask again, or "
+                    "correct the position"
+                )
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _quarantine(self, params: Params) -> dict[str, Any]:
+        """Move versions that were written around the log, ahead of a table's head, away."""
+        session, table = self._session(), parse_table_id(params.get("table", ""))
+        return {"quarantined": await _worker(lambda: self._guards.quarantine(session, table))}
+
+    async def _until_readable(self, params: Params) -> Head:
+        """Wait until a version, or else the present head, or a later one opens by path."""
+        table, wanted = parse_table_id(params.get("table", "")), int(params.get("version") or 0)
+        pending = PendingReply[None]()
+
+        def wait(session: Session) -> Head:
+            head = session.catalogue.head(table)
+            version = wanted or head.version
+            awaited = ((head.incarnation, version),) if version >= head.version > 0 else ()
+            session.readable.when(awaited, pending.reply, session.now() + REQUEST_SECONDS)
+            return head
+
+        head = await self._ask(wait)
+        try:
+            await pending.result(REQUEST_SECONDS)
+        except TimeoutError:
+            raise Unavailable(
+                f"version {wanted or head.version} of {format_table_id(table)} has no manifest"
+                f" after {REQUEST_SECONDS:g} s; see the committer's log for what its store says"
+            ) from None
+        return head
+
+    async def _materialize(self, params: Params) -> dict[str, Any]:
+        head = await self._until_readable(params)
+        version = int(params.get("version") or head.version)
+        path = await _worker(lambda: self._old_versions.materialize(head, version))
+        return {"version": version, "path": path}
+
+    async def _reach(self, params: Params) -> dict[str, Any]:
+        """Say why a location can't be reached from here; an empty problem if it can."""
+        location = str(params.get("location", ""))
+        try:
+            looking = _worker(lambda: why_unreachable(location))
+            return {"problem": await asyncio.wait_for(looking, REACH_SECONDS)}
+        except TimeoutError:
+            return {"problem": f"it doesn't answer within {REACH_SECONDS:g} s."}
+
+    async def _dry_run(self, params: Params) -> dict[str, Any]:
+        """Decide a transaction on the present head and tell, without appending anything."""
+        key = f"{params.get('transaction_id', '')}/dry-run".encode()
+        record = decode_log_record(key, base64.b64decode(str(params.get("transaction", ""))))
+        outcome = await self._decide_dry(record)
+        _, encoded = seal_outcome(outcome, previous_hash=bytes(32), epoch=0, node=self.node)
+        return {"outcome": base64.b64encode(encoded).decode()}
+
+    async def _decide_dry(self, record: LogRecord) -> Outcome:
+        """Look with a worker, decide on the loop, until nothing more is wanted."""
+        observer = self._observer()
+        observed: dict[Wanted, Found] = {}
+
+        def submitted(session: Session) -> Submitted:
+            follower = session.follower
+            position = follower.replica.transactions_position
+            return Submitted(self._partition, position, follower.machine.time_ms, record)
+
+        def decide(session: Session) -> Decision | Need:
+            machine = session.follower.machine
+            while isinstance(step := next_step(machine, submitted(session), observed), Need):
+                builds = [one for one in step.wanted if isinstance(one, BuildWanted)]
+                if len(builds) < len(step.wanted):
+                    break
+                observed.update({one: unbuilt(machine, one) for one in builds})
+            return step
+
+        while isinstance(step := await self._ask(decide), Need):
+            looks = [one for one in step.wanted if not isinstance(one, BuildWanted)]
+            found = await _worker(partial(_look, observer, looks))
+            observed.update(zip(looks, found, strict=True))
+        return step.outcome
+
+
+def _look(observer: StoreObserver, wanted: Sequence[Wanted]) -> list[Found]:
+    return [observer.observe(one) for one in wanted]
+
+
+async def _worker(work: Callable[[], T]) -> T:
+    """Do what may take long on a worker's thread."""
+    return await asyncio.wait_for(
+        asyncio.get_running_loop().run_in_executor(None, work), WORKER_SECONDS
+    )

@@ -1,0 +1,131 @@
+"""A segment's Parquet files: written whole or not at all, and checked against what proves them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.core.log.replica import payload_hash
+from commitlog.errors import CorruptLog
+from commitlog.model.records import LeaderStarted, Outcome, Submitted
+from commitlog.ports import RawRecord
+from consumers.tools.archive.proof import ArchivedFile, Segment, digest_of
+
+ROWS_PER_GROUP = 5_000
+SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("append_time_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+
+
+def write_file(folder: Path, name: str, records: Sequence[RawRecord]) -> ArchivedFile:
+    """Write records to a file of this name; return what proves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    staged = folder / f"{name}.tmp"
+    columns = list(zip(*records, strict=True)) or [(), (), (), ()]
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    table = pa.table(arrays, schema=SCHEMA)
+    with staged.open("wb") as file:
+        pq.write_table(table, file, row_group_size=ROWS_PER_GROUP, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+    size, sha256 = _hash_of(staged)
+    staged.rename(folder / name)
+    _sync(folder)
+    first, last = (records[0].offset, records[-1].offset) if records else (-1, -1)
+    return ArchivedFile(name, len(records), size, sha256, first, last, digest_of(records))
+
+
+def read_file(folder: Path, file: ArchivedFile) -> Iterator[RawRecord]:
+    """Yield a file's records; raise CorruptLog if it is gone or cannot be read."""
+    try:
+        with pq.ParquetFile(folder / file.name) as parquet:
+            for batch in parquet.iter_batches(ROWS_PER_GROUP):
+                columns = [column.to_pylist() for column in batch.columns]
+                yield from map(RawRecord, *columns)
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptLog(f"the archive's file {folder / file.name} cannot be read: {error}") from (
+            error
+        )
+
+
+def check_segment(folder: Path, segment: Segment) -> None:
+    """Read a segment's files from the disk and prove them; raise CorruptLog if they aren't it.
+
+    The files are the ones that were written, their records the ones that were copied, the outcomes
+    link the hashes of both ends, and each has its transaction, with the content that it names.
+    """
+    for file in (segment.outcomes, segment.transactions):
+        path = folder / file.name
+        try:
+            found = _hash_of(path)
+        except OSError as error:
+            raise _bad(path, f"cannot be read: {error}") from error
+        if found != (file.bytes, file.sha256):
+            raise _bad(path, "isn't the file that was written: its sha256 differs")
+    for file in (segment.outcomes, segment.transactions):
+        records = list(read_file(folder, file))
+        if (len(records), digest_of(records)) != (file.rows, file.digest):
+            raise _bad(folder / file.name, "holds other records than were copied")
+    answered = _transactions(folder, segment)
+    sequence, head = segment.first_sequence - 1, bytes.fromhex(segment.start_hash)
+    epoch = -1
+    for raw in read_file(folder, segment.outcomes):
+        record = to_answered(0, raw.offset, raw.append_time_ms, raw.key, raw.value).record
+        if isinstance(record, LeaderStarted):
+            epoch = max(epoch, record.epoch)
+        is_next = isinstance(record, Outcome) and record.previous_hash == head
+        if not isinstance(record, Outcome) or not is_next or record.sequence != sequence + 1:
+            continue
+        transaction = answered.pop(record.transaction_offset, None)
+        if transaction is None or payload_hash(transaction.record) != record.payload_hash:
+            raise _bad(
+                folder / segment.transactions.name,
+                f"hasn't the transaction that outcome {record.sequence} answers",
+            )
+        sequence, head = record.sequence, record.hash
+    if (sequence, head.hex()) != (segment.end.sequence, segment.end.hash):
+        raise _bad(folder / segment.outcomes.name, f"breaks the chain after outcome {sequence}")
+    if answered:
+        raise _bad(
+            folder / segment.transactions.name,
+            f"has {len(answered)} transactions that none of its outcomes answers",
+        )
+
+
+def _transactions(folder: Path, segment: Segment) -> dict[int, Submitted]:
+    found = {}
+    for raw in read_file(folder, segment.transactions):
+        submitted = to_submitted(0, *raw)
+        if submitted is not None:
+            found[raw.offset] = submitted
+    return found
+
+
+def _hash_of(path: Path) -> tuple[int, str]:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        return file.tell(), digest.hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename outlast a crash."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _bad(path: Path, what: str) -> CorruptLog:
+    return CorruptLog(f"the archive's file {path} {what}. Restore it; nothing was given up by it")

@@ -1,0 +1,172 @@
+"""What an archive holds and what proves it: one file per partition, replaced as a whole.
+
+A segment goes from one position of the chain to a later one. Its proof is the chain's hash at both
+ends, which its outcomes must link, the number and digest of its records, and its files' own
+sha256. The digest is over every byte of every record: keys, values, offsets and times.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from commitlog.errors import CorruptLog, WrongLog
+from commitlog.model.records import Genesis
+from commitlog.ports import LogIdentity, RawRecord
+from consumers.partition.checkpoint import DiskFolder
+
+FORMAT = 1
+PROOF = "proof.json"
+_HEAD = struct.Struct("<qqii")
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedFile:
+    """One Parquet file of a segment."""
+
+    name: str
+    rows: int
+    bytes: int
+    sha256: str
+    first_offset: int
+    """Of its first record; -1 if it has none."""
+    last_offset: int
+    digest: str
+    """Of the records in it, whatever file format holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a segment ends: enough to go on from there."""
+
+    sequence: int = 0
+    hash: str = ""
+    epoch: int = 0
+    leader: str = ""
+    """The LeaderStarted record of the term, in base64; empty before the first."""
+    outcomes_offset: int = 0
+    transactions_offset: int = 0
+    """The first transaction that isn't decided, or the next one to be read."""
+    decided_beyond: tuple[int, ...] = ()
+    outcome_offset: int = -1
+    """Of the last outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Decided records from one position to another."""
+
+    first_sequence: int
+    start_hash: str
+    outcomes: ArchivedFile
+    transactions: ArchivedFile
+    end: Position
+    given_up: bool = False
+    """Whether its transactions were named for removal from the topic."""
+
+    @property
+    def name(self) -> str:
+        """The sequences that it holds."""
+        return f"{self.first_sequence}-{self.end.sequence}"
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """One partition's archive."""
+
+    folder: Path
+    identity: Mapping[str, str]
+    segments: tuple[Segment, ...] = field(default=())
+
+    @property
+    def end(self) -> Position:
+        """Where it ends."""
+        return self.segments[-1].end if self.segments else Position()
+
+    @classmethod
+    def open(cls, folder: Path, identity: LogIdentity, genesis: Genesis) -> Archive:
+        """Read the proof in a folder's part for a partition; an empty one if there is none.
+
+        Raises WrongLog if it is another log's, CorruptLog if it is damaged.
+        """
+        expected = {**asdict(identity), "log_id": genesis.log_id, "partition": genesis.partition}
+        known = {name: str(value) for name, value in expected.items()}
+        path = folder / str(genesis.partition)
+        try:
+            body = json.loads((path / PROOF).read_bytes())
+        except FileNotFoundError:
+            return cls(path, known)
+        except ValueError as error:
+            raise _damaged(path, f"it is not JSON: {error}") from error
+        if not isinstance(body, dict) or body.get("format") != FORMAT:
+            raise _damaged(path, "its format is unknown; upgrade this program if it is newer")
+        if body.pop("sha256", "") != _digest(body):
+            raise _damaged(path, "it doesn't have the hash that it carries")
+        differs = [
+            f"{name} is {value!r} there and {known.get(name)!r} here"
+            for name, value in body["identity"].items()
+            if known.get(name) != value
+        ]
+        if differs:
+            raise WrongLog(
+                f"the archive {path} is of another log: {'; '.join(differs)}. Correct the address "
+                "or the folder"
+            )
+        return cls(path, known, tuple(_segment(one) for one in body["segments"]))
+
+    def with_segment(self, segment: Segment) -> Archive:
+        """Return the archive with one more segment, saved."""
+        return self._saved((*self.segments, segment))
+
+    def with_given_up(self, segment: Segment) -> Archive:
+        """Return the archive in which a segment's transactions are no longer in the topic."""
+        changed = replace(segment, given_up=True)
+        return self._saved(tuple(changed if one is segment else one for one in self.segments))
+
+    def _saved(self, segments: tuple[Segment, ...]) -> Archive:
+        body: dict[str, Any] = {
+            "format": FORMAT,
+            "identity": dict(self.identity),
+            "segments": [asdict(segment) for segment in segments],
+        }
+        # As it comes back: JSON knows no tuples.
+        body = json.loads(json.dumps(body))
+        body["sha256"] = _digest(body)
+        DiskFolder(self.folder).replace(PROOF, json.dumps(body, indent=1).encode())
+        return replace(self, segments=segments)
+
+
+def _segment(data: Mapping[str, Any]) -> Segment:
+    end = {**data["end"], "decided_beyond": tuple(data["end"]["decided_beyond"])}
+    return Segment(
+        data["first_sequence"],
+        data["start_hash"],
+        ArchivedFile(**data["outcomes"]),
+        ArchivedFile(**data["transactions"]),
+        Position(**end),
+        data["given_up"],
+    )
+
+
+def digest_of(records: Iterable[RawRecord]) -> str:
+    """Return the sha256 over records, in their order, every byte of them counted."""
+    whole = hashlib.sha256()
+    for record in records:
+        key, value = record.key, record.value
+        lengths = (-1 if key is None else len(key), -1 if value is None else len(value))
+        whole.update(_HEAD.pack(record.offset, record.append_time_ms, *lengths))
+        whole.update((key or b"") + (value or b""))
+    return whole.hexdigest()
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _damaged(path: Path, what: str) -> CorruptLog:
+    return CorruptLog(f"the archive's proof {path / PROOF} cannot be used: {what}")

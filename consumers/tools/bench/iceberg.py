@@ -1,0 +1,269 @@
+"""`commitlog bench iceberg`: Iceberg commits to one table, ours beside pyiceberg's SqlCatalog.
+
+Two kinds of work. `property`: each commit sets one property, so the work is the commit alone;
+Iceberg lets the last writer win, so nobody has to lose. `append`: pyiceberg's own append of 100
+rows, with its data and manifests; of writers that read the same snapshot all but one must redo
+theirs, in any catalogue. Writers use pyiceberg as it is, with its default retries, and SqlCatalog
+on SQLite; ours is measured over its REST address by pyiceberg too, and by plain HTTP requests.
+Rounds alternate, each on a fresh table whose content is checked after it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import platform
+import statistics
+import tempfile
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import load_catalog
+
+from consumers.tools.bench.iceberg_cost import snapshot_costs
+from consumers.tools.bench.measure import Commit, Round, percentile, run_round
+
+ROWS = 100
+TABLES = 100
+"""Of the one transaction over many tables."""
+NAMESPACE = "bench"
+SQL = "SqlCatalog"
+TIMEOUT_SECONDS = 60.0
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """One way to commit, and the work that it is measured with."""
+
+    name: str
+    work: str
+    catalog: Mapping[str, str]
+    """What `load_catalog` is told."""
+    prepare: Callable[..., Commit]
+
+
+def run(
+    uri: str,
+    *,
+    writers: Sequence[int] = (1, 8, 32),
+    rounds: int = 2,
+    seconds: float = 5.0,
+    snapshots: Sequence[int] = (10, 100, 1_000, 10_000),
+    report: Report = print,
+) -> dict[str, Any]:
+    """Measure the catalogue at an address; return a JSON-able report."""
+    warnings.filterwarnings("ignore", module="pyiceberg")
+    measured: list[Round] = []
+    with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
+        systems = _systems(uri, folder)
+        for system in systems[:3]:
+            load_catalog(NAMESPACE, **system.catalog).create_namespace_if_not_exists(NAMESPACE)
+        _warm_up(systems, report)
+        for count in writers:
+            for _ in range(rounds):
+                for system in systems:
+                    measured.append(_round(system, count, seconds))
+                    report(line(measured[-1]))
+        many = _many_tables(uri, rounds * 10)
+        report(f"{TABLES} tables in one transaction: p50 {many['p50_ms']:.1f} ms")
+    costs = snapshot_costs(snapshots, report)
+    return {
+        "machine": {
+            "platform": platform.platform(),
+            "python": platform.python_version(),
+            "pyiceberg": package_version("pyiceberg"),
+        },
+        "rounds": [one.to_json() for one in measured],
+        "summary": summary(measured),
+        "tables": many,
+        "snapshots": costs,
+    }
+
+
+def line(measured: Round) -> str:
+    """Describe a round in one line."""
+    tried = measured.commits + measured.failures
+    return (
+        f"{measured.system:26} {measured.writers:3} writers {measured.commits_per_second:7.1f} "
+        f"commits/s  p50 {measured.p50_ms:7.1f}  p99 {measured.p99_ms:8.1f} ms  "
+        f"failed {measured.failures} of {tried}  "
+        f"writers' CPU {measured.writer_cpu_ms:.1f} ms/commit  {measured.verified}"
+        + (f"  first failure: {measured.failure}" if measured.failure else "")
+    )
+
+
+def summary(measured: Sequence[Round]) -> list[dict[str, Any]]:
+    """Compare medians per work and number of writers: ratios in this run, nothing else."""
+    rows = []
+    for key in dict.fromkeys((one.system, one.writers) for one in measured):
+        own = [one for one in measured if (one.system, one.writers) == key]
+        work = key[0].split(":")[0]
+        peers = [o for o in measured if (o.system, o.writers) == (f"{work}: {SQL}", key[1])]
+        rate = statistics.median(one.commits_per_second for one in own)
+        peer = statistics.median(one.commits_per_second for one in peers)
+        rows.append(
+            {
+                "system": key[0],
+                "writers": key[1],
+                "commits_per_second": rate,
+                "times_sqlcatalog": rate / peer if peer else None,
+                "p50_ms": statistics.median(one.p50_ms for one in own),
+                "p99_ms": statistics.median(one.p99_ms for one in own),
+                "failures": sum(one.failures for one in own),
+                "tried": sum(one.commits + one.failures for one in own),
+                "writer_cpu_ms": statistics.median(one.writer_cpu_ms for one in own),
+                "wrong": sum(not one.verified.startswith("verified") for one in own),
+            }
+        )
+    return rows
+
+
+def _systems(uri: str, folder: str) -> list[System]:
+    sql = {
+        "type": "sql",
+        "uri": f"sqlite:///{folder}/catalog.db",
+        "warehouse": Path(folder).as_uri(),
+    }
+    rest = {"type": "rest", "uri": uri}
+    return [
+        System(SQL, "property", sql, prepare_property),
+        System("pyiceberg over REST", "property", rest, prepare_property),
+        System("plain HTTP", "property", rest, prepare_plain),
+        System(SQL, "append", sql, prepare_append),
+        System("pyiceberg over REST", "append", rest, prepare_append),
+    ]
+
+
+def _warm_up(systems: Sequence[System], report: Report) -> None:
+    report("warming up")
+    for system in systems:
+        _round(system, 1, 2.0)
+
+
+def _round(system: System, writers: int, seconds: float) -> Round:
+    catalog = load_catalog(NAMESPACE, **system.catalog)
+    name = f"{NAMESPACE}.t{uuid.uuid4().hex[:12]}"
+    catalog.create_table(name, rows_of_work().schema)
+    what = f"{system.work}: {system.name}"
+    measured = run_round(what, writers, seconds, system.prepare, dict(system.catalog), name)
+    table = catalog.load_table(name)
+    if system.work == "append":
+        found = table.scan(selected_fields=("id",)).to_arrow().num_rows // ROWS
+    else:
+        found = sum(int(v) for k, v in table.properties.items() if k.startswith("writer-"))
+    fits = measured.landed <= found <= measured.landed + measured.failures
+    verdict = "verified" if fits else "WRONG"
+    return replace(measured, verified=f"{verdict}: {found} commits in the table")
+
+
+def rows_of_work() -> pa.Table:
+    """Return the rows that each append writes."""
+    numbers = pa.array(range(ROWS), pa.int64())
+    return pa.table({"id": numbers, "x": numbers.cast(pa.float64())})
+
+
+def prepare_property(catalog: Mapping[str, str], name: str, number: int) -> Commit:
+    """Return what sets one property by pyiceberg; its value counts the commits."""
+    warnings.filterwarnings("ignore", module="pyiceberg")
+    table = load_catalog(NAMESPACE, **catalog).load_table(name)
+    done = 0
+
+    def commit() -> None:
+        nonlocal done
+        with table.transaction() as transaction:
+            transaction.set_properties({f"writer-{number}": str(done + 1)})
+        done += 1
+
+    return commit
+
+
+def prepare_append(catalog: Mapping[str, str], name: str, number: int) -> Commit:
+    """Return what appends rows by pyiceberg to the table as it is."""
+    warnings.filterwarnings("ignore", module="pyiceberg")
+    table = load_catalog(NAMESPACE, **catalog).load_table(name)
+    rows = rows_of_work()
+
+    def commit() -> None:
+        table.refresh()
+        table.append(rows)
+
+    return commit
+
+
+def prepare_plain(catalog: Mapping[str, str], name: str, number: int) -> Commit:
+    """Return what posts the same change of a property without any client library."""
+    post = _poster(catalog["uri"])
+    namespace, table = name.split(".")
+    uuid_ = load_catalog(NAMESPACE, **catalog).load_table(name).metadata.table_uuid
+    done = 0
+
+    def commit() -> None:
+        nonlocal done
+        post([_change(namespace, table, str(uuid_), f"writer-{number}", done + 1)])
+        done += 1
+
+    return commit
+
+
+def _change(namespace: str, table: str, uuid_: str, name: str, value: int) -> dict[str, Any]:
+    return {
+        "identifier": {"namespace": [namespace], "name": table},
+        "requirements": [{"type": "assert-table-uuid", "uuid": uuid_}],
+        "updates": [{"action": "set-properties", "updates": {name: str(value)}}],
+    }
+
+
+def _poster(uri: str) -> Callable[[list[dict[str, Any]]], None]:
+    address = urlsplit(uri)
+    assert address.hostname is not None
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=TIMEOUT_SECONDS)
+
+    def post(changes: list[dict[str, Any]]) -> None:
+        body = json.dumps({"table-changes": changes})
+        headers = {"Content-Type": "application/json"}
+        connection.request("POST", "/v1/transactions/commit", body, headers)
+        reply = connection.getresponse()
+        said = reply.read()
+        if reply.status != http.HTTPStatus.OK:
+            raise RuntimeError(said.decode(errors="replace"))
+
+    return post
+
+
+def _many_tables(uri: str, count: int) -> dict[str, Any]:
+    """Time transactions that change many tables at once."""
+    catalog = load_catalog(NAMESPACE, type="rest", uri=uri)
+    prefix = f"m{uuid.uuid4().hex[:8]}"
+    made = [
+        catalog.create_table(f"{NAMESPACE}.{prefix}_{number}", rows_of_work().schema)
+        for number in range(TABLES)
+    ]
+    post = _poster(uri)
+    latencies = []
+    for value in range(1, count + 1):
+        changes = [
+            _change(NAMESPACE, table.name()[-1], str(table.metadata.table_uuid), "value", value)
+            for table in made
+        ]
+        before = time.perf_counter()
+        post(changes)
+        latencies.append((time.perf_counter() - before) * 1000)
+    wrong = [t.name() for t in made if t.refresh().properties.get("value") != str(count)]
+    ordered = sorted(latencies)
+    return {
+        "tables": TABLES,
+        "transactions": count,
+        "p50_ms": percentile(ordered, 0.5),
+        "p99_ms": percentile(ordered, 0.99),
+        "wrong": wrong,
+    }

@@ -1,0 +1,371 @@
+"""`commitlog bench report`: what `commitlog bench all` measured, as a page for people.
+
+Every figure comes from the file; what was not run is said to be missing, and where a peer was
+faster that is said too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from consumers.tools.bench.aims import (
+    Judged,
+    Suites,
+    busiest_cpu,
+    judge,
+    rows_of,
+    value_of,
+)
+from consumers.tools.bench.everything import SUITES
+
+Row = Mapping[str, Any]
+Columns = Mapping[str, Callable[[Row], str]]
+
+NOT_MEASURED = (
+    "More machines than one: broker, leader, index and writers share the cores of this one, and "
+    "the broker is the only copy of the log.",
+    "A broker that waits for the disk: acknowledged means in the operating system's memory, as "
+    "with pylance, which doesn't fsync either. The disk's fsync stands among the floors.",
+    "Object stores: all tables lie on the local disk.",
+    "Writing data: commits name files that were written before, except where a table says so.",
+    "Other programs: nothing else should have run. The load average before the run is told above; "
+    "figures of a loaded machine are worth nothing, their ratios a little.",
+)
+
+
+def page(found: Mapping[str, Any]) -> str:
+    """Return the page of a report of `everything.run`."""
+    suites: Suites = found.get("suites", {})
+    lines = [
+        "# Benchmarks",
+        "",
+        "Generated; don't edit. `commitlog bench all --into bench.json` measures (ten minutes with "
+        "`--quick`); `commitlog bench report bench.json --into infra/BENCHMARKS.md --plots DIR` "
+        "makes this page and draws pictures.",
+        "",
+        *_environment(found),
+        "## Aims",
+        "",
+        *_aims(judge(suites)),
+        "What bounds those that are missed, by profile, and what would move them: "
+        "[speed](docs/speed.md).",
+        "",
+        *_lost(suites),
+    ]
+    for name in SUITES:
+        lines += [f"## {name}", "", *_suite(name, suites)]
+    lines += ["## What isn't measured", "", *(f"- {one}" for one in NOT_MEASURED), ""]
+    return "\n".join(lines)
+
+
+def table(columns: Columns, rows: Sequence[Row]) -> list[str]:
+    """Return a table in Markdown, or a word if there is nothing."""
+    if not rows:
+        return ["Not measured.", ""]
+    made = [f"| {' | '.join(columns)} |", f"|{'---|' * len(columns)}"]
+    for row in rows:
+        cells = [of(row).replace("|", "\\|") for of in columns.values()]
+        made.append(f"| {' | '.join(cells)} |")
+    return [*made, ""]
+
+
+def number(key: str, digits: int = 1) -> Callable[[Row], str]:
+    """Return what shows a number of a row, and nothing where there is none."""
+    return lambda row: "" if row.get(key) is None else f"{row[key]:,.{digits}f}"
+
+
+def text(key: str) -> Callable[[Row], str]:
+    """Return what shows a word of a row."""
+    return lambda row: str(row.get(key, ""))
+
+
+def spread_of(key: str, digits: int = 0) -> Callable[[Row], str]:
+    """Return what shows least / median / greatest."""
+
+    def show(row: Row) -> str:
+        found = row.get(key) or {}
+        names = ("min", "median", "max")
+        return " / ".join(f"{found[name]:,.{digits}f}" for name in names if name in found)
+
+    return show
+
+
+def _environment(found: Mapping[str, Any]) -> Iterator[str]:
+    machine: Row = found.get("environment", {})
+    versions = machine.get("versions", {})
+    yield from (
+        f"Measured {machine.get('taken_at', 'at an unknown time')} in "
+        f"{found.get('took_seconds', 0) / 60:.0f} minutes"
+        f"{', with small sizes (`--quick`)' if found.get('is_quick') else ''}, on "
+        f"{machine.get('cores', '?')} cores of {machine.get('cpu', 'an unknown processor')}, "
+        f"{machine.get('memory_gib', '?')} GiB, {machine.get('platform', '?')}; load average "
+        f"before: {', '.join(map(str, machine.get('load_average', ())))}.",
+        "",
+        f"Python {machine.get('python', '?')}, "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+        + ". Where several numbers stand in a cell they are least / median / greatest of the "
+        "rounds; single ones are medians. Rounds of all systems alternate in one run.",
+        "",
+    )
+
+
+def _aims(judged: Sequence[Judged]) -> list[str]:
+    columns: Columns = {
+        "aim": lambda row: row["text"],
+        "measured": lambda row: row["figure"],
+        "verdict": lambda row: row["verdict"],
+        "more": lambda row: row["about"],
+    }
+    rows = [
+        {"text": j.text, "figure": j.figure, "verdict": j.verdict, "about": j.about} for j in judged
+    ]
+    return table(columns, rows)
+
+
+def _lost(suites: Suites) -> Iterator[str]:
+    """Say where others were faster."""
+    lost = [*_lost_commits(suites)]
+    for suite, key, ours in (
+        ("merge", "times_pylance", ": commitlog"),
+        ("server", "times_reference", "commitlog"),
+        ("iceberg", "times_sqlcatalog", ""),
+    ):
+        for row in rows_of(suites, suite, "summary"):
+            times = row.get(key)
+            if times is not None and times < 1 and str(row["system"]).endswith(ours):
+                lost.append(
+                    f"{suite}: {row['system']}, {row['writers']} writers, reaches {times:.2f} "
+                    f"times the rate of {key.removeprefix('times_')}."
+                )
+    for row in rows_of(suites, "spark", "summary"):
+        if row["ratio"] > 1:
+            lost.append(f"spark: {row['what']}: {row['commitlog']} against {row['other']}.")
+    yield "### Where a peer is faster"
+    yield ""
+    if not any("summary" in one for one in suites.values()):
+        yield "Nothing was compared."
+    elif not lost:
+        yield "Nowhere in this run."
+    yield from (f"- {one}" for one in lost)
+    yield ""
+
+
+def _lost_commits(suites: Suites) -> Iterator[str]:
+    for peer in rows_of(suites, "commit", "summary", is_peer=True):
+        mine = rows_of(suites, "commit", "summary", is_peer=False, writers=peer["writers"])
+        for own in mine:
+            if peer["p50_ms"] < own["p50_ms"] and own["system"] != "commitlog pipelined":
+                yield (
+                    f"commit, {peer['writers']} writers: {peer['system']}'s p50 is "
+                    f"{peer['p50_ms']:.1f} ms, {own['system']}'s {own['p50_ms']:.1f} ms (p99: "
+                    f"{peer['p99_ms']:,.0f} and {own['p99_ms']:,.0f} ms)."
+                )
+
+
+def _suite(name: str, suites: Suites) -> Iterator[str]:
+    found = suites.get(name)
+    if found is None:
+        yield from ("Not run.", "")
+        return
+    for word in ("skipped", "error"):
+        if word in found:
+            yield from (f"Not measured: {found[word]}.", "")
+            return
+    if "taken_apart_at" in found:
+        yield from (f"Measured apart from the others, {found['taken_apart_at']}.", "")
+    if "loop_ms" in found:
+        loop = f"{found['loop_ms']:.0f} ms"
+        yield from (f"Before it, a million steps of a bare loop took this machine {loop}.", "")
+    for heading, columns, part in TABLES[name]:
+        yield from (heading, "")
+        yield from table(columns, rows_of(suites, name, part))
+    if name in FIGURES:
+        yield from FIGURES[name](suites)
+
+
+def _commit_figures(suites: Suites) -> Iterator[str]:
+    two_hop = value_of(suites, "commit", "two_hop_p50_ms") or 0.0
+    fsync = value_of(suites, "commit", "fsync_p50_ms") or 0.0
+    yield (
+        f"Floors: a bare two-hop round trip through the broker takes {two_hop:.2f} ms (p50); "
+        f"4 KiB appended to a file and fsynced {fsync:.2f} ms."
+    )
+    yield ""
+    other = [p["name"] for p in rows_of(suites, "commit", "peers") if not p["is_same_work"]]
+    if other:
+        yield f"{', '.join(other)} writes a data file of 100 rows per commit; the others don't."
+        yield ""
+    if most := busiest_cpu(suites):
+        parts = ", ".join(
+            f"{name} {ms:.2f}" for name, ms in sorted(most["ms_per_commit"].items()) if ms >= 0.005
+        )
+        yield f"CPU of the service, {most['writers']} writers, ms per commit: {parts}."
+        yield ""
+
+
+def _replay_figures(suites: Suites) -> Iterator[str]:
+    replay = suites["replay"]
+    takeover, made = replay["takeover"], replay["generated"]
+    works = (
+        ("decided and applied, nothing else", replay["decision"]),
+        ("decided, encoded and chained", made),
+        ("hashes, order and answers verified", replay["chain"]),
+        ("the same, and every outcome decided again", replay["decided_again"]),
+    )
+    columns: Columns = {
+        "one process": text("work"),
+        "per second": number("per_second", 0),
+        "per second of CPU": number("per_cpu_second", 0),
+    }
+    decision = replay["decision"]
+    yield (
+        f"The bare machine takes {decision['decide_us']:.1f} µs of CPU to decide an append and "
+        f"{decision['apply_us']:.1f} µs to apply it, {decision['prefetch_us']:.1f} µs before that "
+        "to name the files that it will look at."
+    )
+    yield ""
+    yield f"A generated log of {replay['transactions']:,} appends, in memory; Kafka is not in it."
+    yield ""
+    yield from table(columns, [{"work": name, **one} for name, one in works])
+    yield (
+        f"A takeover with {takeover['behind_checkpoint']:,} transactions behind the checkpoint "
+        f"({takeover['checkpoint_bytes'] / 1e6:.1f} MB) and {takeover['after_checkpoint']:,} after "
+        f"it took {takeover['seconds']:.2f} s. One append is {made['transaction_bytes']:.0f} bytes "
+        f"in the transactions topic, and {made['outcome_bytes']:.0f} in the outcomes topic."
+    )
+    yield ""
+
+
+def _index_figures(suites: Suites) -> Iterator[str]:
+    fresh = suites["index"]["freshness"]
+    yield (
+        f"At {fresh['commits_per_second']:.0f} commits/s and {fresh['versions']:,} versions a "
+        f"reader sees a commit after {fresh['fresh_p50_ms']:.0f} ms (p50), "
+        f"{fresh['fresh_p99_ms']:.0f} ms (p99)."
+    )
+    yield ""
+
+
+def _rates(name: str, times: str) -> Columns:
+    """Return the columns of a comparison under load."""
+    return {
+        "system": text("system"),
+        "writers": number("writers", 0),
+        "commits/s": number("commits_per_second"),
+        f"times {name}": number(times, 2),
+        "p50 ms": number("p50_ms"),
+        "p99 ms": number("p99_ms", 0),
+        "failed": number("failures", 0),
+        "wrong": number("wrong", 0),
+    }
+
+
+_ROUNDS: Columns = {
+    **_rates("pylance", "times_pylance"),
+    "commits/s": spread_of("commits_per_second_spread"),
+}
+_LOADED: Columns = {
+    "system": text("system"),
+    "writers": number("writers", 0),
+    "fastest : slowest writer": number("fairness"),
+    "writer's CPU ms": number("writer_cpu_ms", 2),
+}
+_AT: Columns = {"by": text("curve"), "at": number("at", 0)}
+
+TABLES: Mapping[str, Sequence[tuple[str, Columns, str]]] = {
+    "commit": (
+        ("Appends to one table.", {**_ROUNDS, "p50 ms": spread_of("p50_ms_spread", 1)}, "summary"),
+        ("The same: fairness, and what it costs the writers.", _LOADED, "summary"),
+    ),
+    "merge": (
+        (
+            "Rows of one fragment, no row changed twice. `again` counts how often work was "
+            "executed again per commit.",
+            {**_ROUNDS, "again": number("redone_per_commit", 2)},
+            "summary",
+        ),
+    ),
+    "growth": (
+        (
+            "A lone writer through the whole service; `committed` stands, `readable` has its "
+            "manifest.",
+            {
+                **_AT,
+                "committed p50 ms": number("committed_p50_ms", 2),
+                "p99": number("committed_p99_ms"),
+                "readable p50 ms": number("readable_p50_ms", 2),
+                "p99 ms": number("readable_p99_ms"),
+                "manifest bytes": number("manifest_bytes", 0),
+            },
+            "points",
+        ),
+        (
+            "pylance's own commit of one append, alone.",
+            {"fragments": number("at", 0), "p50 ms": number("p50_ms", 2)},
+            "pylance",
+        ),
+        (
+            "The machine alone, CPU of a decision and its application.",
+            {**_AT, "CPU µs": number("cpu_us"), "manifest's CPU ms": number("manifest_cpu_ms")},
+            "alone",
+        ),
+    ),
+    "server": (
+        (
+            "Commits over HTTP by unmodified pylance, beside pylance's reference server.",
+            _rates("reference", "times_reference"),
+            "summary",
+        ),
+    ),
+    "iceberg": (
+        (
+            "Iceberg commits, beside pyiceberg's SqlCatalog on SQLite.",
+            _rates("SqlCatalog", "times_sqlcatalog"),
+            "summary",
+        ),
+    ),
+    "spark": (
+        (
+            "Spark, beside plain Lance and Parquet in the same session.",
+            {
+                "what": text("what"),
+                "commitlog": text("commitlog"),
+                "other": text("other"),
+                "times": number("ratio", 2),
+                "failed": text("failed"),
+            },
+            "summary",
+        ),
+    ),
+    "replay": (),
+    "index": (
+        (
+            "The version index, by the versions that it holds.",
+            {
+                "versions": number("versions", 0),
+                "commit p50 ms": number("commit_p50_ms"),
+                "publish p50 ms": number("publish_p50_ms"),
+                "index MB": number("index_mb"),
+            },
+            "costs",
+        ),
+    ),
+    "conflicts": (
+        (
+            "A conflict check from 1 to 10,000 missed versions, and in tables of 1 to 100,000 "
+            "fragments: the largest cost to the smallest.",
+            {
+                "curve": text("curve"),
+                "look-ups": number("steps", 2),
+                "CPU time": number("time", 2),
+            },
+            "ratios",
+        ),
+    ),
+}
+FIGURES: Mapping[str, Callable[[Suites], Iterator[str]]] = {
+    "commit": _commit_figures,
+    "replay": _replay_figures,
+    "index": _index_figures,
+}

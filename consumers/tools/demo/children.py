@@ -1,0 +1,147 @@
+"""The demo's processes: the service, the stream, the desks.
+
+Each says what it does on stdout, line by line, and writes the rest to a file. One that dies
+before it is done is started again: that is how `kill -9` in the middle looks from here. All of
+them end with the demo, even if that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+STARTS_MAX = 6
+RESTART_SECONDS = 1.0
+STOP_SECONDS = 15.0
+TAIL_LINES = 15
+
+Fact = dict[str, Any]
+
+
+class ChildFailed(Exception):
+    """A process of the demo ended too often, or said something unexpected."""
+
+
+class Child:
+    """One process, started again when it dies before it is done."""
+
+    def __init__(
+        self, name: str, arguments: Sequence[str], *, log: Path, on_fact: Callable[[Fact], None]
+    ) -> None:
+        """Start it; `arguments` are those of `python`."""
+        self.name = name
+        self.log = log
+        self.starts = 0
+        self._arguments = list(arguments)
+        self._on_fact = on_fact
+        self._start()
+
+    def _start(self) -> None:
+        self.starts += 1
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", *self._arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("{"):
+                with contextlib.suppress(ValueError):
+                    self._on_fact(json.loads(line))
+
+    def check(self) -> bool:
+        """Tell whether it is done; start it again if it died.
+
+        Raises:
+            ChildFailed: it died too often; the message ends with what it last said.
+        """
+        code = self.process.poll()
+        if code is None:
+            return False
+        self._reader.join(STOP_SECONDS)
+        if code == 0:
+            return True
+        if self.starts >= STARTS_MAX:
+            raise ChildFailed(
+                f"{self.name} ended {self.starts} times, last with {code}:\n{self._tail()}"
+            )
+        time.sleep(RESTART_SECONDS)
+        self._start()
+        return False
+
+    def stop(self) -> None:
+        """End it, by force if it takes long."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STOP_SECONDS)
+
+    def _tail(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+        return "\n".join(f"  {line}" for line in lines)
+
+
+class Service:
+    """`commitlog up` on a root, started again when it dies."""
+
+    def __init__(self, root: Path, *, log: Path) -> None:
+        """Start it and wait until it is ready."""
+        self.root = root
+        self.log = log
+        self.starts = 0
+        self.http = self.kafka = ""
+        self._start()
+
+    def _start(self) -> None:
+        self.starts += 1
+        command = ["-P", "-m", "consumers.cli", "up", "--root", str(self.root), "--port", "0"]
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "consumers.tools.demo.guard", sys.executable, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline().split()
+        if line[:1] != ["ready"] or len(line) < 6:
+            self.stop()
+            lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
+            said = "\n".join(f"  {text}" for text in lines)
+            raise ChildFailed(f"`commitlog up` did not become ready:\n{said}")
+        self.http, self.kafka = line[1], line[3]
+
+    def check(self) -> None:
+        """Start it again if it died; its Kafka port stays."""
+        if self.process.poll() is None:
+            return
+        if self.starts >= STARTS_MAX:
+            raise ChildFailed(f"`commitlog up` ended {self.starts} times; see {self.log}")
+        time.sleep(RESTART_SECONDS)
+        self._start()
+
+    def stop(self) -> None:
+        """End it as a user would."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait(STOP_SECONDS)

@@ -1,0 +1,248 @@
+"""Looks at everything that the service rests on, and says of each what to do if it isn't right."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.adapters.storage_options import read_storage_file
+from commitlog.errors import CommitLogError
+from consumers.broker import BrokerError, find_java
+from consumers.broker.jars import cache_root
+from consumers.broker.pins import kafka_version, mismatches, read_pins
+from consumers.runtime.config import PREFIX, Config, unknown_variables
+from consumers.runtime.places import check_own_place, is_in_place
+from consumers.tools.rules import rules_in
+from consumers.views.health import INDEX_LAG_SECONDS, Check, Health, Level, finding, index_check
+
+if TYPE_CHECKING:
+    from commitlog.adapters.kafka import KafkaLog
+
+PYTHON_MINIMUM = (3, 11)
+DISK_FREE_MINIMUM = 1024**3
+CONNECT_SECONDS = 10.0
+PROBE = "_commitlog/probe"
+STORE_ADVICE = (
+    "the leader must be able to write there; for a store that ignores If-None-Match, set the"
+    " option conditional_put, or AWS_CONDITIONAL_PUT, to disabled for everything that writes there"
+)
+
+
+def doctor(config: Config) -> Iterator[Check]:
+    """Yield one finding after the other; nothing is changed."""
+    yield _python()
+    yield _settings(config)
+    yield _java()
+    yield _jars()
+    if config.root is not None:
+        yield _disk("disk", config.root)
+    yield from _stores(config)
+    yield from _cluster(config)
+
+
+def _python() -> Check:
+    found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.version_info < PYTHON_MINIMUM:
+        return Check("python", Level.FAIL, found, "install Python 3.11 or newer")
+    return Check("python", Level.OK, found)
+
+
+def _settings(config: Config) -> Check:
+    given = [f"{name} from {where}" for name, where in config.sources.items() if where != "default"]
+    if config.kafka:
+        given.append("kafka " + ", ".join(sorted(config.kafka)))
+    unknown = unknown_variables(os.environ)
+    if unknown:
+        return Check(
+            "settings",
+            Level.WARN,
+            f"nobody reads {', '.join(unknown)}",
+            f"correct the names, or unset them; README lists the {PREFIX}* variables",
+        )
+    return Check("settings", Level.OK, "; ".join(given) or "all defaults")
+
+
+def _java() -> Check:
+    try:
+        java = find_java()
+    except (BrokerError, CommitLogError) as error:
+        return Check(
+            "java", Level.WARN, str(error), "needed only for the embedded broker and Spark"
+        )
+    return Check("java", Level.OK, f"Java {java.version}, {java.path} ({java.source})")
+
+
+def _jars() -> Check:
+    pins = read_pins()
+    version = kafka_version(pins)
+    folders = sorted(cache_root().glob("jars-*"))
+    if any(folder.is_dir() and not mismatches(folder, pins) for folder in folders):
+        return Check("jars", Level.OK, f"Kafka {version} in {cache_root()}, all as pinned")
+    return Check(
+        "jars",
+        Level.WARN,
+        f"Kafka {version} is not in {cache_root()} yet",
+        "the first start of the embedded broker fetches it; `commitlog broker` does it now",
+    )
+
+
+def _disk(name: str, path: Path) -> Check:
+    existing = next(one for one in (path, *path.parents) if one.exists())
+    free = shutil.disk_usage(existing).free
+    found = f"{free / 1024**3:.1f} GiB free at {existing}"
+    if free < DISK_FREE_MINIMUM:
+        return Check(name, Level.WARN, found, "make room: a full disk stops the broker")
+    return Check(name, Level.OK, found)
+
+
+def _stores(config: Config) -> Iterator[Check]:
+    """Try each store of the storage file."""
+    for prefix in read_storage_file(config.storage_file).stores.by_prefix:
+        if prefix:
+            yield finding("store", partial(_probe, prefix), STORE_ADVICE)
+
+
+def _cluster(config: Config) -> Iterator[Check]:
+    from commitlog.adapters.kafka import KafkaLog
+
+    try:
+        servers = config.need_bootstrap_servers()
+        log = KafkaLog.connect(servers, config.log, config.kafka, CONNECT_SECONDS)
+    except CommitLogError as error:
+        advice = "start `commitlog up --root DIR`, or name a cluster that runs"
+        yield Check("cluster", Level.FAIL, str(error), advice)
+        return
+    try:
+        yield Check("cluster", Level.OK, f"answers at {servers}")
+        yield from _log(log, config)
+    finally:
+        log.close()
+
+
+def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
+    try:
+        genesis = log.genesis()
+        partitions = log.partitions()
+    except CommitLogError as error:
+        yield Check("log", Level.FAIL, str(error), "run `commitlog up` or `commitlog init`")
+        return
+    yield Check("log", Level.OK, f"{genesis.log} ({genesis.log_id}), {partitions} partition(s)")
+
+    def settings() -> str:
+        log.check_settings()
+        return "no setting would lose or reorder records"
+
+    yield finding("topics", settings, "correct the topic's settings; no leader starts before")
+    yield _durability(config)
+    if genesis.tables_root:
+        yield finding("places", lambda: _places(log, config), "start nothing before this is right")
+        yield finding("storage", lambda: _probe(genesis.tables_root), STORE_ADVICE)
+        folder = local_path(genesis.tables_root)
+        if folder is not None and (config.root is None or config.root not in folder.parents):
+            yield _disk("tables disk", folder)
+    yield from _service(log, config)
+
+
+def _places(log: KafkaLog, config: Config) -> str:
+    """See whether the tables are where the log says."""
+    if config.root is not None:
+        check_own_place(log.genesis(), config.need_tables_root(), config.root)
+    where = log.genesis().tables_root
+    if is_in_place(log):
+        return f"the tables of the log are in {where}"
+    return f"the tables of the log go to {where}"
+
+
+def _durability(config: Config) -> Check:
+    if config.root is None or not (config.root / "kafka").is_dir():
+        return Check(
+            "durability",
+            Level.OK,
+            "a commit is acknowledged once min.insync.replicas brokers have it (2 of 3 copies where"
+            " the cluster has three brokers)",
+        )
+    text = (config.root / "kafka" / "server.properties").read_text(encoding="utf-8")
+    if "log.flush.interval.messages=1" in text.splitlines():
+        return Check(
+            "durability",
+            Level.OK,
+            "one copy, on disk before it is acknowledged: it survives a power cut, not a lost disk",
+        )
+    return Check(
+        "durability",
+        Level.WARN,
+        "one copy, in the system's memory when acknowledged: it survives the end of any process,"
+        " not a power cut",
+        "start with --fsync, or use a cluster of three brokers",
+    )
+
+
+def _probe(tables_root: str) -> str:
+    """See whether a file can be made once and only once."""
+    store = store_for(tables_root)
+    path = f"{PROBE}-{uuid.uuid4()}"
+    try:
+        if not store.create(path, b"1") or store.create(path, b"2") or store.read(path) != b"1":
+            raise OSError(f"put-if-absent does not hold in {tables_root}")
+    finally:
+        store.delete(path)
+    if not store.has_put_if_absent:
+        return (
+            f"{tables_root} has no put-if-absent: names are looked at, then put, and nobody but "
+            "the log may write there"
+        )
+    return f"put-if-absent holds in {tables_root}"
+
+
+def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
+    health = Health(log, config.root, config.token)
+    try:
+        yield from (check for check in health.check() if check.name.startswith("leader"))
+        yield from (lance_release(number, one) for number, one in health.statuses.items())
+        if config.root is not None:
+            yield _index(config.root, health.sequences)
+    finally:
+        health.close()
+
+
+def lance_release(partition: int, status: Mapping[str, Any]) -> Check:
+    """Compare the release of pylance that a leader has with the one that the rules name."""
+    has, named = str(status.get("pylance", "")), rules_in(status["rules"]).lance_release
+    name = "lance" if not partition else f"lance {partition}"
+    if not has or has == named:
+        return Check(name, Level.OK, f"manifests name Lance {named} as their writer")
+    return Check(
+        name,
+        Level.WARN,
+        f"the leader has pylance {has}, and manifests name Lance {named} as their writer",
+        f"once all programs that follow the log are new, run `commitlog rules --upgrade "
+        f"--lance-release {has}`; or install pylance {named}",
+    )
+
+
+def _index(root: Path, due: dict[int, int]) -> Check:
+    """Give the index the time it is allowed to get what the leader has now."""
+    deadline = time.monotonic() + INDEX_LAG_SECONDS
+    while True:
+        found = index_check(root, due)
+        if found.level is Level.OK or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
+def run(config: Config, show: Callable[[Check], None]) -> tuple[Check, ...]:
+    """Look at everything, showing each finding as it comes."""
+    found = []
+    for check in doctor(config):
+        show(check)
+        found.append(check)
+    return tuple(found)

@@ -1,0 +1,13 @@
+"""Is a log whole, and does everything that follows from it follow from it? Nothing is changed.
+
+walk        both topics from Genesis on: hashes, order, each answer with its transaction
+deciding    every transaction decided again by the leader's own machine, and compared
+files       manifests byte for byte, data and deletion files, and on request the rows
+index       the version index against one that is built from the log meanwhile
+witnesses   what others remember of the log's end: a log that lost its tail is whole by itself
+"""
+
+from consumers.tools.verify.check import Options, verify
+from consumers.tools.verify.findings import Kind, Problem, Verdict
+
+__all__ = ["Kind", "Options", "Problem", "Verdict", "verify"]

@@ -1,0 +1,378 @@
+"""Verifies one partition: one pass over the log, with everything that follows from it alongside.
+
+An interrupted run goes on at its last saved position, with what it had found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.core.log.attribution import principal_in_content
+from commitlog.core.log.replica import Decided, Replica
+from commitlog.core.partition.machine import Machine
+from commitlog.errors import (
+    CommitLogError,
+    CorruptLog,
+    NoSuchTable,
+    Unavailable,
+    UnsupportedFormat,
+)
+from commitlog.model.records import LeaderStarted, Status, Transaction
+from commitlog.model.table import format_table_id, parse_table_id
+from commitlog.ports import Log
+from consumers.partition.checkpoint import Checkpoint
+from consumers.partition.follower import Recordings
+from consumers.tools.archive.log import ArchivedLog
+from consumers.tools.verify.contents import read_contents
+from consumers.tools.verify.deciding import Decider
+from consumers.tools.verify.files import Files
+from consumers.tools.verify.findings import Kind, Problem, Verdict
+from consumers.tools.verify.iceberg import check_metadata
+from consumers.tools.verify.retention import compare, explained
+from consumers.tools.verify.state import State
+from consumers.tools.verify.versions import Versions
+from consumers.tools.verify.walk import Walk, new_replica
+from consumers.tools.verify.witnesses import Witness, hear, witnesses
+
+if TYPE_CHECKING:
+    from consumers.tools.verify.rebuilt_index import RebuiltIndex
+
+SAVE_SECONDS = 15.0
+SAVE_SHARE = 10.0
+"""After a save, wait at least so many times what it took."""
+INDEX = "index"
+
+OnProgress = Callable[[int, int], None]
+"""Told (records of the outcomes topic that were read, all that there are)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to verify, and where things lie."""
+
+    root: Path | None = None
+    """The log's root: its checkpoint and version index are compared too."""
+    table: str = ""
+    """Look at this table's files only; the log is walked in whole all the same."""
+    chain_only: bool = False
+    """Hashes, order and answers; decide nothing again, look at no file and no index."""
+    log_only: bool = False
+    """Decide everything again, but look at no file and no index."""
+    contents: bool = False
+    """Read all rows of the newest versions as well."""
+    state: Path | None = None
+    """A folder in which an interrupted run goes on; None: it begins at Genesis each time."""
+    expected_head: Witness | None = None
+    """An outcome that somebody noted down."""
+    save_seconds: float = SAVE_SECONDS
+    open_store: Callable[[str], ObjectStore] = field(default=store_for, repr=False)
+
+    def wanted(self) -> dict[str, Any]:
+        """Return what a run that goes on must have wanted as well."""
+        return {
+            "root": str(self.root),
+            "table": self.table,
+            "chain_only": self.chain_only,
+            "log_only": self.log_only,
+            "program": package_version("lance-commitlog"),
+        }
+
+
+def verify(
+    log: Log,
+    partition: int,
+    options: Options | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+) -> Verdict:
+    """Read both topics of a partition to their present ends and compare what follows from them.
+
+    Raises Unavailable if Kafka doesn't answer, UnsupportedFormat if a newer program wrote the log.
+    """
+    check = _Check(log, partition, options or Options(), on_progress or (lambda done, total: None))
+    try:
+        return check.run()
+    finally:
+        check.close()
+
+
+class _Check:
+    """One run over one partition."""
+
+    def __init__(self, log: Log, partition: int, options: Options, on_progress: OnProgress) -> None:
+        self._log, self._partition, self._options = log, partition, options
+        self._on_progress = on_progress
+        self._verdict = Verdict(partition)
+        self._files: Files | None = None
+        self._decider: Decider | None = None
+        self._index: RebuiltIndex | None = None
+        self._terms: deque[LeaderStarted] = deque()
+        """Terms whose first state is still to be compared."""
+        self._genesis = log.genesis(partition)
+        self._machine = Machine(self._genesis)
+        self._recordings = Recordings(self._genesis.tables_root, options.open_store)
+        self._state: State | None = None
+        replica = self._go_on()
+        self._voids_before = self._verdict.voids
+        self._counted = (self._verdict.versions, self._verdict.files)
+        self._walk = Walk(log, partition, replica)
+        self._save_at = time.monotonic() + options.save_seconds
+        self._witnesses = list(witnesses(options.root, partition))
+        if options.expected_head is not None:
+            self._witnesses.append(options.expected_head)
+
+    def _go_on(self) -> Replica:
+        """Take an interrupted run up, or begin one; return where it stands."""
+        options, replica, found = self._options, new_replica(), None
+        if options.state is not None:
+            self._state = State(options.state, self._log, self._genesis, options.wanted())
+            found = self._state.load()
+            if found is None:
+                self._state.clear()
+        if found is not None:
+            replica, self._machine = found[0].replica(), found[0].machine
+            self._verdict = Verdict.from_json(found[1]["verdict"])
+            self._verdict.resumed_at = replica.chain.sequence
+        if not options.chain_only:
+            self._decider = Decider(self._machine, options.open_store)
+        if not (options.chain_only or options.log_only):
+            versions = Versions(self._machine.tables)
+            self._files = Files(versions, options.open_store, options.table)
+            if found is not None:
+                versions.restore(found[1]["versions"])
+                self._files.restore(found[1]["files"])
+            self._open_index(replica.chain.sequence)
+        return replica
+
+    def _open_index(self, sequence: int) -> None:
+        root = self._options.root
+        if root is None or not (root / "index.duckdb").is_file() or self._options.state is None:
+            return
+        # DuckDB is loaded here: not every log has an index.
+        from consumers.tools.verify.rebuilt_index import RebuiltIndex
+
+        folder = self._options.state / INDEX / str(self._partition)
+        if not sequence:
+            self._index = RebuiltIndex.anew(folder, self._partition)
+            return
+        try:
+            self._index = RebuiltIndex(folder, self._partition, sequence)
+        except Unavailable as error:
+            text = f"the version index was not compared: {error}; verify again from the beginning"
+            self._verdict.found([Problem(Kind.INDEX, text)])
+
+    def run(self) -> Verdict:
+        """Read, compare, and tell."""
+        verdict, walk = self._verdict, self._walk
+        if not self._is_archive_whole():
+            return verdict
+        self._read()
+        if walk.problem is None and self._files is not None:
+            # What is listed now and is committed later than that is read now.
+            self._files.list_again()
+            walk.extend()
+            self._read()
+        if walk.problem is not None:
+            if walk.problem.kind is Kind.TRANSACTION and not isinstance(self._log, ArchivedLog):
+                walk.problem = explained(walk.problem, self._log, self._partition)
+            verdict.found([walk.problem])
+        elif self._files is not None:
+            self._compare_what_follows(self._files)
+        for witness in self._witnesses:
+            problem = hear(self._log, self._partition, witness, walk.sequence)
+            verdict.found([problem] if problem is not None else ())
+        self._count()
+        if self._state is not None:
+            self._state.clear()
+        return verdict
+
+    def close(self) -> None:
+        """Let go of readers and files."""
+        self._walk.close()
+        if self._index is not None:
+            self._index.close()
+
+    def _is_archive_whole(self) -> bool:
+        """Prove the archive's files before anything is read from them."""
+        if not isinstance(self._log, ArchivedLog):
+            return True
+        from consumers.tools.archive.files import check_segment
+
+        archive = self._log.archive(self._partition)
+        for segment in archive.segments:
+            try:
+                check_segment(archive.folder, segment)
+            except CorruptLog as error:
+                problem = Problem(Kind.ARCHIVE, str(error), segment.first_sequence)
+                self._verdict.found([problem])
+        end = archive.end
+        self._verdict.archived = end.sequence
+        name = f"the archive {archive.folder}"
+        self._witnesses.append(Witness(name, end.sequence, end.hash, end.outcome_offset))
+        return self._verdict.is_whole
+
+    def _read(self) -> None:
+        """Walk to the end that the walk knows, or to the first bad outcome."""
+        walk, terms = self._walk, self._walk.terms
+        for batch in walk.batches():
+            self._terms.extend(leader for leader, _ in terms)
+            self._compare_retained()
+            for decided in batch:
+                if not self._take(decided):
+                    return
+            self._check_states()
+            if self._index is not None:
+                self._index.take(batch, terms, walk.replica)
+            terms.clear()
+            self._on_progress(walk.replica.outcomes_position, walk.end)
+            if time.monotonic() >= self._save_at and walk.is_settled:
+                self._save()
+
+    def _take(self, decided: Decided) -> bool:
+        """Take the next outcome; return whether the log can be followed over it."""
+        verdict, outcome = self._verdict, decided.outcome
+        expected = self._options.expected_head
+        if expected is not None and expected.sequence == outcome.sequence:
+            self._compare_head(expected, outcome.hash.hex())
+        if self._decider is not None:
+            self._check_states()
+            try:
+                self._decide(self._decider, decided)
+            except UnsupportedFormat:
+                raise
+            except (CommitLogError, LookupError, ValueError, AssertionError) as error:
+                is_gone = isinstance(error, CorruptLog) and "recording" in str(error)
+                text = f"outcome {outcome.sequence} cannot be applied: {error!r}"
+                kind = Kind.RECORDING if is_gone else Kind.DECISION
+                self._walk.problem = Problem(kind, text, outcome.sequence)
+                self._walk.sequence = outcome.sequence - 1
+                return False
+        self._check_principal(decided)
+        verdict.outcomes += 1
+        verdict.committed += outcome.status is Status.COMMITTED
+        return True
+
+    def _decide(self, decider: Decider, decided: Decided) -> None:
+        """Decide again, apply, and look at the files of what was made."""
+        verdict, outcome, submitted = self._verdict, decided.outcome, decided.submitted
+        recordings = self._recordings.of(outcome)
+        again = decider.decide(decided, recordings)
+        changes = None
+        if again.decision is None:
+            verdict.not_decided_again += 1
+        elif again.difference:
+            verdict.found([Problem(Kind.DECISION, again.difference, outcome.sequence)])
+        else:
+            verdict.decided_again += 1
+            changes = again.decision.changes
+        done = self._machine.apply(submitted, outcome, changes=changes, recordings=recordings)
+        if self._files is not None and done:
+            for made in self._files.versions.take(done, submitted.record, outcome.sequence):
+                verdict.found(self._files.look(made))
+
+    def _check_states(self) -> None:
+        """Compare the state that a leader began on with the one that the log makes."""
+        while self._terms and self._terms[0].sequence <= self._machine.sequence:
+            leader = self._terms.popleft()
+            is_ours = leader.version == package_version("lance-commitlog")
+            if leader.sequence < self._machine.sequence or not (is_ours and leader.state_digest):
+                continue
+            if leader.state_digest != self._machine.digest():
+                text = (
+                    f"the leader of epoch {leader.epoch} began on another state than the log makes "
+                    f"of its first {leader.sequence} outcomes"
+                )
+                self._verdict.found([Problem(Kind.STATE, text, leader.sequence)])
+
+    def _check_principal(self, decided: Decided) -> None:
+        """Compare whom a record names with whom its content does, which the chain covers."""
+        record, sequence = decided.submitted.record, decided.outcome.sequence
+        if not isinstance(record, Transaction):
+            return
+        named = principal_in_content(record)
+        if named is None:
+            self._verdict.unattributed += bool(record.principal)
+        elif named != record.principal:
+            text = (
+                f"the transaction of outcome {sequence} says that {record.principal!r} submitted "
+                f"it, and its content, which the chain covers, that {named!r} did"
+            )
+            self._verdict.found([Problem(Kind.TRANSACTION, text, sequence)])
+
+    def _compare_retained(self) -> None:
+        """Compare what was given up with what the archive has of it."""
+        for retained, offset in self._walk.retained:
+            self._verdict.retained = retained.sequence
+            if isinstance(self._log, ArchivedLog):
+                archive = self._log.archive(self._partition)
+                self._verdict.found(compare(retained, offset, archive))
+        self._walk.retained.clear()
+
+    def _compare_head(self, expected: Witness, digest: str) -> None:
+        if not digest.startswith(expected.hash.lower()):
+            text = (
+                f"{expected.name} says that outcome {expected.sequence} has the hash "
+                f"{expected.hash}, and in the log it has {digest}"
+            )
+            self._verdict.found([Problem(Kind.END, text, expected.sequence)])
+
+    def _compare_what_follows(self, files: Files) -> None:
+        verdict, table = self._verdict, self._options.table
+        lives = files.versions.lives.values()
+        shown = [one for one in lives if one.is_live and one.state.version]
+        if table:
+            shown = [one for one in shown if format_table_id(one.table) == table]
+            known = {*self._machine.tables, *self._machine.iceberg.tables}
+            if not shown and parse_table_id(table) not in known:
+                raise NoSuchTable(f"the log's partition {self._partition} has no table {table!r}")
+        verdict.found(files.finish())
+        iceberg = self._machine.iceberg.tables
+        if table:
+            iceberg = {name: one for name, one in iceberg.items() if format_table_id(name) == table}
+        verdict.found(check_metadata(iceberg, self._options.open_store))
+        if self._options.contents:
+
+            def count(rows: int) -> None:
+                verdict.rows += rows
+
+            verdict.found(read_contents(shown, count))
+        if self._index is not None and self._options.root is not None:
+            verdict.found(self._index.compare(self._options.root, self._walk.replica))
+
+    def _save(self) -> None:
+        """Remember how far this came."""
+        started = time.monotonic()
+        if self._state is not None:
+            if self._index is not None:
+                self._index.flush(self._walk.replica)
+            self._count()
+            found: dict[str, Any] = {
+                "verdict": self._verdict.to_json(),
+            }
+            if self._files is not None:
+                found["files"] = self._files.to_json()
+                found["versions"] = self._files.versions.to_json()
+            self._state.save(Checkpoint.of(self._machine, self._walk.replica), found)
+        now = time.monotonic()
+        self._save_at = now + max(self._options.save_seconds, (now - started) * SAVE_SHARE)
+
+    def _count(self) -> None:
+        """Put into the verdict what others counted."""
+        verdict, replica = self._verdict, self._walk.replica
+        verdict.terms = replica.chain.epoch
+        verdict.voids = self._voids_before + replica.void_count
+        verdict.undecided = len(replica.undecided)
+        verdict.head = replica.chain.hash.hex()
+        if self._files is not None:
+            compared = self._files.manifests_equal + self._files.manifests_alike
+            verdict.versions = self._counted[0] + compared
+            verdict.files = self._counted[1] + self._files.files_looked_at
+        if self._index is not None:
+            verdict.index_rows = self._index.rows_compared

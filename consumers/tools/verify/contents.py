@@ -1,0 +1,42 @@
+"""Reads the rows of every table's newest version and counts them against its manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from commitlog.adapters.lance_rows import count_rows
+from commitlog.errors import CommitLogError
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.table import format_table_id
+from consumers.tools.verify.findings import Kind, Problem
+from consumers.tools.verify.versions import Life
+
+
+def read_contents(
+    lives: Iterable[Life], on_rows: Callable[[int], None] = lambda rows: None
+) -> Iterator[Problem]:
+    """Read the tables one after the other; `on_rows` is told how many rows were read."""
+    for life in lives:
+        name, version = format_table_id(life.table), life.state.version
+        read: dict[int, int] = {}
+        try:
+            for fragment_id, rows in count_rows(life.location, version):
+                read[fragment_id] = rows
+                on_rows(rows)
+        except (CommitLogError, OSError) as error:
+            text = f"the rows of {name}, version {version}, cannot be read: {error}"
+            yield Problem(Kind.ROWS, text, table=name, version=version)
+            continue
+        expected = {number: _living(data) for number, data in life.state.fragments.items()}
+        wrong = [n for n in sorted({*expected, *read}) if expected.get(n) != read.get(n)]
+        for number in wrong:
+            text = (
+                f"fragment {number} of {name}, version {version}, has {read.get(number)} rows, "
+                f"and the log says {expected.get(number)}"
+            )
+            yield Problem(Kind.ROWS, text, table=name, version=version)
+
+
+def _living(encoded: bytes) -> int:
+    fragment = DataFragment.FromString(encoded)
+    return int(fragment.physical_rows - fragment.deletion_file.num_deleted_rows)

@@ -1,0 +1,318 @@
+"""Compares what the log says of tables with what stands in storage.
+
+Under policy `every` each version has to have its manifest; under `latest` the newest, and whatever
+older ones there are have to be right too. Each version's own data and deletion files are looked at
+as the log comes to it, so every version is covered and no file is asked for twice.
+
+What is missing is judged at the end: files of a table that was dropped meanwhile may be gone, and
+a version that was committed a moment ago may be about to be written.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from commitlog.adapters.storage import ObjectStore
+from commitlog.codecs.deletion_file import decode_deletion_file
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, parse_manifest_name
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.tables.lance_tables import is_in
+from commitlog.errors import CommitLogError
+from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection, Manifest
+from commitlog.model.table import Policy, format_table_id
+from consumers.tools.verify.findings import Kind, Problem
+from consumers.tools.verify.versions import Life, Made, Versions, manifest_paths
+
+SETTLE_SECONDS = 10.0
+"""How long a version that was just committed may take to get its file."""
+REMEMBERED_MAX = 1_000_000
+"""Files that are known to be there; beyond this some are looked at twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Missing:
+    """A file that wasn't there when the log came to it."""
+
+    kind: str
+    incarnation: str
+    path: str
+    sequence: int
+    version: int
+
+
+class Files:
+    """The files of one partition's tables."""
+
+    def __init__(
+        self,
+        versions: Versions,
+        open_store: Callable[[str], ObjectStore],
+        only: str = "",
+        *,
+        is_seen: Callable[[str], bool] = lambda location: True,
+    ) -> None:
+        """Look at all tables, or at the one of this name, where `is_seen` says of a location."""
+        self.versions = versions
+        self._open_store = open_store
+        self._only = only
+        self._is_seen = is_seen
+        self._stores: dict[str, ObjectStore] = {}
+        self._names: dict[str, frozenset[str]] = {}
+        self._listed: dict[str, frozenset[str]] = {}
+        self._heads: dict[str, frozenset[str]] = {}
+        self._seen: set[tuple[str, str]] = set()
+        self._missing: list[_Missing] = []
+        self.manifests_equal = 0
+        """Byte for byte."""
+        self.manifests_alike = 0
+        """Registered ones: in every field."""
+        self.files_looked_at = 0
+
+    def look(self, made: Made) -> Iterator[Problem]:
+        """Look at a version that the log just made, and at the files that it brings."""
+        if not self._is_wanted(made.life):
+            return
+        try:
+            yield from self._manifest(made)
+            yield from self._data(made)
+        except OSError as error:
+            yield _problem(Kind.FILE, made, f"{made.life.location} cannot be read: {error}")
+
+    def list_again(self) -> None:
+        """List the manifests that stand now; afterwards the log is read to a later end.
+
+        Whatever is listed then, and is of a version that the log doesn't make up to that end, was
+        written around the log: the log's own come after their outcomes.
+        """
+        for life in self.versions.lives.values():
+            if life.is_live and self._is_wanted(life):
+                names = self._store(life.location).names(VERSIONS_DIRECTORY)
+                self._listed[life.incarnation] = frozenset(names)
+
+    def finish(self) -> Iterator[Problem]:
+        """Judge what was missing, and what stands at the tables' heads."""
+        lives = [one for one in self.versions.lives.values() if self._is_wanted(one)]
+        lives = [one for one in lives if one.is_live and one.state.version]
+        deadline = time.monotonic() + SETTLE_SECONDS
+        for missing in self._missing:
+            life = self.versions.lives[missing.incarnation]
+            if self._may_be_gone(life, missing) or self._is_there_by(deadline, life, missing):
+                continue
+            yield self._gone(life, missing)
+        for life in lives:
+            try:
+                yield from self._head(life, deadline)
+            except OSError as error:
+                name = format_table_id(life.table)
+                yield Problem(Kind.FILE, f"{life.location} cannot be read: {error}", table=name)
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Return what an interrupted run has to remember."""
+        return [asdict(one) for one in self._missing]
+
+    def restore(self, data: Iterable[Mapping[str, Any]]) -> None:
+        """Take back what `to_json` returned."""
+        missing = (_Missing(**one) for one in data)
+        self._missing = [m for m in missing if m.incarnation in self.versions.lives]
+
+    def _is_wanted(self, life: Life) -> bool:
+        is_meant = not self._only or format_table_id(life.table) == self._only
+        return is_meant and self._is_seen(life.location)
+
+    def _store(self, location: str) -> ObjectStore:
+        store = self._stores.get(location)
+        if store is None:
+            store = self._stores[location] = self._open_store(location)
+        return store
+
+    def _present(self, location: str, path: str) -> bool:
+        """Say whether a manifest is there; most are known from one listing."""
+        names = self._names.get(location)
+        if names is None:
+            names = frozenset(self._store(location).names(VERSIONS_DIRECTORY))
+            self._names[location] = names
+        return path.rsplit("/", 1)[1] in names or self._store(location).size(path) >= 0
+
+    def _manifest(self, made: Made) -> Iterator[Problem]:
+        """Compare a version's manifest with the log, byte by byte."""
+        location = made.life.location
+        path = next((p for p in made.paths() if self._present(location, p)), "")
+        if not path:
+            if made.life.policy is Policy.EVERY:
+                self._note(Kind.MANIFEST, made, made.paths()[0])
+            return
+        try:
+            data = self._store(location).read(path)
+        except FileNotFoundError:
+            self._note(Kind.MANIFEST, made, path)
+            return
+        if made.is_foreign:
+            difference = _differs_in_content(data, made)
+            self.manifests_alike += not difference
+        else:
+            difference = "" if data == made.encode() else "it isn't what the log says, byte by byte"
+            self.manifests_equal += not difference
+        if difference:
+            yield _problem(Kind.MANIFEST, made, f"{location}/{path}: {difference}")
+
+    def _data(self, made: Made) -> Iterator[Problem]:
+        """Look for the data, deletion and index files that a version brings."""
+        header = made.life.state.header.message
+        for fragment_id, encoded in made.delta.fragments:
+            fragment = DataFragment.FromString(encoded)
+            overlaid = (overlay.data_file for overlay in fragment.overlays)
+            for file in (*fragment.files, *overlaid):
+                base = file.base_id if file.HasField("base_id") else None
+                location, path = _place(made.life.location, header, base, "data", file.path)
+                yield from self._file(made, location, path, file.file_size_bytes)
+            if fragment.HasField("deletion_file"):
+                yield from self._deletions(made, header, fragment_id, fragment.deletion_file)
+        for index in IndexSection.FromString(made.delta.index_section or b"").indices:
+            base = index.base_id if index.HasField("base_id") else None
+            folder = f"_indices/{uuid.UUID(bytes=index.uuid.uuid)}"
+            for part in index.files:
+                location, path = _place(made.life.location, header, base, folder, part.path)
+                yield from self._file(made, location, path, part.size_bytes)
+
+    def _file(self, made: Made, location: str, path: str, size: int) -> Iterator[Problem]:
+        if not self._is_new(location, path):
+            return
+        seen = self._store(location).size(path)
+        if seen < 0:
+            self._note(Kind.FILE, made, path if location == made.life.location else "")
+        elif size and size != seen:
+            text = f"the file {location}/{path} has {seen} bytes instead of {size}"
+            yield _problem(Kind.FILE, made, text)
+
+    def _deletions(
+        self, made: Made, header: Manifest, fragment_id: int, deletion_file: DeletionFile
+    ) -> Iterator[Problem]:
+        name = deletion_file_path(fragment_id, deletion_file)
+        base = deletion_file.base_id if deletion_file.HasField("base_id") else None
+        location, path = _place(made.life.location, header, base, "", name)
+        if not self._is_new(location, path):
+            return
+        try:
+            data = self._store(location).read(path)
+        except FileNotFoundError:
+            self._note(Kind.FILE, made, path if location == made.life.location else "")
+            return
+        try:
+            rows = len(decode_deletion_file(data, deletion_file.file_type))
+        except CommitLogError as error:
+            yield _problem(Kind.FILE, made, f"the deletion file {location}/{path}: {error}")
+            return
+        expected = deletion_file.num_deleted_rows
+        if expected and rows != expected:
+            text = f"the deletion file {location}/{path} has {rows} rows instead of {expected}"
+            yield _problem(Kind.FILE, made, text)
+
+    def _is_new(self, location: str, path: str) -> bool:
+        key = (location, path)
+        if key in self._seen:
+            return False
+        if len(self._seen) >= REMEMBERED_MAX:
+            self._seen.clear()
+        self._seen.add(key)
+        self.files_looked_at += 1
+        return True
+
+    def _note(self, kind: Kind, made: Made, path: str) -> None:
+        self._missing.append(
+            _Missing(kind, made.life.incarnation, path, made.sequence, made.change.version)
+        )
+
+    def _may_be_gone(self, life: Life, missing: _Missing) -> bool:
+        """Say whether a file's table was dropped, or its version deleted, and nobody needs it."""
+        if not life.is_live:
+            return True
+        if not is_in(missing.version, life.deleted):
+            return False
+        return missing.kind == Kind.MANIFEST or missing.path not in self._needed(life)
+
+    def _needed(self, life: Life) -> frozenset[str]:
+        """Return the paths that a table's newest version names in its own location."""
+        known = self._heads.get(life.incarnation)
+        if known is None:
+            paths: set[str] = set()
+            for fragment_id, encoded in life.state.fragments.items():
+                fragment = DataFragment.FromString(encoded)
+                paths.update(f"data/{file.path}" for file in fragment.files)
+                if fragment.HasField("deletion_file"):
+                    paths.add(deletion_file_path(fragment_id, fragment.deletion_file))
+            known = self._heads[life.incarnation] = frozenset(paths)
+        return known
+
+    def _is_there_by(self, deadline: float, life: Life, missing: _Missing) -> bool:
+        """Look again, for a while if it is the newest version's manifest."""
+        store = self._store(life.location)
+        paths: tuple[str, ...] = (missing.path,)
+        is_newest = missing.kind == Kind.MANIFEST and missing.version == life.state.version
+        if missing.kind == Kind.MANIFEST:
+            paths = manifest_paths(missing.version, life.scheme)
+        while True:
+            if missing.path and any(store.size(path) >= 0 for path in paths):
+                return True
+            if not is_newest or time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+
+    def _gone(self, life: Life, missing: _Missing) -> Problem:
+        name, kind = format_table_id(life.table), Kind(missing.kind)
+        what = "the manifest" if kind is Kind.MANIFEST else "the file"
+        where = f"{life.location}/{missing.path}" if missing.path else "a file outside its location"
+        text = f"{what} {where} of {name}, version {missing.version}, is missing"
+        return Problem(kind, text, missing.sequence, None, name, missing.version)
+
+    def _head(self, life: Life, deadline: float) -> Iterator[Problem]:
+        """Look at a table's newest version, and for versions that the log doesn't know."""
+        name, version = format_table_id(life.table), life.state.version
+        is_noted = any(
+            m.incarnation == life.incarnation and m.version == version for m in self._missing
+        )
+        if life.policy is Policy.LATEST and not is_noted:
+            paths = manifest_paths(version, life.scheme)
+            newest = _Missing(Kind.MANIFEST, life.incarnation, paths[0], 0, version)
+            if not self._is_there_by(deadline, life, newest):
+                text = f"the newest manifest {life.location}/{paths[0]} of {name} is missing"
+                yield Problem(Kind.MANIFEST, text, table=name, version=version)
+        for found in sorted(self._listed.get(life.incarnation, ())):
+            parsed = parse_manifest_name(found)
+            if parsed is None or parsed.staged_by or parsed.is_detached:
+                continue
+            if parsed.version > version:
+                text = (
+                    f"{life.location}/{VERSIONS_DIRECTORY}/{found} is a version of {name} that the "
+                    f"log doesn't know: it was written around the log, or the log lost it"
+                )
+                yield Problem(Kind.BYPASS, text, table=name, version=parsed.version)
+
+
+def _place(
+    location: str, header: Manifest, base_id: int | None, folder: str, path: str
+) -> tuple[str, str]:
+    """Return the location that a file is relative to, and its path there."""
+    inside = f"{folder}/{path}" if folder else path
+    if base_id is None:
+        return location, inside
+    base = next((b for b in header.base_paths if b.id == base_id), None)
+    if base is None:
+        return location, inside
+    return base.path, inside if base.is_dataset_root or not folder else path
+
+
+def _differs_in_content(data: bytes, made: Made) -> str:
+    try:
+        state, _ = decode_manifest(data)
+    except CommitLogError as error:
+        return f"it cannot be read: {error}"
+    return "" if state == made.life.state else "it isn't the manifest that was registered"
+
+
+def _problem(kind: Kind, made: Made, message: str) -> Problem:
+    name = format_table_id(made.life.table)
+    return Problem(kind, message, made.sequence, None, name, made.change.version)

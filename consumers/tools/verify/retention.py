@@ -1,0 +1,68 @@
+"""What the log says it gave up to an archive, compared with the archive that is there.
+
+The archive's own proof could be written anew with its files; the digests in the log's Retained
+records could not. They cover every byte of what was given up: also who submitted a transaction.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from commitlog.model.records import Retained, RetainedSegment
+from commitlog.ports import Log
+from consumers.tools.archive.proof import Archive, Segment
+from consumers.tools.verify.findings import Kind, Problem
+
+READ_SECONDS = 60.0
+
+
+def compare(retained: Retained, offset: int, archive: Archive) -> Iterator[Problem]:
+    """Yield what of a Retained record, at an offset of the outcomes, the archive hasn't."""
+    known = {(one.first_sequence, one.end.sequence): one for one in archive.segments}
+    for named in retained.segments:
+        first, last = named.first_sequence, named.last_sequence
+        segment = known.get((first, last))
+        if segment is None:
+            text = (
+                f"the log gave outcomes {first} to {last} and their transactions up to an archive, "
+                f"and {archive.folder} has no such segment; restore it"
+            )
+        elif differs := _differing(named, segment):
+            text = (
+                f"segment {segment.name} of {archive.folder} isn't the one that the log gave its "
+                f"records up to: its {differs} are others than the log says; restore it"
+            )
+        else:
+            continue
+        yield Problem(Kind.ARCHIVE, text, first, offset)
+
+
+def explained(problem: Problem, log: Log, partition: int) -> Problem:
+    """Say of a missing transaction that it was given up, if the log says so."""
+    found: Retained | None = None
+    reader = log.read_outcomes(partition)
+    deadline = time.monotonic() + READ_SECONDS
+    try:
+        end = reader.end_offset()
+        while reader.position() < end and time.monotonic() < deadline:
+            for answered in reader.poll(records_max=2_000):
+                if isinstance(answered.record, Retained):
+                    found = answered.record
+    finally:
+        reader.close()
+    if found is None or problem.sequence is None or problem.sequence > found.sequence:
+        return problem
+    text = (
+        f"{problem.message}. The log says that transactions before offset "
+        f"{found.transactions_offset} were given up to an archive: name the root that has it "
+        "(--root)"
+    )
+    return replace(problem, message=text)
+
+
+def _differing(named: RetainedSegment, segment: Segment) -> str:
+    if named.transactions_digest.hex() != segment.transactions.digest:
+        return "transactions"
+    return "outcomes" if named.outcomes_digest.hex() != segment.outcomes.digest else ""

@@ -1,0 +1,69 @@
+"""Where an interrupted verification or replay goes on: a checkpoint of its own, and what it found.
+
+    STATE/<partition>/checkpoint/       the machine and the chain at a sequence
+    STATE/<partition>/progress.json     what was found up to the newest such sequences
+
+A process that is killed between the two files finds the older entry beside the older checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from commitlog.errors import CommitLogError
+from commitlog.model.records import Genesis
+from commitlog.ports import Log
+from consumers.partition.checkpoint import Checkpoint, Checkpoints, DiskFolder
+from consumers.partition.checkpoint_proof import check_log_holds
+
+PROGRESS = "progress.json"
+_KEPT = 2
+
+
+class State:
+    """What one partition's run has come to, in a folder."""
+
+    def __init__(self, folder: Path, log: Log, genesis: Genesis, wanted: Mapping[str, Any]) -> None:
+        """Keep it below `folder`; a run that wants something else begins anew."""
+        self.path = folder / str(genesis.partition)
+        self._folder = DiskFolder(self.path)
+        self._log = log
+        self._genesis = genesis
+        self._wanted = dict(wanted)
+        checkpoint = DiskFolder(self.path / "checkpoint")
+        self._checkpoints = Checkpoints(folder, log.identity(), genesis, folder=checkpoint)
+        self._entries: dict[str, Any] = {}
+
+    def load(self) -> tuple[Checkpoint, dict[str, Any]] | None:
+        """Return where to go on, with what was found so far; None: begin at Genesis."""
+        try:
+            progress = json.loads(self._folder.read(PROGRESS))
+            if progress["wanted"] != self._wanted:
+                return None
+            checkpoint = self._checkpoints.load()
+            if checkpoint is None:
+                return None
+            check_log_holds(self._log, self._genesis.partition, checkpoint)
+            found: dict[str, Any] = progress["entries"][str(checkpoint.chain.sequence)]
+        except (OSError, ValueError, KeyError, TypeError, CommitLogError):
+            # Of another log, of another program, damaged: it spares time and nothing else.
+            return None
+        self._entries = {str(checkpoint.chain.sequence): found}
+        return checkpoint, found
+
+    def save(self, checkpoint: Checkpoint, found: Mapping[str, Any]) -> None:
+        """Remember a position and what was found up to it."""
+        self._entries[str(checkpoint.chain.sequence)] = dict(found)
+        self._entries = dict(list(self._entries.items())[-_KEPT:])
+        body = {"wanted": self._wanted, "entries": self._entries}
+        self._folder.replace(PROGRESS, json.dumps(body).encode())
+        self._checkpoints.save(checkpoint)
+
+    def clear(self) -> None:
+        """Forget it all."""
+        self._entries = {}
+        shutil.rmtree(self.path, ignore_errors=True)

@@ -1,0 +1,275 @@
+"""Walks both topics of a partition in step and stops at the first outcome that cannot be trusted.
+
+A reader of the log ignores what is void, so most damage would only look like a shorter log. What
+tells damage from a harmless void record is who wrote it, and what came after:
+
+- A record of an earlier epoch is what a deposed leader wrote. Harmless.
+- A record of the current epoch that doesn't follow may be what a leader had in flight when it
+  lost its connection; then the next LeaderStarted stands on the same outcome as the chain here. If
+  none comes, or that leader stood on a later outcome, then outcomes are missing from where the
+  chain stopped.
+- A record that cannot be read may be a stranger's; then the chain goes on after it.
+- A record of a later epoch is impossible: a leader writes after its LeaderStarted was valid.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from commitlog.core.log.chain import Chain
+from commitlog.core.log.replica import Decided, Replica
+from commitlog.errors import CorruptLog, Unavailable
+from commitlog.model.records import (
+    Answered,
+    Genesis,
+    LeaderStarted,
+    Outcome,
+    Retained,
+    Submitted,
+)
+from commitlog.ports import Reader
+from consumers.tools.verify.findings import Kind, Problem
+
+SILENCE_SECONDS = 30.0
+RECORDS_PER_POLL = 2_000
+HASHES_KEPT = 10_000
+"""Outcomes between a leader's campaign and its start; few, but a paused one may take its time."""
+
+
+class TopicReaders(Protocol):
+    """The part of a log that is walked."""
+
+    def read_outcomes(self, partition: int, offset: int = 0) -> Reader[Answered]:
+        """Read the outcomes topic from an offset on."""
+
+    def read_transactions(self, partition: int, offset: int = 0) -> Reader[Submitted]:
+        """Read the transactions topic from an offset on."""
+
+
+class Walk:
+    """From a position to the present ends of both topics."""
+
+    def __init__(
+        self,
+        log: TopicReaders,
+        partition: int,
+        replica: Replica,
+        *,
+        is_beyond: Callable[[Answered], bool] = lambda answered: False,
+    ) -> None:
+        """Go on from where `replica` stands; nothing may wait in it.
+
+        The walk ends before the first record that `is_beyond` says so of.
+        """
+        self.replica = replica
+        self._is_beyond = is_beyond
+        self._is_cut = False
+        self.problem: Problem | None = None
+        """What ended the walk before the log's end."""
+        self.terms: list[tuple[LeaderStarted, int]] = []
+        """Valid terms that began since this was emptied last, with their offsets."""
+        self.retained: list[tuple[Retained, int]] = []
+        """What the log says was given up, since this was emptied last, with the offsets."""
+        self.sequence = replica.chain.sequence
+        """The last outcome that was handed out with its transaction."""
+        self._suspect: Problem | None = None
+        self._is_strange = False
+        """Whether what is suspicious is a record that cannot be read."""
+        self._hashes: deque[tuple[int, bytes]] = deque(maxlen=HASHES_KEPT)
+        self._outcomes = log.read_outcomes(partition, replica.outcomes_position)
+        self._ahead: list[Answered] = []
+        """Read, and beyond the end to walk to."""
+        self._transactions = log.read_transactions(partition, replica.transactions_position)
+        # In this order: what is answered now was appended before.
+        self.end = self._outcomes.end_offset()
+        self._transactions_end = self._transactions.end_offset()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the walk may be interrupted here and go on later."""
+        return self._suspect is None and self.problem is None
+
+    def extend(self) -> None:
+        """Take the topics' present ends for those to walk to."""
+        self.end = self._outcomes.end_offset()
+        self._transactions_end = self._transactions.end_offset()
+
+    def batches(self) -> Iterator[list[Decided]]:
+        """Yield decided transactions in sequence order, up to the first bad one."""
+        heard = time.monotonic()
+        while self.problem is None and self._position() < self.end:
+            answered, self._ahead = self._ahead, []
+            if not answered:
+                answered = self._outcomes.poll(records_max=RECORDS_PER_POLL, timeout_seconds=0.5)
+            if not answered:
+                _expect_soon(heard)
+                continue
+            heard = time.monotonic()
+            for number, one in enumerate(answered):
+                if one.offset >= self.end or self.problem is not None:
+                    # The log grows meanwhile, and its end may be moved on later.
+                    self._ahead = answered[number:]
+                    break
+                if self._is_beyond(one):
+                    self.end, self._is_cut = one.offset, True
+                    break
+                self._judge(one)
+            yield self._decided()
+        if self.problem is None and self._suspect is not None:
+            self.problem = self._suspect
+        if not self._is_cut:
+            self._read_the_rest()
+
+    def _position(self) -> int:
+        """Return the first offset of the outcomes that was not judged."""
+        return self._ahead[0].offset if self._ahead else self._outcomes.position()
+
+    def close(self) -> None:
+        """Let go of the readers."""
+        self._outcomes.close()
+        self._transactions.close()
+
+    def _judge(self, answered: Answered) -> None:
+        chain, record = self.replica.chain, answered.record
+        expected = chain.sequence + 1
+        void = self.replica.receive_answered(answered)
+        if isinstance(record, LeaderStarted):
+            self._judge_term(record, void, expected, answered.offset)
+        elif isinstance(record, Outcome):
+            if not void:
+                self._end_suspicion(answered.offset)
+                self._hashes.append((record.sequence, record.hash))
+                self._check_node(record, answered.offset)
+            elif record.epoch > chain.epoch:
+                self._stop(expected, answered.offset, f"{void}: the start of its term is missing")
+            elif record.epoch == chain.epoch and record.sequence >= expected:
+                self._suspicious(expected, answered.offset, void)
+        elif isinstance(record, Retained) and not void:
+            self._judge_retained(record, expected, answered.offset)
+        elif void and not isinstance(record, Genesis):
+            self._suspicious(expected, answered.offset, void, is_strange=True)
+
+    def _judge_term(self, leader: LeaderStarted, void: str, expected: int, offset: int) -> None:
+        chain = self.replica.chain
+        if void:
+            if leader.epoch > chain.epoch + 1:
+                self._stop(expected, offset, f"{void}: the start of a term is missing")
+            return
+        self.terms.append((leader, offset))
+        if leader.sequence > chain.sequence:
+            self._stop(
+                expected,
+                offset,
+                f"the leader of epoch {leader.epoch} stood on outcome {leader.sequence}, and the "
+                f"log has none after {chain.sequence} before it",
+            )
+            return
+        known = chain.hash if leader.sequence == chain.sequence else self._hash_of(leader.sequence)
+        if known not in (b"", leader.previous_hash):
+            self._stop(
+                leader.sequence,
+                offset,
+                f"the leader of epoch {leader.epoch} stood on another outcome {leader.sequence}",
+            )
+            return
+        self._suspect = None
+
+    def _judge_retained(self, retained: Retained, expected: int, offset: int) -> None:
+        if self._hash_of(retained.sequence) in (b"", retained.hash):
+            self.retained.append((retained, offset))
+        else:
+            text = f"what was given up ends with another outcome {retained.sequence}"
+            self._suspicious(expected, offset, text, is_strange=True)
+
+    def _hash_of(self, sequence: int) -> bytes:
+        return next((found for number, found in self._hashes if number == sequence), b"")
+
+    def _check_node(self, outcome: Outcome, offset: int) -> None:
+        leader = self.replica.chain.leader
+        if leader is not None and outcome.node != leader.node:
+            self._stop(
+                outcome.sequence,
+                offset,
+                f"outcome {outcome.sequence} names the node {outcome.node!r}, and epoch "
+                f"{leader.epoch} is led by {leader.node!r}",
+            )
+
+    def _suspicious(
+        self, sequence: int, offset: int, reason: str, *, is_strange: bool = False
+    ) -> None:
+        if self._suspect is None:
+            self._suspect = Problem(Kind.CHAIN, reason, sequence, offset)
+            self._is_strange = is_strange
+
+    def _end_suspicion(self, offset: int) -> None:
+        """The chain goes on: over a stranger's record it may, over one of this term it may not."""
+        if self._suspect is not None and not self._is_strange:
+            self._stop(0, offset, "")
+        self._suspect = None
+
+    def _stop(self, sequence: int, offset: int, reason: str) -> None:
+        # What was suspicious before this is where it began.
+        suspect = self._suspect
+        self.problem = suspect or Problem(Kind.CHAIN, reason, sequence, offset)
+
+    def _decided(self) -> list[Decided]:
+        """Pair what was read with its transactions."""
+        replica = self.replica
+        batch: list[Decided] = []
+        heard = time.monotonic()
+        while True:
+            try:
+                for decided in replica.drain():
+                    batch.append(decided)
+                    self.sequence = decided.outcome.sequence
+            except CorruptLog as error:
+                self._answer_is_bad(str(error))
+                return batch
+            needed = replica.waiting_for
+            if needed is None:
+                return batch
+            if needed >= self._transactions_end:
+                self._answer_is_bad(
+                    f"the transaction at offset {needed} is answered and missing: the topic ends "
+                    f"at {self._transactions_end}"
+                )
+                return batch
+            records = self._transactions.poll(records_max=RECORDS_PER_POLL, timeout_seconds=0.5)
+            for submitted in records:
+                replica.receive_submitted(submitted)
+            if records:
+                heard = time.monotonic()
+            elif self._transactions.position() > needed:
+                # Passed without a record: the next turn says that it is missing.
+                replica.transactions_position = self._transactions.position()
+            else:
+                _expect_soon(heard)
+
+    def _answer_is_bad(self, reason: str) -> None:
+        # It comes before whatever was found further on in the outcomes.
+        self.problem = Problem(Kind.TRANSACTION, reason, self.sequence + 1)
+
+    def _read_the_rest(self) -> None:
+        """Read the transactions to their end: what is left is undecided."""
+        heard = time.monotonic()
+        while self.problem is None and self._transactions.position() < self._transactions_end:
+            records = self._transactions.poll(records_max=RECORDS_PER_POLL, timeout_seconds=0.5)
+            for submitted in records:
+                self.replica.receive_submitted(submitted)
+            if records:
+                heard = time.monotonic()
+            elif self._transactions.position() < self._transactions_end:
+                _expect_soon(heard)
+
+
+def new_replica() -> Replica:
+    """Return a replica that stands before Genesis."""
+    return Replica(Chain())
+
+
+def _expect_soon(heard: float) -> None:
+    if time.monotonic() - heard > SILENCE_SECONDS:
+        raise Unavailable(f"Kafka sent nothing for {SILENCE_SECONDS:.0f} s; try again later")

@@ -1,0 +1,96 @@
+"""What others remember of a log's end: a log that lost its tail is whole by itself.
+
+The committer's checkpoint and the version index each name the last outcome that they hold, with
+its offset and hash; an operator may have noted one too. An outcome that somebody holds and the log
+has not, or has otherwise, means that acknowledged commits are lost.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable
+from commitlog.model.records import Outcome
+from commitlog.ports import Log
+from consumers.partition.checkpoint import HEAD
+from consumers.tools.verify.findings import Kind, Problem
+
+READ_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """One outcome that somebody holds."""
+
+    name: str
+    sequence: int
+    hash: str
+    """In hex; a prefix is enough."""
+    offset: int = -1
+    """In the outcomes topic; -1: it wasn't noted."""
+
+
+def witnesses(root: Path | None, partition: int) -> Iterator[Witness]:
+    """Return what lies in a root: a checkpoint, an index."""
+    if root is None:
+        return
+    path = root / "checkpoints" / str(partition) / HEAD
+    try:
+        head = json.loads(path.read_bytes())
+        chain = head["chain"]
+        yield Witness(
+            f"the checkpoint {path}", chain["sequence"], chain["hash"], head["outcome_offset"]
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        pass  # none, or damaged: a committer says so when it starts
+    # DuckDB is loaded here: there may be no index to look at.
+    from consumers.views.version_index import comparison
+
+    try:
+        sequence, digest, offset = comparison.position(root, partition)
+        yield Witness(f"the version index of {root}", sequence, digest.hex(), offset)
+    except CommitLogError:
+        pass
+
+
+def hear(log: Log, partition: int, witness: Witness, sequence: int) -> Problem | None:
+    """Compare a witness with a log that is whole up to `sequence`."""
+    if witness.sequence <= 0:
+        return None
+    if witness.sequence > sequence:
+        text = (
+            f"{witness.name} holds outcome {witness.sequence}, and the log ends with {sequence}: "
+            "it lost its tail"
+        )
+        return Problem(Kind.END, text, sequence + 1)
+    if witness.offset < 0:
+        return None
+    found = _outcome_at(log, partition, witness.offset)
+    if found is not None and found.hash.hex().startswith(witness.hash):
+        return None
+    text = (
+        f"{witness.name} holds another outcome {witness.sequence} than the log: it lost outcomes "
+        "and went on with others"
+    )
+    return Problem(Kind.END, text, witness.sequence, witness.offset)
+
+
+def _outcome_at(log: Log, partition: int, offset: int) -> Outcome | None:
+    reader = log.read_outcomes(partition, offset)
+    deadline = time.monotonic() + READ_SECONDS
+    try:
+        while reader.position() <= offset < reader.end_offset():
+            for answered in reader.poll(records_max=1, timeout_seconds=0.5):
+                is_it = answered.offset == offset and isinstance(answered.record, Outcome)
+                return answered.record if is_it else None  # type: ignore[return-value]
+            if time.monotonic() > deadline:
+                raise Unavailable(f"offset {offset} could not be read in {READ_SECONDS:.0f} s")
+    except CorruptLog:
+        return None
+    finally:
+        reader.close()
+    return None

@@ -1,0 +1,259 @@
+"""Is the log's service whole: cluster, leader and index, each with what to do if not.
+
+A check never raises: its finding is a value, for `/readyz`, `commitlog doctor` and `commitlog up`
+alike.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from commitlog.client.connection import Connection
+from commitlog.errors import CommitLogError
+from commitlog.ports import Log
+
+LEADER_TIMEOUT_SECONDS = 2.0
+UNDECIDED_MAX = 20_000
+"""More than this waiting at the leader is some seconds of work."""
+LAG_SECONDS_MAX = 30.0
+"""A transaction that waits longer for its decision is waiting for somebody to look."""
+FILES_SECONDS_MAX = 30.0
+"""Files that are later than this are waiting for somebody to look at their store."""
+SILENCE_SECONDS_MAX = 10.0
+"""The leader's deciding thread comes by at least every second; then it hangs."""
+SETTINGS_SECONDS = 3600.0
+SETTINGS_RETRY_SECONDS = 10.0
+INDEX_LAG_SECONDS = 5.0
+"""The index is fresh if it has what the leader had decided so long ago."""
+INTERVAL_SECONDS = 1.0
+STALE_SECONDS = 10.0
+CLOSE_SECONDS = 2.0
+
+
+class Level(StrEnum):
+    """How a check came out."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding, and what to do about it."""
+
+    name: str
+    level: Level
+    message: str
+    advice: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        """Return it as a JSON object."""
+        return asdict(self)
+
+
+def finding(name: str, look: Callable[[], Check | str], advice: str = "") -> Check:
+    """Look; what an error says is the finding too."""
+    try:
+        found = look()
+    except (CommitLogError, OSError) as error:
+        return Check(name, Level.FAIL, str(error), advice)
+    return Check(name, Level.OK, found) if isinstance(found, str) else found
+
+
+class Health:
+    """Checks one log again and again, and remembers what it found last."""
+
+    def __init__(self, log: Log, root: Path | None, token: str = "") -> None:
+        """Look at the log, and at the index under `root` if there is one."""
+        self._log = log
+        self._root = root
+        genesis = log.genesis()
+        self._connections = [
+            Connection(log, name=log.name, log_id=genesis.log_id, partition=partition, token=token)
+            for partition in range(log.partitions())
+        ]
+        self.sequences: dict[int, int] = {}
+        """What each partition's leader had decided at the last check."""
+        self.statuses: dict[int, dict[str, Any]] = {}
+        """What each partition's leader said of itself last."""
+        self._published: tuple[object, dict[int, int]] = (None, {})
+        """What the index had, by partition, and which file that was read from."""
+        self._decided: deque[tuple[float, dict[int, int]]] = deque(maxlen=1000)
+        self._topics: Check | None = None
+        self._topics_due = float("-inf")
+        self._found: tuple[Check, ...] = ()
+        self._found_at = float("-inf")
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Look every while, on a thread."""
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._closed.set()
+        for connection in self._connections:
+            connection.close()
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
+
+    def found(self) -> tuple[Check, ...]:
+        """Return what was found last; a failure if that is too long ago."""
+        age = time.monotonic() - self._found_at
+        if age > STALE_SECONDS:
+            return (Check("health", Level.FAIL, "no check came to an end lately"),)
+        return self._found
+
+    def check(self) -> tuple[Check, ...]:
+        """Look now."""
+        checks = [finding("broker", self._broker, "see that Kafka runs and can be reached")]
+        sequences: dict[int, int] = {}
+        for partition in range(len(self._connections)):
+            checks.append(self._leader(partition, sequences))
+        checks.append(self._settings())
+        self.sequences = sequences
+        if self._root is not None:
+            checks.append(self._index(self._root, sequences))
+        return tuple(checks)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            self._found, self._found_at = self.check(), time.monotonic()
+            self._closed.wait(INTERVAL_SECONDS)
+
+    def _broker(self) -> str:
+        identity = self._log.identity()
+        return f"log {identity.log!r} on cluster {identity.cluster_id}"
+
+    def _settings(self) -> Check:
+        """Look at the topics' settings each hour, and again soon while they are wrong."""
+        now = time.monotonic()
+        if self._topics is None or now >= self._topics_due:
+
+            def look() -> str:
+                self._log.check_settings()
+                return "no setting would lose or reorder records"
+
+            self._topics = finding("topics", look, "correct them; the leader waits until they are")
+            is_right = self._topics.level is Level.OK
+            self._topics_due = now + (SETTINGS_SECONDS if is_right else SETTINGS_RETRY_SECONDS)
+        return self._topics
+
+    def _leader(self, partition: int, sequences: dict[int, int]) -> Check:
+        name = "leader" if len(self._connections) == 1 else f"leader {partition}"
+
+        def look() -> Check | str:
+            status = self._connections[partition].request("status", {}, LEADER_TIMEOUT_SECONDS)
+            return self._judge(name, status, partition, sequences)
+
+        return finding(name, look, "see that `commitlog committer` runs, and its log")
+
+    def _judge(
+        self, name: str, status: dict[str, Any], partition: int, sequences: dict[int, int]
+    ) -> Check | str:
+        self.statuses[partition] = status
+        sequences[partition] = int(status["sequence"])
+        where = f"{status['node']} leads in epoch {status['epoch']}"
+        waiting = int(status.get("undecided", 0))
+        if not status.get("ready", True):
+            return Check(name, Level.FAIL, f"{where}, and is not ready yet", "wait a moment")
+        if waiting > UNDECIDED_MAX:
+            advice = "let writers pause; see the committer's log for what holds it up"
+            return Check(name, Level.FAIL, f"{where}; {waiting} transactions wait", advice)
+        lag = float(status.get("decision_lag_seconds", 0))
+        silence = float(status.get("deciding_silence_seconds", 0))
+        if lag > LAG_SECONDS_MAX or silence > SILENCE_SECONDS_MAX:
+            late = f"a transaction has been waiting for {lag:.0f} s"
+            hung = f"its deciding thread has been silent for {silence:.0f} s"
+            found = f"{where}; {hung if silence > SILENCE_SECONDS_MAX else late}"
+            advice = "see the committer's log for what holds it up: a store, or a build"
+            return Check(name, Level.FAIL, found, advice)
+        unheard = float(status.get("acknowledge_lag_seconds", 0))
+        if unheard > LAG_SECONDS_MAX:
+            found = f"{where}; Kafka has acknowledged no outcome for {unheard:.0f} s"
+            return Check(name, Level.FAIL, found, "see that Kafka takes what is appended")
+        failing = status.get("failing_tables") or []
+        files_lag = float(status.get("files_lag_seconds", 0))
+        if files_lag > FILES_SECONDS_MAX:
+            tables = ", ".join(map(str, failing)) or "some tables"
+            found = f"{where}; manifests of {tables} have not been written for {files_lag:.0f} s"
+            advice = "see the committer's log for what their stores say; commits go on"
+            return Check(name, Level.FAIL, found, advice)
+        if failing:
+            return Check(
+                name,
+                Level.WARN,
+                f"{where}; manifests of {', '.join(map(str, failing))} cannot be written",
+                "see the committer's log; commits go on, files follow once they can be written",
+            )
+        return f"{where}; {sequences[partition]} decided, {waiting} waiting"
+
+    def _index(self, root: Path, sequences: dict[int, int]) -> Check:
+        now = time.monotonic()
+        self._decided.append((now, sequences))
+        due: dict[int, int] = {}
+        while self._decided and self._decided[0][0] <= now - INDEX_LAG_SECONDS:
+            due = self._decided.popleft()[1]
+        if due:
+            self._decided.appendleft((now - INDEX_LAG_SECONDS, due))
+        return index_check(root, due, self._has)
+
+    def _has(self, root: Path) -> dict[int, int]:
+        """Return what the index has; opened again only once another one was published."""
+        with contextlib.suppress(OSError):
+            found = (root / "index.duckdb").stat()
+            file = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if file != self._published[0]:
+                self._published = (file, published(root))
+            return self._published[1]
+        return published(root)
+
+
+def published(root: Path) -> dict[int, int]:
+    """Return how many outcomes the published index has, by partition."""
+    # DuckDB is loaded here: not everybody who checks has an index to look at.
+    from consumers import history
+
+    rows = history.status(root)
+    return {_number(row["partition"]): _number(row["sequence"]) for row in rows}
+
+
+def index_check(
+    root: Path, due: dict[int, int], ask: Callable[[Path], dict[int, int]] = published
+) -> Check:
+    """See that the published index has what is due, per partition."""
+    from consumers.views.version_index.layout import last_failure
+
+    advice = "see that `commitlog index` runs, and its log"
+
+    def look() -> Check | str:
+        has = ask(root)
+        late = [partition for partition, least in due.items() if has.get(partition, 0) < least]
+        if late:
+            found = f"it has {has.get(late[0], 0)} of {due[late[0]]} outcomes"
+            failure = last_failure(root)
+            said = f"; its keeper ended last with: {failure}" if failure else ""
+            return Check("index", Level.FAIL, found + said, advice)
+        return f"{sum(has.values())} outcomes"
+
+    return finding("index", look, advice)
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def is_whole(checks: tuple[Check, ...]) -> bool:
+    """Return whether nothing failed."""
+    return bool(checks) and all(check.level is not Level.FAIL for check in checks)

@@ -1,0 +1,102 @@
+"""Compares two version indexes row by row: the published one with one that was built again.
+
+Each relation of each partition is counted and digested in both files, up to a sequence that both
+have; where they differ, the first differing row is looked for. Rows are compared whole.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import duckdb
+
+from commitlog.errors import Unavailable
+from consumers.history import connect
+from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
+
+_DIGESTS = 1 << 64
+
+
+@dataclass(frozen=True, slots=True)
+class RelationCompared:
+    """One relation of one partition, in both indexes."""
+
+    relation: str
+    rows: int
+    """In the index that was built again."""
+    digest: str
+    """Of those rows, whatever their order: hexadecimal."""
+    first_difference: int | None = None
+    """The sequence of the first row that one of them hasn't; None: they are equal."""
+
+
+def position(root: str | os.PathLike[str], partition: int) -> tuple[int, bytes, int]:
+    """Return where a published index stands: sequence, hash and offset of its last outcome.
+
+    Sequence 0 if it has nothing of the partition. Raises Unavailable if there is no index.
+    """
+    with connect(root) as connection:
+        row = connection.execute(
+            "SELECT sequence, hash, last_outcome_offset FROM positions WHERE partition = ?",
+            [partition],
+        ).fetchone()
+    return (int(row[0]), bytes(row[1] or b""), int(row[2])) if row else (0, b"", -1)
+
+
+def compare(
+    published: str | os.PathLike[str],
+    rebuilt: str | os.PathLike[str],
+    partition: int,
+    through: int,
+    *,
+    heads_too: bool,
+) -> Iterator[RelationCompared]:
+    """Compare what two roots' indexes have of a partition up to a sequence.
+
+    `heads_too` compares the tables' rows as well, which change in place: both indexes have to stand
+    at `through` for that. Raises Unavailable if one of them cannot be read.
+    """
+    relations = (*EVENTS, LEADERS, TABLES) if heads_too else EVENTS
+    with connect(published) as theirs, connect(rebuilt) as ours:
+        for relation in (one.name for one in relations):
+            try:
+                found = [_digest(one, relation, partition, through) for one in (theirs, ours)]
+                first = None
+                if found[0] != found[1]:
+                    first = _first_difference(theirs, ours, relation, partition, through)
+            except duckdb.Error as error:
+                raise Unavailable(f"the version index cannot be compared: {error}") from error
+            yield RelationCompared(relation, found[1][0], f"{found[1][1]:016x}", first)
+
+
+def _digest(
+    connection: duckdb.DuckDBPyConnection, relation: str, partition: int, through: int
+) -> tuple[int, int]:
+    found = connection.execute(
+        f"SELECT count(*), coalesce(sum(hash(r)), 0) FROM {relation} r"
+        " WHERE partition = ? AND sequence <= ?",
+        [partition, through],
+    ).fetchone()
+    assert found is not None
+    return int(found[0]), int(found[1]) % _DIGESTS
+
+
+def _first_difference(
+    theirs: duckdb.DuckDBPyConnection,
+    ours: duckdb.DuckDBPyConnection,
+    relation: str,
+    partition: int,
+    through: int,
+) -> int:
+    """Halve the range of sequences until one is left."""
+    low, high = 0, through
+    while low < high:
+        middle = (low + high) // 2
+        digests = {_digest(one, relation, partition, middle) for one in (theirs, ours)}
+        if len(digests) == 1:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -1,0 +1,140 @@
+"""What each operation of a decided transaction came to, read once for rows and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from commitlog.core.log.replica import Decided
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    CreateTableVersion,
+    DeregisterTable,
+    DropNamespace,
+    DropTable,
+    IcebergChange,
+    LanceCommit,
+    Operation,
+    RenameTable,
+    Summary,
+    operation_name,
+    target,
+)
+from commitlog.model.records import OperationResult, Status, Transaction
+from commitlog.model.table import format_table_id
+from consumers.views.version_index.iceberg import IcebergChanges, read_changes
+
+REPEATED = "repeated"
+ENDING = {DropTable.__name__, DeregisterTable.__name__, DropNamespace.__name__}
+
+
+@dataclass(slots=True)
+class Done:
+    """One operation and what came of it: an operation's row before it is one."""
+
+    ordinal: int
+    name: str
+    table: str
+    status: str
+    operation: Operation | None
+    """None for what a result reports beyond the operations asked for."""
+    result: OperationResult | None
+    """None unless the operation took effect."""
+    iceberg: IcebergChanges | None = None
+    """What an Iceberg change asks for; None for everything else."""
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is about a table, not a namespace."""
+        operation = self.operation
+        if isinstance(operation, AlterProperties):
+            return not operation.is_namespace
+        return not isinstance(operation, CreateNamespace | DropNamespace)
+
+    @property
+    def version(self) -> int | None:
+        """The version that it made."""
+        return (self.result.version or None) if self.result else None
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The Iceberg snapshot after it."""
+        return self.result.snapshot_id if self.result and self.result.snapshot_id >= 0 else None
+
+    @property
+    def incarnation(self) -> str | None:
+        """The life of the table that it is about, where known."""
+        asked: str = getattr(self.operation, "incarnation", "")
+        return (self.result.incarnation if self.result else asked) or None
+
+    @property
+    def name_after(self) -> str | None:
+        """The table's name after it; None if it ended the table."""
+        if isinstance(self.operation, RenameTable):
+            return format_table_id(self.operation.new_table)
+        return None if self.name in ENDING else self.table
+
+    @property
+    def summary(self) -> Summary | None:
+        """What it added and removed, where it says so."""
+        if isinstance(self.operation, LanceCommit):
+            return self.operation.summary
+        return self.iceberg.summary if self.iceberg else None
+
+
+Told = tuple[Decided, tuple[Done, ...]]
+"""A decided transaction with what its operations came to."""
+
+
+def read(batch: Iterable[Decided]) -> list[Told]:
+    """Return decided transactions with what their operations came to."""
+    return [(decided, tuple(operations_done(decided))) for decided in batch]
+
+
+def operations_done(decided: Decided) -> Iterator[Done]:
+    """Yield each operation with its result, then results beyond the operations asked for."""
+    outcome = decided.outcome
+    record = decided.submitted.record
+    operations = record.operations if isinstance(record, Transaction) else ()
+    status = REPEATED if outcome.answers is not None else str(outcome.status)
+    effective = outcome.status is Status.COMMITTED and outcome.answers is None
+    results = list(outcome.results) if effective else []
+    same_length = len(results) == len(operations)
+    for ordinal, operation in enumerate(operations):
+        table = target(operation)
+        result: OperationResult | None
+        if same_length:
+            result = results[ordinal]
+        else:
+            result = next((one for one in results if one.table == table), None)
+            results = [one for one in results if one is not result]
+        became = status
+        if _found_standing(operation, result):
+            became, result = REPEATED, None
+        changes = read_changes(operation) if isinstance(operation, IcebergChange) else None
+        name = _name_of(operation, changes)
+        yield Done(ordinal, name, format_table_id(table), became, operation, result, changes)
+    if not same_length:
+        for ordinal, extra in enumerate(results, start=len(operations)):
+            yield Done(ordinal, extra.operation, format_table_id(extra.table), status, None, extra)
+
+
+def _name_of(operation: Operation, changes: IcebergChanges | None) -> str:
+    if isinstance(operation, CreateTableVersion) and operation.operation:
+        return operation.operation  # what the client's library did
+    return changes.name if changes is not None else operation_name(operation)
+
+
+def _found_standing(operation: Operation, result: OperationResult | None) -> bool:
+    # With `exist_ok`: the result tells of the table that stood already.
+    if result is None or not isinstance(operation, CreateTable):
+        return False
+    return result.incarnation != operation.incarnation
+
+
+def principal(decided: Decided) -> str:
+    """Return who submitted a transaction; empty if it didn't say."""
+    record = decided.submitted.record
+    return record.principal if isinstance(record, Transaction) else ""

@@ -1,0 +1,148 @@
+"""What stands now: one row per life of a table, folded from decided transactions.
+
+A fold of the same operations in the order of their sequences gives the same rows, whatever the
+batches were. `former_names` keeps a renamed table's history findable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass, field, fields
+
+from commitlog.core.log.replica import Decided
+from commitlog.model.operations import (
+    CreateTable,
+    DeclareTable,
+    DropNamespace,
+    IcebergChange,
+    RegisterTable,
+)
+from commitlog.model.table import DELIMITER, format_table_id
+from consumers.views.version_index.contents import Row
+from consumers.views.version_index.done import Done, Told, principal
+from consumers.views.version_index.rows import MICROSECONDS_PER_MS
+
+
+@dataclass(slots=True)
+class Head:
+    """A life of a table; the fields are the columns of `tables`, times in microseconds."""
+
+    incarnation: str
+    table_name: str
+    format: str
+    partition: int
+    location: str | None = None
+    policy: str | None = None
+    primary_key: list[str] = field(default_factory=list)
+    stable_row_ids: bool | None = None
+    version: int | None = None
+    snapshot_id: int | None = None
+    metadata_location: str | None = None
+    sequence: int = 0
+    changed_at: int = 0
+    changed_by: str = ""
+    created_sequence: int = 0
+    created_at: int = 0
+    created_by: str = ""
+    commits: int = 0
+    rows_added: int = 0
+    rows_removed: int = 0
+    bytes_added: int = 0
+    former_names: list[str] = field(default_factory=list)
+    ended_by: str | None = None
+    ended_sequence: int | None = None
+    ended_at: int | None = None
+
+    def row(self) -> Row:
+        """Return the row of `tables`."""
+        return tuple(getattr(self, name) for name in COLUMNS)
+
+
+COLUMNS = tuple(one.name for one in fields(Head))
+
+
+def fold(heads: MutableMapping[str, Head], told: Iterable[Told]) -> set[str]:
+    """Apply decided transactions to `heads`; return the incarnations that changed."""
+    changed: set[str] = set()
+    for decided, done in told:
+        for one in done:
+            if one.result is not None:
+                changed.update(_apply(heads, decided, one))
+    return changed
+
+
+def _apply(heads: MutableMapping[str, Head], decided: Decided, one: Done) -> Iterable[str]:
+    if not one.is_table:
+        if isinstance(one.operation, DropNamespace):
+            return _end_all(heads, decided, format_table_id(one.operation.namespace) + DELIMITER)
+        return ()
+    incarnation = one.incarnation
+    if incarnation is None:
+        return ()
+    head = heads.get(incarnation)
+    if head is None:
+        head = heads[incarnation] = _first(decided, one, incarnation)
+    _touch(head, decided)
+    head.ended_by = head.ended_sequence = head.ended_at = None
+    if one.result and one.result.location:
+        head.location = one.result.location
+    if one.version is not None:
+        head.version = max(one.version, head.version or 0)
+        head.commits += 1
+    elif isinstance(one.operation, IcebergChange):
+        head.snapshot_id = one.snapshot_id
+        head.commits += 1
+    if one.result and one.result.metadata_location:
+        head.metadata_location = one.result.metadata_location
+    if one.summary is not None:
+        head.rows_added += one.summary.rows_added
+        head.rows_removed += one.summary.rows_removed
+        head.bytes_added += one.summary.bytes_added
+    if one.name_after is None:
+        _end(head, decided, one.name)
+    elif one.name_after != head.table_name:
+        head.former_names = [*head.former_names, head.table_name]
+        head.table_name = one.name_after
+    return (incarnation,)
+
+
+def _first(decided: Decided, one: Done, incarnation: str) -> Head:
+    kind = "iceberg" if isinstance(one.operation, IcebergChange) else "lance"
+    head = Head(incarnation, one.table, kind, decided.submitted.partition)
+    head.created_sequence = decided.outcome.sequence
+    head.created_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
+    head.created_by = principal(decided)
+    operation = one.operation
+    if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+        head.location = operation.location
+        head.policy = str(operation.policy)
+    if isinstance(operation, CreateTable | RegisterTable):
+        head.primary_key = list(operation.primary_key)
+    if isinstance(operation, CreateTable):
+        head.stable_row_ids = operation.stable_row_ids
+    return head
+
+
+def _touch(head: Head, decided: Decided) -> None:
+    head.sequence = decided.outcome.sequence
+    head.changed_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
+    head.changed_by = principal(decided)
+
+
+def _end(head: Head, decided: Decided, how: str) -> None:
+    head.ended_by = how
+    head.ended_sequence = decided.outcome.sequence
+    head.ended_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
+
+
+def _end_all(heads: MutableMapping[str, Head], decided: Decided, prefix: str) -> list[str]:
+    # A cascade may report the tables as results of their own; those are ended before or after
+    # this, with the same position.
+    ended = []
+    for head in heads.values():
+        inside = head.table_name.startswith(prefix)
+        if inside and head.ended_by is None and head.partition == decided.submitted.partition:
+            _touch(head, decided)
+            _end(head, decided, DropNamespace.__name__)
+            ended.append(head.incarnation)
+    return ended

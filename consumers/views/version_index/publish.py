@@ -1,0 +1,66 @@
+"""Publishes the live file: a copy right after a checkpoint, renamed over `index.duckdb`.
+
+Readers open the public file whenever they like: its bytes never change, only the name moves on to
+a newer file. After CHECKPOINT the live file needs no write-ahead log, so its bytes alone are one
+consistent state; they are copied through the one kept descriptor.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import duckdb
+
+from commitlog.adapters.disk import sync
+from consumers.views.version_index.layout import Layout
+from consumers.views.version_index.live import Live
+from consumers.views.version_index.question import quoted
+
+COPY_BYTES = 1 << 24
+
+
+def publish(live: Live) -> None:
+    """Make what is committed in the live file visible to everybody, atomically."""
+    layout = live.layout
+    now = datetime.now(UTC).replace(tzinfo=None).isoformat(sep=" ")
+    live.query("UPDATE meta SET value = ? WHERE key = 'published_at'", [now])
+    live.connection.execute("CHECKPOINT live")
+    staged = layout.folder / f"{layout.public.name}.tmp"
+    target = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        _copy(live.descriptor, target)
+        os.fsync(target)
+    finally:
+        os.close(target)
+    os.replace(staged, layout.public)
+    sync(layout.root)
+
+
+def _copy(source: int, target: int) -> None:
+    size, done = os.fstat(source).st_size, 0
+    while done < size:
+        # Linux copies without taking the bytes through this process.
+        if hasattr(os, "copy_file_range"):
+            copied = os.copy_file_range(source, target, size - done, done)
+        else:
+            copied = os.write(target, os.pread(source, min(COPY_BYTES, size - done), done))
+        if not copied:
+            raise OSError(f"the live file ended at byte {done} of {size}")
+        done += copied
+
+
+def published_positions(layout: Layout) -> dict[int, int]:
+    """Return what readers of the public file see now: the sequence per partition; {} if nothing."""
+    if not layout.public.exists():
+        return {}
+    try:
+        with duckdb.connect(":memory:") as connection:
+            connection.execute(f"ATTACH {quoted(str(layout.public))} AS public (READ_ONLY)")
+            found = connection.execute("SELECT path FROM public.segments").fetchall()
+            if not all((layout.folder / path).is_file() for (path,) in found):
+                return {}
+            rows = connection.execute("SELECT partition, sequence FROM public.positions")
+            return dict(rows.fetchall())
+    except duckdb.Error:
+        return {}

@@ -1,0 +1,282 @@
+"""The version index as its keeper sees it: rows and position in one DuckDB transaction.
+
+`apply` commits a batch of decided transactions with the Kafka offsets after them, so a killed
+process goes on exactly where its rows end. `publish` shows them to everybody. Positions that were
+published once never go back: an index that is rebuilt is shown only when it has caught up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import duckdb
+
+from commitlog.core.log.replica import Decided
+from commitlog.errors import CorruptLog, Unavailable, WrongLog
+from commitlog.model.records import LeaderStarted
+from consumers.views.version_index.contents import Recordings, Row
+from consumers.views.version_index.done import read
+from consumers.views.version_index.heads import COLUMNS, Head, fold
+from consumers.views.version_index.layout import Layout
+from consumers.views.version_index.live import open_live
+from consumers.views.version_index.publish import publish, published_positions
+from consumers.views.version_index.rows import (
+    MICROSECONDS_PER_MS,
+    leader_row,
+    no_recordings,
+    rows_of,
+)
+from consumers.views.version_index.schema import EVENTS, LEADERS, POSITIONS, TABLES
+from consumers.views.version_index.segments import Sealer
+
+HOT_TRANSACTIONS_MAX = 8_000
+"""Rows of so many transactions stay in the live file, and are copied at each publication."""
+
+GRACE_SECONDS = 3600.0
+"""How long a reader may keep a snapshot open after a newer one was published."""
+
+logger = logging.getLogger("commitlog.version_index")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far one partition is in the index: enough to go on from there."""
+
+    partition: int
+    sequence: int = 0
+    outcomes_offset: int = 0
+    transactions_offset: int = 0
+    decided_beyond: tuple[int, ...] = ()
+    last_outcome_offset: int = -1
+    hash: bytes = b""
+    epoch: int = 0
+    end_offset: int = 0
+    changed_at_ms: int = 0
+
+    def row(self) -> Row:
+        """Return the row of `positions`."""
+        return (
+            self.partition,
+            self.sequence,
+            self.outcomes_offset,
+            self.transactions_offset,
+            list(self.decided_beyond),
+            self.last_outcome_offset,
+            self.hash,
+            self.epoch,
+            self.end_offset,
+            self.changed_at_ms * MICROSECONDS_PER_MS or None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A valid LeaderStarted at its offset."""
+
+    leader: LeaderStarted
+    offset: int
+
+
+class VersionIndex:
+    """The one writer of an index; used by one thread at a time."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        hot_transactions_max: int = HOT_TRANSACTIONS_MAX,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        """Open what lies under the layout (see `open`)."""
+        layout.prepare()
+        with contextlib.ExitStack() as undo:
+            self._lock = layout.take_lock()
+            undo.callback(os.close, self._lock)
+            self._live, self.note = open_live(layout)
+            undo.callback(self._live.close)
+            self.layout = layout
+            self._floor = published_positions(layout)
+            self._heads = self._load_heads()
+            self._positions = self._load_positions()
+            self._sealer = Sealer(
+                self._live, hot_transactions_max=hot_transactions_max, grace_seconds=grace_seconds
+            )
+            undo.pop_all()
+        self._dirty = True
+        if self.note:
+            logger.info("version index under %s: %s", layout.root, self.note)
+
+    @classmethod
+    def open(
+        cls,
+        root: str | os.PathLike[str],
+        *,
+        hot_transactions_max: int = HOT_TRANSACTIONS_MAX,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> VersionIndex:
+        """Open the index under `root`, restored or made anew if it is missing or damaged.
+
+        Raises Unavailable if another process keeps it.
+        """
+        return cls(
+            Layout.of(root),
+            hot_transactions_max=hot_transactions_max,
+            grace_seconds=grace_seconds,
+        )
+
+    def bind(self, identity: Mapping[str, str]) -> None:
+        """Note which log this index follows; raise WrongLog if it follows another."""
+        known = self._live.meta()
+        differs = [
+            f"{name} is {value!r}, the index has {known[name]!r}"
+            for name, value in identity.items()
+            if known.get(name, value) != value
+        ]
+        if differs:
+            raise WrongLog(
+                f"the version index under {self.layout.root} follows another log: "
+                f"{'; '.join(differs)}. Correct the address, or delete {self.layout.folder} and "
+                f"{self.layout.public} to build the index of this log"
+            )
+        if any(name not in known for name in identity):
+            with self._guarded(), self._live.transaction():
+                for name, value in identity.items():
+                    self._live.set_meta(name, value)
+
+    def position(self, partition: int) -> Position:
+        """Return how far a partition is; the beginning if nothing of it was seen."""
+        return self._positions.get(partition, Position(partition))
+
+    def last_term(self, partition: int) -> LeaderStarted | None:
+        """Return the newest term of a partition in the index."""
+        rows = self._live.query(
+            "SELECT epoch, node, leader_id, sequence, previous_hash, state_digest, program_version,"
+            " epoch_ms(started_at) FROM leaders WHERE partition = ? ORDER BY epoch DESC LIMIT 1",
+            [partition],
+        )
+        return LeaderStarted(*rows[0]) if rows else None  # type: ignore[arg-type]
+
+    @property
+    def hot_transactions(self) -> int:
+        """How many transactions' rows are in the live file."""
+        return self._sealer.hot_transactions
+
+    def apply(
+        self,
+        batch: Sequence[Decided],
+        position: Position,
+        *,
+        terms: Sequence[Term] = (),
+        recordings: Recordings = no_recordings,
+    ) -> None:
+        """Take decided transactions of one partition and the position after them, or nothing.
+
+        `recordings` reads what an outcome recorded outside itself. Raises CorruptLog if they don't
+        follow what is in the index, and Unavailable if they can't be written; after that, close
+        the index and open it again.
+        """
+        before = self.position(position.partition)
+        wanted = list(range(before.sequence + 1, position.sequence + 1))
+        if [decided.outcome.sequence for decided in batch] != wanted:
+            raise CorruptLog(
+                f"partition {position.partition}: {len(batch)} outcomes cannot lead from sequence "
+                f"{before.sequence} to {position.sequence}; run `commitlog verify`"
+            )
+        told = read(batch)
+        rows = rows_of(told, recordings)
+        changed = fold(self._heads, told)
+        live = self._live
+        with self._guarded(), live.transaction():
+            for relation in EVENTS:
+                live.insert(relation, getattr(rows, relation.name), schema="hot")
+            live.insert(
+                LEADERS, [leader_row(position.partition, one.leader, one.offset) for one in terms]
+            )
+            if changed:
+                marks = ", ".join("?" * len(changed))
+                live.query(f"DELETE FROM tables WHERE incarnation IN ({marks})", sorted(changed))
+                live.insert(TABLES, [self._heads[one].row() for one in sorted(changed)])
+            live.query("DELETE FROM positions WHERE partition = ?", [position.partition])
+            live.insert(POSITIONS, [position.row()])
+        self._positions[position.partition] = position
+        self._sealer.hot_transactions += len(batch)
+        self._dirty = True
+        with self._guarded():
+            self._sealer.step(self._sequences(), wait=self._sealer.overdue)
+
+    def publish(self) -> bool:
+        """Show readers what is committed; return whether there was anything new to show."""
+        with self._guarded():
+            if self._sealer.step(self._sequences()):
+                self._dirty = True
+            if not self._dirty or self._behind_published():
+                return False
+            publish(self._live)
+            self._dirty = False
+            self._sealer.published()
+        return True
+
+    def settle(self) -> None:
+        """Wait until nothing is left to be sealed or merged."""
+        with self._guarded():
+            while self._sealer.step(self._sequences(), wait=True):
+                self._dirty = True
+
+    def close(self) -> None:
+        """Close the file and let another process keep the index. Doesn't publish."""
+        self._sealer.close()
+        self._live.close()
+        os.close(self._lock)
+
+    def __enter__(self) -> VersionIndex:
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def _sequences(self) -> dict[int, int]:
+        return {partition: one.sequence for partition, one in self._positions.items()}
+
+    def _behind_published(self) -> bool:
+        now = self._sequences()
+        if any(now.get(partition, 0) < sequence for partition, sequence in self._floor.items()):
+            return True
+        self._floor = {}
+        return False
+
+    def _load_heads(self) -> dict[str, Head]:
+        times = {"changed_at", "created_at", "ended_at"}
+        columns = ", ".join(f"epoch_us({c})" if c in times else c for c in COLUMNS)
+        rows = self._live.query(f"SELECT {columns} FROM tables ORDER BY partition, sequence")
+        heads = (Head(*row) for row in rows)  # type: ignore[arg-type]
+        return {head.incarnation: head for head in heads}
+
+    def _load_positions(self) -> dict[int, Position]:
+        names = ", ".join(column.name for column in POSITIONS.columns[:-1])
+        rows = self._live.query(f"SELECT {names}, epoch_ms(changed_at) FROM positions")
+        positions = {}
+        for row in rows:
+            values = [*row[:4], tuple(row[4]), *row[5:-1], row[-1] or 0]  # type: ignore[arg-type]
+            positions[int(str(row[0]))] = Position(*values)  # type: ignore[arg-type]
+        return positions
+
+    @contextlib.contextmanager
+    def _guarded(self) -> Iterator[None]:
+        try:
+            yield
+        except duckdb.Error as error:
+            raise Unavailable(
+                f"the version index under {self.layout.root} cannot be written: {error}. Nothing is"
+                " lost: correct the cause (a full disk?) and start again"
+            ) from error
+        except OSError as error:
+            raise Unavailable(
+                f"the version index under {self.layout.root} cannot be published: {error}. Nothing"
+                " is lost: correct the cause (a full disk?) and start again"
+            ) from error

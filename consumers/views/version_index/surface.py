@@ -1,0 +1,298 @@
+"""What people ask: views and table macros, stored in the file with their documentation.
+
+They need nothing but the file: `duckdb index.duckdb` and `FROM history('ns$table')` work from any
+program. After `ATTACH 'index.duckdb' AS log`, macros need `USE log` first.
+"""
+
+from __future__ import annotations
+
+from consumers.views.version_index.contents_surface import CONTENTS_QUESTIONS
+from consumers.views.version_index.question import IS_T, Question
+from consumers.views.version_index.records_surface import RECORDS_QUESTIONS
+
+_ORDERING = "sequence * 1048576 + ordinal"
+"""Orders operations: a transaction has at most a few thousand."""
+
+_VERSION_COLUMNS = """
+table_name, version, time, operation, principal, read_version, built_on, rebased_over, rebased,
+rows_added, rows_removed, bytes_added, fragments_added, fragments_updated, fragments_removed,
+transaction_id, partition, sequence, ordinal, incarnation
+"""
+
+
+def _heads(where: str, ended: str) -> str:
+    return f"""
+    WITH last AS (
+        SELECT partition, incarnation,
+               arg_max(coalesce(name_after, table_name), {_ORDERING}) AS table_name,
+               arg_max(name_after IS NULL, {_ORDERING}) AS ended,
+               max(version) AS version,
+               max(sequence) AS sequence,
+               max(time) AS changed_at
+        FROM operations
+        WHERE is_table AND status = 'committed' AND incarnation IS NOT NULL AND {where}
+        GROUP BY partition, incarnation)
+    SELECT table_name, version, incarnation, partition, sequence, changed_at
+    FROM last
+    WHERE NOT ended AND incarnation NOT IN
+        (SELECT incarnation FROM tables WHERE ended_by = 'DropNamespace' AND {ended})
+    ORDER BY table_name
+    """
+
+
+VERSIONS = Question(
+    "versions",
+    "view",
+    "",
+    "FROM versions WHERE table_name = 'ns$table' ORDER BY version DESC LIMIT 10",
+    "Every version of every table, with the operation that made it.",
+    f"SELECT {_VERSION_COLUMNS} FROM operations WHERE version IS NOT NULL",
+)
+
+HISTORY = Question(
+    "history",
+    "macro",
+    "t, n := 50, refused := true",
+    "FROM history('ns$table', n := 20)",
+    "The last n things that happened to table t, newest first: versions and, unless refused is"
+    " false, refused attempts. Follows the table through renames.",
+    f"""
+    SELECT version, time, status, operation, principal, read_version, rebased_over, rebased,
+           rows_added, rows_removed, bytes_added, fragments_added, fragments_updated,
+           fragments_removed, transaction_id, code, message, partition, sequence, ordinal,
+           table_name, incarnation, snapshot_id
+    FROM operations
+    WHERE {IS_T} AND (refused OR status = 'committed')
+    ORDER BY sequence DESC, ordinal DESC LIMIT n
+    """,
+)
+
+TIMELINE = Question(
+    "timeline",
+    "view",
+    "",
+    "FROM timeline LIMIT 20",
+    "What happened to all tables, newest first: one row per decided transaction.",
+    """
+    SELECT time, partition, sequence, status, code, principal, operations, tables, versions,
+           transaction_id, attempt, answers, message
+    FROM transactions ORDER BY time DESC, partition, sequence DESC
+    """,
+)
+
+
+def _conflicts(collisions: str) -> str:
+    return f"""
+    SELECT c.time, c.table_name, c.status, c.principal, c.operation, c.read_version,
+           c.winner_version, c.winner_operation, w.principal AS winner_principal,
+           c.rule, c.fragments, c.keys, c.advice, c.message, c.transaction_id,
+           c.winner_transaction_id, w.sequence AS winner_sequence, w.time AS winner_time,
+           c.partition, c.sequence
+    FROM ({collisions}) c
+    LEFT JOIN (SELECT * FROM transactions WHERE status = 'committed' AND answers IS NULL) w
+      ON w.transaction_id = c.winner_transaction_id AND w.partition = c.partition
+    """
+
+
+_NEWEST = "ORDER BY time DESC, partition, sequence DESC"
+
+CONFLICTS = Question(
+    "conflicts",
+    "view",
+    "",
+    "FROM conflicts WHERE principal = 'me'",
+    "Who lost to whom, on what, and what to do next: one row per refused transaction that met a"
+    " conflict, with the winner's writer and position.",
+    _conflicts("FROM collisions"),
+)
+
+CONFLICTS_OF = Question(
+    "conflicts_of",
+    "macro",
+    "t, n := 50",
+    "FROM conflicts_of('ns$table')",
+    "The last n conflicts on table t, newest first.",
+    _conflicts("FROM collisions WHERE table_name = t ORDER BY sequence DESC LIMIT n")
+    + "ORDER BY c.sequence DESC",
+)
+
+LATEST_CONFLICTS = Question(
+    "latest_conflicts",
+    "macro",
+    "n := 50",
+    "FROM latest_conflicts(n := 20)",
+    "The last n conflicts on all tables, newest first; quicker than sorting all of conflicts.",
+    _conflicts(f"FROM collisions {_NEWEST} LIMIT n")
+    + "ORDER BY c.time DESC, c.partition, c.sequence DESC",
+)
+
+REFUSALS = Question(
+    "refusals",
+    "view",
+    "",
+    "SELECT code, count(*) FROM refusals GROUP BY ALL",
+    "Every transaction that was not committed, newest first.",
+    """
+    SELECT time, partition, sequence, status, code, principal, operations, tables, message,
+           transaction_id, attempt
+    FROM transactions WHERE status <> 'committed' ORDER BY time DESC, partition, sequence DESC
+    """,
+)
+
+HEADS_AT = Question(
+    "heads_at",
+    "macro",
+    "position, of_partition := 0",
+    "FROM heads_at(1000)",
+    "Every table of a partition and its version right after the outcome with this sequence: one"
+    " cut over all tables.",
+    _heads("partition = of_partition AND sequence <= position", "ended_sequence <= position"),
+)
+
+HEADS_AT_TIME = Question(
+    "heads_at_time",
+    "macro",
+    "moment",
+    "FROM heads_at_time(TIMESTAMP '2026-01-31 12:00:00')",
+    "Every table and its version at a moment of log time, UTC.",
+    _heads("time <= moment", "ended_at <= moment"),
+)
+
+_AT = """
+    SELECT {columns}, location
+    FROM (SELECT {columns} FROM operations
+          WHERE {is_t} AND version IS NOT NULL AND {where}
+          ORDER BY sequence DESC, ordinal DESC LIMIT 1)
+    LEFT JOIN (SELECT incarnation, location FROM tables) USING (incarnation)
+"""
+
+
+def _at(where: str) -> str:
+    return _AT.format(columns=_VERSION_COLUMNS, is_t=IS_T, where=where)
+
+
+TABLE_AT = Question(
+    "table_at",
+    "macro",
+    "t, at_version",
+    "FROM table_at('ns$table', 7)",
+    "One version of table t: what made it, who, when, from what. If several lives of the table had"
+    " this version, the newest.",
+    _at("version = at_version"),
+)
+
+TABLE_AT_TIME = Question(
+    "table_at_time",
+    "macro",
+    "t, moment",
+    "FROM table_at_time('ns$table', TIMESTAMP '2026-01-31 12:00:00')",
+    "The version of table t at a moment of log time, UTC.",
+    _at("time <= moment"),
+)
+
+WRITERS = Question(
+    "writers",
+    "view",
+    "",
+    "FROM writers",
+    "Per writer: how much it committed, what was rebased and refused, and when it was seen.",
+    """
+    SELECT principal,
+           count(*) AS transactions,
+           count(*) FILTER (status = 'committed' AND answers IS NULL) AS committed,
+           count(*) FILTER (status = 'retryable') AS retryable,
+           count(*) FILTER (status = 'incompatible') AS incompatible,
+           count(*) FILTER (status = 'rejected') AS rejected,
+           count(*) FILTER (status = 'superseded') AS superseded,
+           count(answers) AS repeated,
+           coalesce(any_value(o.rebased), 0) AS rebased,
+           coalesce(any_value(o.rows_added), 0) AS rows_added,
+           min(time) AS first_seen,
+           max(time) AS last_seen
+    FROM transactions
+    LEFT JOIN (SELECT principal, count(*) FILTER (rebased_over > 0)::BIGINT AS rebased,
+                      sum(rows_added)::BIGINT AS rows_added
+               FROM operations WHERE status = 'committed' GROUP BY principal) o
+    USING (principal)
+    GROUP BY principal ORDER BY transactions DESC, principal
+    """,
+)
+
+RIVALS = Question(
+    "rivals",
+    "view",
+    "",
+    "FROM rivals",
+    "Which writer loses to which, on which table and by which rule, and how often.",
+    """
+    SELECT table_name, principal, winner_principal, rule, count(*) AS conflicts,
+           max(time) AS last_seen
+    FROM conflicts GROUP BY ALL ORDER BY conflicts DESC, table_name, principal
+    """,
+)
+
+TRANSACTION_OF = Question(
+    "transaction_of",
+    "macro",
+    "id",
+    "FROM transaction_of('0190…')",
+    "What became of a transaction id: one row per decided attempt or repetition, in order.",
+    "SELECT * FROM transactions WHERE transaction_id = id ORDER BY partition, sequence",
+)
+
+OPERATIONS_OF = Question(
+    "operations_of",
+    "macro",
+    "id",
+    "FROM operations_of('0190…')",
+    "The operations of a transaction id, of every attempt, in order.",
+    "SELECT * FROM operations WHERE transaction_id = id ORDER BY partition, sequence, ordinal",
+)
+
+TRANSACTION_AT = Question(
+    "transaction_at",
+    "macro",
+    "position, of_partition := 0",
+    "FROM transaction_at(1000)",
+    "The transaction that has this position.",
+    "SELECT * FROM transactions WHERE sequence = position AND partition = of_partition",
+)
+
+INDEX_STATUS = Question(
+    "index_status",
+    "view",
+    "",
+    "FROM index_status",
+    "How far the index is, and when this snapshot was published. lag counts outcomes that were in"
+    " the log but not yet here.",
+    """
+    SELECT partition, sequence, greatest(end_offset - outcomes_offset, 0) AS lag,
+           changed_at, outcomes_offset, transactions_offset, epoch,
+           (SELECT nullif(value, '')::TIMESTAMP FROM meta WHERE key = 'published_at')
+               AS published_at,
+           (SELECT value FROM meta WHERE key = 'log') AS log
+    FROM positions ORDER BY partition
+    """,
+)
+
+QUESTIONS = (
+    VERSIONS,
+    HISTORY,
+    TIMELINE,
+    CONFLICTS,
+    CONFLICTS_OF,
+    LATEST_CONFLICTS,
+    REFUSALS,
+    HEADS_AT,
+    HEADS_AT_TIME,
+    TABLE_AT,
+    TABLE_AT_TIME,
+    WRITERS,
+    RIVALS,
+    TRANSACTION_OF,
+    OPERATIONS_OF,
+    TRANSACTION_AT,
+    INDEX_STATUS,
+    *CONTENTS_QUESTIONS,
+    *RECORDS_QUESTIONS,
+)
