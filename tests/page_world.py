@@ -60,8 +60,11 @@ BATCH = 5000
 class BusyLog:
     """Decided transactions of writers with habits, in their order; the same for the same seed."""
 
-    def __init__(self, writers: Sequence[tuple[str, int]] = WRITERS, seed: int = 0) -> None:
-        """Begin with no table."""
+    def __init__(
+        self, writers: Sequence[tuple[str, int]] = WRITERS, seed: int = 0, more_tables: int = 0
+    ) -> None:
+        """Begin with no table; so many more than the usual ones are made first, and stay empty."""
+        self._more_tables = more_tables
         self._random = random.Random(seed)
         self._writers = [name for name, _ in writers]
         self._shares = [share for _, share in writers]
@@ -79,6 +82,10 @@ class BusyLog:
             yield self._one(sequence)
 
     def _one(self, sequence: int) -> Decided:
+        if sequence <= self._more_tables:
+            made = self._transaction((f"team_{sequence % 97:02}", f"table_{sequence:05}"))
+            results = tuple(self._result(made, one) for one in made.operations)  # type: ignore[arg-type]
+            return self._decided(made, replace(self._outcome(sequence, made), results=results))
         dice = self._random.random()
         if dice < 0.02 and self._committed:
             first, answers = self._random.choice(self._committed)
@@ -115,10 +122,11 @@ class BusyLog:
     def _uuid(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
 
-    def _transaction(self) -> Transaction:
+    def _transaction(self, of: TableId | None = None) -> Transaction:
         names = [name for name, _ in TABLES]
         chosen = self._random.choices(names, [share for _, share in TABLES], k=2)
         tables = dict.fromkeys(chosen if self._random.random() < 0.08 else chosen[:1])
+        tables = {of: None} if of else tables
         identifier = self._uuid()
         stream = self._random.random() < 0.1
         return Transaction(
@@ -214,9 +222,10 @@ def busy_log(
     *,
     end_ms: int = 1_760_100_000_000,
     writers: Sequence[tuple[str, int]] = WRITERS,
+    more_tables: int = 0,
 ) -> tuple[list[Decided], list[Term]]:
     """Return what was decided, the last of it at `end_ms`, and the leader's term."""
-    decided = list(BusyLog(writers).decide(transactions))
+    decided = list(BusyLog(writers, more_tables=more_tables).decide(transactions))
     shift = end_ms - decided[-1].outcome.time_ms
     leader = LeaderStarted(1, "10.0.0.7:7001", "leader-1", 0, b"hash", b"digest", "0.1.0", 1)
     return [_later(one, shift) for one in decided], [Term(leader, 1)]

@@ -65,7 +65,7 @@ class Http:
     """Seconds that an Iceberg commit may take (30). [COMMITLOG_ICEBERG_TIMEOUT]"""
 
     sql: Annotated[bool | None, Parameter(show_default=False)] = None
-    """Answer SQL over the index at /v1/sql. [COMMITLOG_SQL]"""
+    """Answer SQL over the index at /v1/sql (yes). [COMMITLOG_SQL]"""
 
     def flags(self) -> dict[str, Any]:
         """Return what was given."""

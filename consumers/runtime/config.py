@@ -93,7 +93,7 @@ SETTINGS = (
     Setting("batch_operations_max", 1000, "operations of one batch"),
     Setting("row_processes", 4, "processes for work on rows; 0 does it in the server's own"),
     Setting("row_memory", 2048, "MiB that one of them may take"),
-    Setting("sql", False, "answer SQL over the index at /v1/sql"),
+    Setting("sql", True, "answer SQL over the index at /v1/sql"),
     Setting("kafka_file", "", "properties file with Kafka client settings"),
 )
 _BY_NAME = {setting.name: setting for setting in SETTINGS}

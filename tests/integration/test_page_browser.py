@@ -7,9 +7,6 @@ the browser's main thread: what others do on the machine doesn't count.
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,41 +18,30 @@ from consumers.servers.security.access_file import AccessFile
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings
 from tests.page_server import serving_routes
+from tests.page_visit import CHROMIUM, NO_CHROMIUM, SCREENS, Visit, running_browser
 from tests.page_world import busy_log, extend_index
 
-playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
-)
+pytest.importorskip("playwright.sync_api", reason="Playwright is not installed")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium: run `make browser`"),
+    pytest.mark.skipif(not CHROMIUM, reason=NO_CHROMIUM),
 ]
 
 TRANSACTIONS = 100_000
 KEPT_BACK = 40
 FRAME_MS_MAX = 50.0
 FIRST_VIEW_MS_MAX = 1000.0
-WAIT_MS = 20_000
 ARTIFACTS = Path(__file__).resolve().parents[2] / "artifacts" / "page"
 TABLE = "/?view=table&table=nyc%24flights"
+HISTORY = f"{TABLE}&tab=history"
 VIEWS = {
     "tables": "/",
-    "table": TABLE,
+    "overview": TABLE,
+    "table": HISTORY,
     "log": "/?view=log",
-    "transaction": "/?view=table&table=nyc%24flights&tx={refused}",
+    "transaction": HISTORY + "&tx={refused}",
     "conflicts": "/?view=conflicts",
     "live": "/?view=live",
-}
-SCREENS: dict[str, dict[str, Any]] = {
-    "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
-    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
-    "phone": {
-        "viewport": {"width": 390, "height": 844},
-        "color_scheme": "light",
-        "device_scale_factor": 2,
-        "has_touch": True,
-    },
 }
 
 
@@ -84,64 +70,21 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    with playwright.sync_playwright() as started:
-        running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
-        yield running
-        running.close()
+    yield from running_browser()
 
 
-class Visit:
-    """One window on the page, and all that went wrong in it."""
-
-    def __init__(self, browser: Any, uri: str, **options: Any) -> None:
-        self.uri = uri
-        options = {**SCREENS["light"], **options}
-        self.context = browser.new_context(bypass_csp=False, **options)
-        self.context.set_default_timeout(WAIT_MS)
-        self.page = self.context.new_page()
-        self.wrong: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on(
-            "console",
-            lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else 0,
-        )
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.devtools = self.context.new_cdp_session(self.page)
-        self.devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
-
-    def cpu_ms(self) -> float:
-        """The CPU time of the page's main thread so far."""
-        metrics = self.devtools.send("Performance.getMetrics")["metrics"]
-        return 1000 * float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
-
-    def open(self, path: str, until: str) -> None:
-        self.page.goto(self.uri + path)
-        self.page.wait_for_selector(until)
-
-    def until(self, predicate: str, argument: object = None) -> None:
-        """Wait until a function of the page returns true; the page itself may evaluate nothing."""
-        deadline = time.monotonic() + WAIT_MS / 1000
-        while not self.page.evaluate(predicate, argument):
-            assert time.monotonic() < deadline, predicate
-            self.page.wait_for_timeout(20)
-
-    def text(self, selector: str) -> str:
-        return str(self.page.locator(selector).first.inner_text())
-
-    def await_all_events(self) -> None:
-        """Wait until every event is loaded in the background."""
-        self.until(
-            "n => document.querySelector('.rows').getAttribute('aria-rowcount') == n + 1",
-            TRANSACTIONS - KEPT_BACK,
-        )
-        self.page.evaluate("document.querySelector('.rows').scrollTop = 1e9")
-        self.until(
-            "() => [...document.querySelectorAll('.window .position')]"
-            ".some(cell => cell.textContent === '1')"
-        )
-        self.page.evaluate("document.querySelector('.rows').scrollTop = 0")
+def await_all_events(window: Visit) -> None:
+    """Wait until every event is loaded in the background."""
+    window.until(
+        "n => document.querySelector('.rows').getAttribute('aria-rowcount') == n + 1",
+        TRANSACTIONS - KEPT_BACK,
+    )
+    window.page.evaluate("document.querySelector('.rows').scrollTop = 1e9")
+    window.until(
+        "() => [...document.querySelectorAll('.window .position')]"
+        ".some(cell => cell.textContent === '1')"
+    )
+    window.page.evaluate("document.querySelector('.rows').scrollTop = 0")
 
 
 @pytest.fixture
@@ -160,6 +103,7 @@ def visit(browser: Any, shop: Shop) -> Iterator[Callable[..., Visit]]:
 
 READY = {
     "tables": ".window .row .name:not(:empty)",
+    "overview": ".tiles .tile",
     "table": ".window .row.committed",
     "log": ".window .row.committed",
     "transaction": "#detail .collision",
@@ -172,21 +116,17 @@ READY = {
 def test_every_view_is_drawn_and_has_no_barriers(
     visit: Callable[..., Visit], shop: Shop, screen: str
 ) -> None:
-    axe_package = pytest.importorskip("axe_playwright_python")
-    axe = next(Path(axe_package.__file__).parent.rglob("axe.min.js")).read_text()
+    pytest.importorskip("axe_playwright_python")
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
     window = visit(**SCREENS[screen])
     for name, path in VIEWS.items():
         window.open(path.format(refused=shop.refused), READY[name])
         if name == "log":
-            window.await_all_events()
+            await_all_events(window)
             window.page.get_by_role("button", name="Show all events").click()
         window.page.wait_for_timeout(400)  # for the picture only
         window.page.screenshot(path=ARTIFACTS / f"{name}-{screen}.png")
-        window.page.evaluate(axe)
-        found = window.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
-        barriers = [(v["id"], [n["target"] for n in v["nodes"]]) for v in found["violations"]]
-        assert barriers == [], f"{name}, {screen}"
+        assert window.barriers() == [], f"{name}, {screen}"
 
 
 def test_the_first_view_is_cheap_and_nothing_comes_from_elsewhere(
@@ -194,7 +134,7 @@ def test_the_first_view_is_cheap_and_nothing_comes_from_elsewhere(
 ) -> None:
     window = visit()
     before = window.cpu_ms()
-    window.open(TABLE, READY["table"])
+    window.open(HISTORY, READY["table"])
     spent = window.cpu_ms() - before
     at = window.page.evaluate("performance.getEntriesByName('shown:table')[0]?.startTime ?? -1")
     print(f"first view: {spent:.0f} ms of CPU, shown {at:.0f} ms after navigation")
@@ -206,7 +146,7 @@ def test_the_first_view_is_cheap_and_nothing_comes_from_elsewhere(
 def test_no_step_of_scrolling_and_zooming_holds_a_frame_up(visit: Callable[..., Visit]) -> None:
     window = visit()
     window.open("/?view=log", READY["log"])
-    window.await_all_events()
+    await_all_events(window)
     # From the frame that shows a step to the next one: by the clock, so others disturb it.
     frame = (
         "new Promise(done => requestAnimationFrame(a => requestAnimationFrame(b => done(b - a))))"
@@ -244,7 +184,7 @@ def test_no_step_of_scrolling_and_zooming_holds_a_frame_up(visit: Callable[..., 
 def test_a_link_shows_the_same_to_somebody_else(visit: Callable[..., Visit], shop: Shop) -> None:
     window = visit()
     window.open("/?view=log", READY["log"])
-    window.await_all_events()
+    await_all_events(window)
     window.page.get_by_role("button", name="Show all events").click()
     everything = f"{TRANSACTIONS - KEPT_BACK:,} events"
     window.until(
@@ -276,7 +216,11 @@ def test_keys_alone_are_enough(visit: Callable[..., Visit]) -> None:
     keys.press("Tab")
     keys.press("ArrowDown")
     keys.press("Enter")
+    window.page.wait_for_selector(READY["overview"])
+    window.page.get_by_role("link", name="History").focus()
+    keys.press("Enter")
     window.page.wait_for_selector(READY["table"])
+    assert window.text("nav.tabs :focus") == "History"
     window.page.locator(".rows").focus()
     keys.press("ArrowDown")
     keys.press("PageDown")

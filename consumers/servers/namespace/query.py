@@ -18,12 +18,14 @@ from lance_namespace import (
 from starlette.responses import Response
 
 from consumers.servers.namespace.branch_rows import opened_for
-from consumers.servers.namespace.call import ARROW_FILE, Call
+from consumers.servers.namespace.call import ARROW_FILE, Call, one_of
 from consumers.servers.namespace.full_text import full_text, put_right
+from consumers.servers.namespace.preview import preview
 from consumers.servers.namespace.service import Service
 
 LIMIT_MAX = 2**31 - 1
 """Who asks for more rows wants all of them."""
+ARROW, PREVIEW = "arrow", "preview"
 READ_VERSION = "x-lancedb-version"
 """In an answer, the version that was read."""
 _TAKES = {
@@ -35,10 +37,13 @@ _TAKES = {
 
 
 def query(service: Service, call: Call) -> Response:
-    """Return the rows that a query finds, as an Arrow file."""
+    """Return the rows that a query finds: an Arrow file, or for `?as=preview` JSON to look at."""
+    form = one_of("as", call.parameter("as"), ARROW, PREVIEW)
     request = call.read(QueryTableRequest, _TAKES, adapt=_as_the_model_has_it)
     dataset = opened_for(service, call, request.branch, request.version)
     found = dataset.scanner(**_scan_options(dataset, request, call)).to_table()
+    if form == PREVIEW:
+        return preview(found, dataset.version)
     sink = io.BytesIO()
     with pa.ipc.new_file(sink, found.schema) as writer:
         writer.write_table(found)

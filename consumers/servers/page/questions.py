@@ -345,13 +345,18 @@ def must_exist(ask: Ask, name: str) -> None:
         raise NoSuchTable(_unknown(ask, name))
 
 
-def _unknown(ask: Ask, name: str) -> str:
+def near_names(ask: Ask, name: str) -> list[str]:
+    """Return the names of tables that are like this one, the nearest first."""
     rows = ask(
         "SELECT DISTINCT table_name FROM tables"
         " ORDER BY jaro_winkler_similarity(table_name, ?) DESC, table_name LIMIT 100",
         [name],
     )
     names = [str(row["table_name"]) for row in rows]
-    near = difflib.get_close_matches(name, names, NEAR_NAMES_MAX, 0.5)
+    return difflib.get_close_matches(name, names, NEAR_NAMES_MAX, 0.5)
+
+
+def _unknown(ask: Ask, name: str) -> str:
+    near = near_names(ask, name)
     hint = f" Near: {', '.join(near)}." if near else ""
     return f"the version index knows no table {name!r}.{hint}"

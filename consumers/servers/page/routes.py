@@ -23,9 +23,10 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from commitlog.errors import NoSuchTable, Unavailable
+from commitlog.errors import NoSuchTable, NoSuchVersion, Unavailable
 from consumers.history import Ask
-from consumers.servers.page import contention, questions
+from consumers.runtime.config import read_endpoints
+from consumers.servers.page import contention, contents, questions
 from consumers.servers.page.snapshots import Snapshots
 
 STATIC = Path(__file__).parent / "static"
@@ -48,15 +49,20 @@ Question = Callable[[Ask, QueryParams], Any]
 
 def page_routes(root: str | os.PathLike[str]) -> list[BaseRoute]:
     """Return the page's routes over the index that is published under `root`."""
-    api = _Api(Snapshots(root))
+    api = _Api(Path(root).absolute())
     asked: list[tuple[str, Question]] = [
         ("tables", _tables),
-        ("table", lambda ask, given: questions.table(ask, _text(given, "table", needed=True))),
+        ("table", lambda ask, given: questions.table(ask, _table(given))),
         ("events", _events),
         ("transaction", _transaction),
         ("conflicts", lambda ask, given: contention.conflicts(ask, table=_text(given, "table"))),
         ("collisions", _collisions),
         ("live", lambda ask, given: questions.live(ask)),
+        ("contents", _contents),
+        ("difference", _difference),
+        ("growth", lambda ask, given: contents.growth(ask, _table(given))),
+        ("upkeep", lambda ask, given: contents.upkeep(ask, _table(given))),
+        ("near", lambda ask, given: contents.near(ask, _table(given))),
     ]
     return [
         Route("/", _index),
@@ -78,13 +84,15 @@ class _Static(StaticFiles):
 
 
 class _Api:
-    def __init__(self, snapshots: Snapshots) -> None:
-        self._snapshots = snapshots
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._snapshots = Snapshots(root)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="page")
 
     async def status(self, request: Request) -> Response:
         now = time.time_ns() // 1_000_000
-        return _json(await self._answer(lambda ask: questions.status(ask, now_ms=now)))
+        found = await self._answer(lambda ask: questions.status(ask, now_ms=now))
+        return _json({**found, "kafka": read_endpoints(self._root).get("bootstrap_servers", "")})
 
     def endpoint(self, question: Question) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -105,7 +113,7 @@ class _Api:
         work = loop.run_in_executor(self._threads, self._snapshots.read, question)
         try:
             return await asyncio.wait_for(work, ANSWER_SECONDS)
-        except NoSuchTable as error:
+        except (NoSuchTable, NoSuchVersion) as error:
             raise HTTPException(404, str(error)) from error
         except Unavailable as error:
             raise _unavailable(error) from error
@@ -151,6 +159,23 @@ def _transaction(ask: Ask, given: QueryParams) -> Any:
     if not found:
         raise HTTPException(404, "the version index knows no such transaction")
     return {"attempts": found}
+
+
+def _contents(ask: Ask, given: QueryParams) -> Any:
+    after = _number(given, "after")
+    version = _number(given, "version", 1)
+    return contents.contents(ask, _table(given), version, after=-1 if after is None else after)
+
+
+def _difference(ask: Ask, given: QueryParams) -> Any:
+    before, after = (_number(given, name, 1) for name in ("before", "after"))
+    if before is None or after is None:
+        raise HTTPException(400, "before and after are missing: add two versions")
+    return contents.difference(ask, _table(given), before, after)
+
+
+def _table(given: QueryParams) -> str:
+    return _text(given, "table", needed=True)
 
 
 def _collisions(ask: Ask, given: QueryParams) -> Any:

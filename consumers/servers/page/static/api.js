@@ -19,12 +19,22 @@ export async function ask(name, parameters = {}, signal = null) {
   for (const [key, value] of Object.entries(parameters)) {
     if (value !== null && value !== undefined) query.set(key, value);
   }
+  return answer(`api/${name}?${query}`, {}, signal);
+}
+
+/** Ask by POST, as any client of the server may: an address relative to the page, and a body. */
+export async function post(address, body, signal = null) {
+  const headers = { "Content-Type": "application/json" };
+  return answer(address, { method: "POST", body: JSON.stringify(body), headers }, signal);
+}
+
+async function answer(address, request, signal) {
   for (;;) {
     const shown = keptKey();
-    const response = await get(`api/${name}?${query}`, signal);
+    const response = await get(address, request, signal);
     if (response.ok) return response.json();
     const body = await response.json().catch(() => ({}));
-    const said = String(body.error ?? response.statusText).replace(/^GET \S+: /, "");
+    const said = String(body.error ?? response.statusText).replace(/^(GET|POST) \S+: /, "");
     if (response.status !== UNKNOWN) throw new Refused(said, response.status);
     // Another key may have been given while this was on its way.
     if (keptKey() === shown) await askForKey(said);
@@ -32,11 +42,11 @@ export async function ask(name, parameters = {}, signal = null) {
   }
 }
 
-async function get(address, signal) {
+async function get(address, request, signal) {
   const deadline = AbortSignal.timeout(DEADLINE_MS);
   const signals = signal ? AbortSignal.any([signal, deadline]) : deadline;
   try {
-    return await fetch(address, { headers: credentials(), signal: signals });
+    return await fetch(address, { ...request, headers: { ...request.headers, ...credentials() }, signal: signals });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Refused("The server does not answer.", 0);

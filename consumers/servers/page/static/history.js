@@ -55,7 +55,7 @@ export class HistoryView {
     this.problem = h("p.problem", { role: "alert", hidden: true });
     this.filters = h("div.actions");
     this.element = h(`div.page.history.${this.table ? "one" : "all"}`, {},
-      h("div.title", {}, h("h1", {}, this.table || "Log"), this.facts, this.filters),
+      h("div.title", {}, this.table ? null : h("h1", {}, "Log"), this.facts, this.filters),
       this.problem, this.timeline.element, this.rows.element);
     this.drawFilters();
   }
@@ -67,28 +67,14 @@ export class HistoryView {
   async start() {
     const { from, to } = current();
     if (from && to) this.restore = [Number(from), Number(to)];
-    const facts = this.table ? this.loadFacts() : this.drawLogFacts();
+    if (!this.table) this.drawLogFacts();
     await this.events.load();
-    await facts;
   }
 
   /** Keep to one writer; a lane of the whole log leads to its table. */
   choose(word) {
     if (this.table) change({ writer: word });
     else if (word && !/^\d+ tables$/.test(word)) go({ view: "table", table: word });
-  }
-
-  async loadFacts() {
-    const { lives, counts } = await ask("table", { table: this.table });
-    const life = lives[0];
-    const refused = ["retryable", "incompatible", "rejected", "superseded"].reduce((sum, one) => sum + (counts[one] ?? 0), 0);
-    fill(this.facts, life?.ended_by ? h("b", {}, `${life.ended_by} at ${time(life.ended_at)}. `) : null,
-      life?.version ? h("span", {}, "version ", h("b", {}, count(life.version)), " · ") : null,
-      `${count(counts.committed ?? 0)} committed · ${count(refused)} refused`,
-      life?.primary_key?.length ? ` · key ${life.primary_key.join(", ")}` : "",
-      life?.policy ? ` · manifests: ${life.policy}` : "",
-      life?.former_names?.length ? ` · was ${life.former_names.join(", ")}` : "",
-      lives.length > 1 ? ` · ${plural(lives.length, "life", "lives")}` : "");
   }
 
   drawLogFacts() {

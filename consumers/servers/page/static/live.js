@@ -3,6 +3,7 @@
 import { ask } from "./api.js";
 import { fill, h, svg } from "./dom.js";
 import { ago, compact, count, plural, writerName } from "./format.js";
+import { listing, tile } from "./parts.js";
 import { address } from "./state.js";
 import { badge } from "./transaction.js";
 
@@ -52,7 +53,6 @@ export class LiveView {
     const changed = Math.max(...status.positions.map((one) => one.changed_at ?? 0));
     const last = rate.all.slice(-6, -1);
     const now = last.length ? last.reduce((sum, n) => sum + n, 0) / last.length : 0;
-    const tile = (name, value, note) => h("div.tile", {}, h("span.name", {}, name), h("b", {}, value), h("span.note", {}, note));
     fill(this.tiles,
       tile("decided", compact(decided), `in ${plural(status.positions.length, "partition")}`),
       tile("per second", now < 10 ? now.toFixed(1) : count(Math.round(now)), "over the last ten seconds"),
@@ -63,7 +63,7 @@ export class LiveView {
 
   drawFound(found, status) {
     const leaderOf = (partition) => found.leaders.find((one) => one.partition === partition);
-    fill(this.partitions, h("h2", {}, "Partitions"), table(["Partition", "Position", "Behind", "Leader", "Term", "Since"],
+    fill(this.partitions, h("h2", {}, "Partitions"), listing(["Partition", "Position", "Behind", "Leader", "Term", "Since"],
       status.positions.map((one) => {
         const leader = leaderOf(one.partition);
         return [h("a", { href: address({ view: "log", partition: one.partition || "" }), "data-link": true }, String(one.partition)),
@@ -71,9 +71,9 @@ export class LiveView {
           leader ? `position ${count(leader.sequence)}` : "–"];
       })));
     const sum = found.totals.reduce((all, one) => all + one.count, 0);
-    fill(this.totals, h("h2", {}, "Outcomes"), table(["Outcome", "Transactions", "Share"],
+    fill(this.totals, h("h2", {}, "Outcomes"), listing(["Outcome", "Transactions", "Share"],
       found.totals.map((one) => [badge(one.status), count(one.count), `${((one.count / sum) * 100).toFixed(1)} %`])));
-    fill(this.writers, h("h2", {}, "Writers"), table(
+    fill(this.writers, h("h2", {}, "Writers"), listing(
       ["Writer", "Transactions", "Committed", "Rebased", "Retryable", "Incompatible", "Rejected", "Rows added", "Seen"],
       found.writers.map((one) => [h("a", {
         href: address({ view: "log", writer: one.writer }), "data-link": true,
@@ -110,12 +110,4 @@ function chart(rate) {
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": words },
       svg("path", { d: area(rate.all), class: "all" }), svg("path", { d: area(rate.refused), class: "refused" })),
     h("ul.legend", {}, h("li.committed", {}, h("i", { "aria-hidden": "true" }), "decided"), h("li.refused", {}, h("i", { "aria-hidden": "true" }), "refused"))];
-}
-
-function table(heads, rows) {
-  if (!rows.length) return h("p.note", {}, "Nothing yet.");
-  const numeric = (cell) => typeof cell === "string" && /^[\d−–][\d,.\s%KMBT]*$/.test(cell);
-  return h("div.scroll", { tabIndex: 0, role: "region", "aria-label": `Table of ${heads[0].toLowerCase()}s` }, h("table", {},
-    h("thead", {}, h("tr", {}, heads.map((head, place) => h(`th${numeric(rows[0][place]) ? ".numeric" : ""}`, { scope: "col" }, head)))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, row.map((cell) => h(`td${numeric(cell) ? ".numeric" : ""}`, {}, cell)))))));
 }

@@ -8,6 +8,8 @@ import { HistoryView } from "./history.js";
 import { credentials, signOut } from "./key.js";
 import { LiveView, rates } from "./live.js";
 import { address, current, listen } from "./state.js";
+import { SqlView } from "./sql.js";
+import { TableView } from "./table.js";
 import { TablesView } from "./tables.js";
 import { TransactionPanel } from "./transaction.js";
 
@@ -16,11 +18,12 @@ const VIEWS = [
   { name: "tables", word: "Tables", make: (state) => new TablesView(state) },
   { name: "log", word: "Log", make: (state) => new HistoryView(state) },
   { name: "conflicts", word: "Conflicts", make: (state) => new ConflictsView(state) },
+  { name: "sql", word: "SQL", make: (state) => new SqlView(state) },
   { name: "live", word: "Live", make: () => new LiveView() },
 ];
-const TABLE = { name: "table", make: (state) => new HistoryView(state) };
+const TABLE = { name: "table", make: (state) => new TableView(state) };
 /** Parameters that a view looks at while it stays: a change of any other makes it anew. */
-const KEPT = new Set(["tx", "id", "p", "q", "only", "from", "to"]);
+const KEPT = new Set(["tx", "id", "p", "q", "only", "from", "to", "sql"]);
 
 const stage = document.getElementById("view");
 const panel = new TransactionPanel(document.getElementById("detail"));
@@ -35,7 +38,7 @@ function viewOf(state) {
 
 async function show(state) {
   const chosen = viewOf(state);
-  const key = JSON.stringify(Object.entries(state).filter(([name]) => !KEPT.has(name)).sort());
+  const key = chosen === TABLE ? `table ${state.table}` : JSON.stringify(Object.entries(state).filter(([name]) => !KEPT.has(name)).sort());
   panel.show(state);
   if (key === shownKey) {
     view?.onState?.(state);

@@ -1,6 +1,7 @@
 // A list of any length of which only the rows in sight exist: a grid for keyboards and readers.
 
 import { h, onceAFrame } from "./dom.js";
+import { term } from "./terms.js";
 
 const OVERSCAN = 6;
 /** Browsers lay nothing out beyond some tens of millions of pixels; longer lists are scaled. */
@@ -12,20 +13,21 @@ export class Rows {
   /**
    * `columns`: [{name, title, numeric}]; `draw(cells, index)` writes texts into a row's cells and may
    * return a class; `onOpen(index)` is told of Enter and clicks, `onMove(index)` of the cursor,
-   * `onScroll()` of the range in sight.
+   * `onScroll()` of the range in sight. Of a tree, `level(index)` tells {depth, open}, open being
+   * null for a leaf, and `onTurn(index, open)` is told of the arrows that open and close.
    */
-  constructor({ label, columns, draw, onOpen, onMove = () => {}, onScroll = () => {}, rowHeight = 26 }) {
-    Object.assign(this, { columns, drawRow: draw, onOpen, onMove, onScroll, rowHeight });
+  constructor({ label, columns, draw, onOpen, onMove = () => {}, onScroll = () => {}, rowHeight = 26, level = null, onTurn = () => {} }) {
+    Object.assign(this, { columns, drawRow: draw, onOpen, onMove, onScroll, rowHeight, level, onTurn });
     this.id = `rows-${(lists += 1)}`;
     this.count = 0;
     this.cursor = -1;
     this.pool = [];
     this.head = h("div.row.head", { role: "row", "aria-rowindex": 1 },
-      columns.map((one) => h(`span.cell.${one.name}${one.numeric ? ".numeric" : ""}`, { role: "columnheader" }, one.title)));
+      columns.map((one) => h(`span.cell.${one.name}${one.numeric ? ".numeric" : ""}`, { role: "columnheader" }, term(one.title))));
     this.sizer = h("div.sizer", { role: "presentation" });
     this.body = h("div.window", { role: "rowgroup" });
     this.scroller = h("div.rows", {
-      role: "grid", tabIndex: 0, "aria-label": label,
+      role: level ? "treegrid" : "grid", tabIndex: 0, "aria-label": label,
       onscroll: () => this.refresh(), onkeydown: (event) => this.key(event),
       onclick: (event) => this.click(event),
     }, h("div.headgroup", { role: "rowgroup" }, this.head), this.sizer, this.body);
@@ -114,6 +116,14 @@ export class Rows {
     if (element.className !== name) element.className = name;
     const selected = String(index === this.cursor);
     if (element.getAttribute("aria-selected") !== selected) element.setAttribute("aria-selected", selected);
+    if (this.level) this.setLevel(row, this.level(index));
+  }
+
+  setLevel({ element, cells }, { depth, open }) {
+    element.setAttribute("aria-level", depth + 1);
+    if (open === null) element.removeAttribute("aria-expanded");
+    else element.setAttribute("aria-expanded", String(open));
+    cells[0].style.paddingLeft = `${depth * 16 + 16}px`;
   }
 
   click(event) {
@@ -134,6 +144,9 @@ export class Rows {
       PageUp: this.cursor - page, Home: 0, End: this.count - 1,
     };
     if (event.key === "Enter" && this.cursor >= 0) this.onOpen(this.cursor);
+    else if (this.level && this.cursor >= 0 && ["ArrowLeft", "ArrowRight"].includes(event.key)) {
+      this.onTurn(this.cursor, event.key === "ArrowRight");
+    }
     else if (event.key in steps && !event.metaKey && !event.ctrlKey && !event.altKey) {
       this.select(this.cursor < 0 && event.key.startsWith("Arrow") ? first : steps[event.key]);
     } else return;

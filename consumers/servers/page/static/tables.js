@@ -1,10 +1,12 @@
-// All tables and their heads.
+// All tables and their heads, by namespace.
 
 import { ask } from "./api.js";
 import { fill, h } from "./dom.js";
 import { ago, bytes, compact, count, plural, writerName } from "./format.js";
 import { Rows } from "./rows.js";
 import { change, go } from "./state.js";
+import { tour } from "./tour.js";
+import { Tree } from "./tree.js";
 
 const COLUMNS = [
   { name: "name", title: "Table" },
@@ -16,8 +18,10 @@ const COLUMNS = [
   { name: "bytes", title: "Written", numeric: true },
   { name: "format", title: "Format" },
 ];
+/** The first answer is short, so that something is seen at once. */
+const FIRST_PAGE = 200;
 
-/** The first view: a list of tables, to be searched and opened. */
+/** The first view: a tree of tables, to be searched and opened. */
 export class TablesView {
   constructor(state) {
     this.query = state.q ?? "";
@@ -25,10 +29,13 @@ export class TablesView {
     this.tables = [];
     this.shown = [];
     this.now = Date.now();
+    this.tree = new Tree();
     this.rows = new Rows({
       label: "Tables", columns: COLUMNS, rowHeight: 30,
       draw: (cells, index) => this.drawRow(cells, this.shown[index]),
-      onOpen: (index) => go({ view: "table", table: this.shown[index].table_name }),
+      onOpen: (index) => this.open(this.shown[index]),
+      level: (index) => ({ depth: this.shown[index].depth, open: this.shown[index].space ? this.shown[index].open : null }),
+      onTurn: (index, open) => this.turn(index, open),
     });
     this.summary = h("p.sub");
     this.search = h("input", {
@@ -43,10 +50,11 @@ export class TablesView {
       type: "checkbox", checked: this.ended,
       onchange: () => change({ ended: old.checked ? "1" : "" }),
     });
+    this.empty = h("div.empty", { hidden: true });
     this.element = h("div.page.tables", {},
       h("div.title", {}, h("h1", {}, "Tables"), this.summary,
         h("div.actions", {}, h("label.check", {}, old, "dropped too"), this.search)),
-      this.rows.element);
+      this.empty, this.rows.element);
   }
 
   title() {
@@ -54,34 +62,91 @@ export class TablesView {
   }
 
   async start() {
-    await this.load();
+    const page = await this.page(["", ""], FIRST_PAGE);
+    this.isWhole = !page.after;
+    this.take(page.tables);
+    if (page.after) this.busy = this.loadAll(page).catch(() => {});
   }
 
-  async load() {
-    const found = [];
-    let after = ["", ""];
-    do {
-      const page = await ask("tables", { after: after[0], incarnation: after[1], ended: this.ended ? 1 : 0 });
+  /** Load the pages that follow one, then show all. */
+  async loadAll(page) {
+    const found = [...page.tables];
+    while (page.after) {
+      page = await this.page(page.after, null);
       found.push(...page.tables);
-      after = page.after;
-      this.tables = found;
-      this.filter();
-    } while (after);
+    }
+    this.isWhole = true;
+    this.busy = null;
+    this.take(found);
+  }
+
+  reload() {
+    this.busy ??= this.page(["", ""], null).then((page) => this.loadAll(page)).catch(() => {
+      this.busy = null;
+    });
+  }
+
+  page(after, limit) {
+    return ask("tables", { after: after[0], incarnation: after[1], ended: this.ended ? 1 : 0, limit });
+  }
+
+  take(tables) {
+    this.tables = tables;
+    this.filter();
   }
 
   filter() {
     const wanted = this.query.toLowerCase();
-    this.shown = this.tables.filter((one) => one.table_name.toLowerCase().includes(wanted));
-    const commits = this.shown.reduce((sum, one) => sum + one.commits, 0);
-    fill(this.summary, this.tables.length
-      ? `${plural(this.shown.length, "table")}, ${plural(commits, "commit")}`
-      : "The log has no table yet.");
+    const found = wanted ? this.tables.filter((one) => one.table_name.toLowerCase().includes(wanted)) : this.tables;
+    this.shown = wanted ? found.map((one) => ({ one, word: one.table_name, depth: 0 })) : this.tree.rows(found, this.isWhole);
+    const commits = found.reduce((sum, one) => sum + one.commits, 0);
+    fill(this.summary, !this.isWhole ? "Loading…" : this.tables.length ? `${plural(found.length, "table")}, ${plural(commits, "commit")}` : "");
+    this.drawEmpty(wanted && !found.length);
     this.rows.resize(this.shown.length);
+  }
+
+  drawEmpty(nothingFound) {
+    const isNew = !this.tables.length;
+    this.empty.hidden = !(isNew || nothingFound);
+    this.rows.element.hidden = !this.empty.hidden;
+    if (isNew && !this.touring) {
+      this.touring = true;
+      fill(this.empty, tour(this.status));
+    } else if (nothingFound) {
+      this.suggest(this.query);
+    }
+    if (!isNew) this.touring = false;
+  }
+
+  async suggest(query) {
+    const { near } = await ask("near", { table: query }).catch(() => ({ near: [] }));
+    if (query !== this.query) return;
+    fill(this.empty, h("p", {}, `No table's name has “${query}” in it.`), near.length ? meant(near) : null);
+  }
+
+  open(row) {
+    if (row.space) this.turn(this.shown.indexOf(row), !row.open);
+    else go({ view: "table", table: row.one.table_name });
+  }
+
+  /** Open or close a namespace; the arrow to the left leads from a table to its namespace. */
+  turn(index, open) {
+    const row = this.shown[index];
+    if (row.space && row.open !== open) {
+      this.tree.turn(row.path);
+      this.filter();
+    } else if (!open) {
+      const above = this.shown.slice(0, index).findLastIndex((one) => one.space && one.depth < row.depth);
+      if (above >= 0) this.rows.select(above);
+    } else if (row.space) this.rows.select(index + 1);
   }
 
   onStatus(status, moved) {
     this.now = status.now;
-    if (moved) this.load().catch(() => {});
+    const first = !this.status;
+    this.status = status;
+    if (first && this.touring) fill(this.empty, tour(status));
+    if (moved) this.reload();
     else this.rows.refresh();
   }
 
@@ -89,15 +154,30 @@ export class TablesView {
     this.rows.stop();
   }
 
-  drawRow(cells, one) {
-    const texts = [
-      one.table_name, one.version === null ? "–" : count(one.version), ago(one.changed_at, this.now),
-      writerName(one.changed_by), count(one.commits), compact(one.rows_added - one.rows_removed),
-      bytes(one.bytes_added), one.ended_by ?? one.format ?? "",
-    ];
+  drawRow(cells, row) {
+    const texts = row.space ? [
+      row.word, "", row.changed_at ? ago(row.changed_at, this.now) : "", plural(row.tables, "table"), count(row.commits),
+      compact(row.rows), bytes(row.bytes), "",
+    ] : tableTexts(row, this.now);
     texts.forEach((text, cell) => put(cells[cell], text));
-    return one.ended_by ? " ended" : "";
+    if (row.space) return ` space ${row.open ? "open" : "closed"}`;
+    return row.one.ended_by ? " ended" : "";
   }
+}
+
+function tableTexts({ one, word }, now) {
+  return [
+    word, one.version === null ? "–" : count(one.version), ago(one.changed_at, now),
+    writerName(one.changed_by), count(one.commits), compact(one.rows_added - one.rows_removed),
+    bytes(one.bytes_added), one.ended_by ?? one.format ?? "",
+  ];
+}
+
+/** "Did you mean", with links. */
+export function meant(names) {
+  return h("p.meant", {}, "Did you mean ", names.map((name, place) => [
+    place ? (place === names.length - 1 ? " or " : ", ") : "", h("a", { href: `?${new URLSearchParams({ view: "table", table: name })}`, "data-link": true }, name),
+  ]), "?");
 }
 
 /** Write a text into a cell unless it is there. */

@@ -1,0 +1,86 @@
+"""Windows of a real browser on the page, for tests that look at it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
+)
+NO_CHROMIUM = "there is no Chromium: run `make browser`"
+WAIT_MS = 20_000
+SCREENS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
+    "phone": {
+        "viewport": {"width": 390, "height": 844},
+        "color_scheme": "light",
+        "device_scale_factor": 2,
+        "has_touch": True,
+    },
+}
+
+
+def running_browser() -> Iterator[Any]:
+    """Yield a browser, for a fixture."""
+    from playwright.sync_api import sync_playwright
+
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as started:
+        running = started.chromium.launch(executable_path=CHROMIUM, args=arguments)
+        yield running
+        running.close()
+
+
+class Visit:
+    """One window on the page, and all that went wrong in it."""
+
+    def __init__(self, browser: Any, uri: str, **options: Any) -> None:
+        self.uri = uri
+        options = {**SCREENS["light"], **options}
+        self.context = browser.new_context(bypass_csp=False, **options)
+        self.context.set_default_timeout(WAIT_MS)
+        self.page = self.context.new_page()
+        self.wrong: list[str] = []
+        self.asked: list[str] = []
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on(
+            "console",
+            lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else 0,
+        )
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.devtools = self.context.new_cdp_session(self.page)
+        self.devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def cpu_ms(self) -> float:
+        """The CPU time of the page's main thread so far."""
+        metrics = self.devtools.send("Performance.getMetrics")["metrics"]
+        return 1000 * float(next(m["value"] for m in metrics if m["name"] == "TaskDuration"))
+
+    def open(self, path: str, until: str) -> None:
+        self.page.goto(self.uri + path)
+        self.page.wait_for_selector(until)
+
+    def until(self, predicate: str, argument: object = None) -> None:
+        """Wait until a function of the page returns true; the page itself may evaluate nothing."""
+        deadline = time.monotonic() + WAIT_MS / 1000
+        while not self.page.evaluate(predicate, argument):
+            assert time.monotonic() < deadline, predicate
+            self.page.wait_for_timeout(20)
+
+    def text(self, selector: str) -> str:
+        return str(self.page.locator(selector).first.inner_text())
+
+    def barriers(self) -> list[Any]:
+        """Return what axe finds: what keeps somebody from using the page as it is shown."""
+        package = Path(importlib.import_module("axe_playwright_python").__file__ or "").parent
+        axe = next(package.rglob("axe.min.js")).read_text()
+        self.page.evaluate(axe)
+        found = self.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        return [(v["id"], [n["target"] for n in v["nodes"]]) for v in found["violations"]]
