@@ -1,9 +1,10 @@
 """Every error that leaves this package, named after what the caller does next.
 
     CommitLogError
-      InvalidTransaction        correct the request; nothing was appended
-        RecordTooLarge          split the transaction
-        MissingDataFile         write the file first, or correct its path
+      InvalidRequest            correct what was asked; nothing was done
+        InvalidTransaction      correct the transaction; nothing was appended
+          RecordTooLarge        split the transaction
+          MissingDataFile       write the file first, or correct its path
       NoSuchTable               create it, or correct its name
         NoSuchVersion           ask for a version that exists
       TableAlreadyExists        open it, or choose another name
@@ -37,8 +38,8 @@ class CommitLogError(Exception):
     """The root of all errors of this package."""
 
 
-class InvalidTransaction(CommitLogError):
-    """The request cannot be committed as it is; nothing was appended.
+class InvalidRequest(CommitLogError):
+    """What was asked cannot be answered as it is; nothing was done.
 
     `field` names what is wrong, `value` shows it, `advice` says what to do.
     """
@@ -48,6 +49,10 @@ class InvalidTransaction(CommitLogError):
         self.field = field
         self.value = value
         self.advice = advice
+
+
+class InvalidTransaction(InvalidRequest):
+    """The transaction cannot be committed as it is; nothing was appended."""
 
 
 class RecordTooLarge(InvalidTransaction):

@@ -26,7 +26,7 @@ from commitlog.client.valid_outcomes import ValidOutcomes
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.core.log.replica import check_answers
-from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, InvalidRequest, Unavailable
 from commitlog.model.records import Answered, Outcome, Submitted
 from commitlog.ports import Log, Reader
 
@@ -271,7 +271,7 @@ class _Transactions:
 def starts(runtime: Runtime, from_position: From) -> list[Start]:
     """Return where each partition's feed begins.
 
-    Raises InvalidTransaction if the position is not one of this log.
+    Raises InvalidRequest if the position is not one of this log.
     """
     partitions = range(runtime.partitions)
     if from_position is None or from_position == "now":
@@ -299,8 +299,8 @@ def sequences(position: int | Mapping[int, int], partitions: int) -> dict[int, i
     return dict(position)
 
 
-def _wrong(position: object, why: str) -> InvalidTransaction:
-    return InvalidTransaction(
+def _wrong(position: object, why: str) -> InvalidRequest:
+    return InvalidRequest(
         f"the position {position!r} {why}",
         field="position",
         value=position,

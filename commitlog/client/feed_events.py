@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import InvalidTransaction, WrongLog
+from commitlog.errors import InvalidRequest, WrongLog
 from commitlog.model.operations import LanceCommit, Operation, operation_name, target
 from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
 from commitlog.model.table import DELIMITER, format_table_id, parse_table_id
@@ -34,7 +34,7 @@ def token_of(log_id: str, places: Sequence[ChainPlace]) -> str:
 def token_places(token: str, log_id: str, partitions: int) -> list[ChainPlace]:
     """Return the places of a resume token.
 
-    Raises InvalidTransaction if it is none, WrongLog if it is another log's.
+    Raises InvalidRequest if it is none, WrongLog if it is another log's.
     """
     try:
         body = json.loads(base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4)))
@@ -46,7 +46,7 @@ def token_places(token: str, log_id: str, partitions: int) -> list[ChainPlace]:
         ]
         found = str(body["log"])
     except (ValueError, KeyError, TypeError, binascii.Error, RecursionError) as error:
-        raise InvalidTransaction(
+        raise InvalidRequest(
             "that is no resume token",
             field="from_position",
             value=token[:80],
@@ -58,7 +58,7 @@ def token_places(token: str, log_id: str, partitions: int) -> list[ChainPlace]:
             f" {log_id!r} with {partitions}. Begin anew"
         )
     if any(min(p.sequence, p.outcomes_offset, p.epoch) < 0 for p in places):
-        raise InvalidTransaction("the resume token names no place", field="from_position")
+        raise InvalidRequest("the resume token names no place", field="from_position")
     return places
 
 
@@ -72,7 +72,7 @@ class Selection:
 
     @classmethod
     def of(cls, tables: str | Sequence[str | Sequence[str]] | None, refused: bool) -> Selection:
-        """Make a selection of what callers give; raises InvalidTransaction for a wrong name."""
+        """Make a selection of what callers give; raises InvalidRequest for a wrong name."""
         names = [tables] if isinstance(tables, str) else list(tables or ())
         return cls(tuple(map(_name, names)), tuple(Status) if refused else (Status.COMMITTED,))
 

@@ -35,7 +35,7 @@ from commitlog.client.opening import is_there
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
 from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import DropNamespace, RenameTable
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id, parse_table_id
@@ -102,7 +102,7 @@ class Snapshot:
         """Return an Iceberg table's metadata as it stood."""
         found = self.table(table_id)
         if not found.is_iceberg:
-            raise InvalidTransaction(
+            raise InvalidRequest(
                 f"{found.name} is a Lance table",
                 field="table",
                 value=found.name,
@@ -365,7 +365,7 @@ def _within(runtime: Runtime, wanted: Mapping[int, int] | None) -> Iterator[tupl
         head = int(runtime.request(partition, "status")["sequence"])
         sequence = head if wanted is None else wanted[partition]
         if sequence > head:
-            raise InvalidTransaction(
+            raise InvalidRequest(
                 f"position {sequence} is beyond the end: partition {partition} has {head} outcomes",
                 field="position",
                 value=sequence,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from commitlog.errors import InvalidTransaction, NoSuchVersion, Unavailable
+from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
 from commitlog.model.table import DELIMITER
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run_sql(
     time, UTC) an older one. `index` is the path of an `index.duckdb`.
 
     Raises:
-        InvalidTransaction: the query is not one SELECT, or DuckDB refuses it.
+        InvalidRequest: the query is not one SELECT, or DuckDB refuses it.
         NoSuchTable, NoSuchVersion: a table or version that it names doesn't exist.
         Unavailable: DuckDB is not installed, or the index cannot be opened.
     """
@@ -92,9 +92,9 @@ def _duckdb() -> Any:
     return duckdb
 
 
-def _refused(query: str, message: str) -> InvalidTransaction:
+def _refused(query: str, message: str) -> InvalidRequest:
     first = message.strip()
-    return InvalidTransaction(f"the query is refused: {first}", field="query", value=query)
+    return InvalidRequest(f"the query is refused: {first}", field="query", value=query)
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str]) -> frozenset[str]:

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest
 from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.changes import (
     CHANGE_COLUMNS,
@@ -58,7 +58,7 @@ def change_schema(options: ChangeOptions, connect: Callable[[Connection], Any]) 
     info = connect(options.connection).table(options.table)
     clash = [name for name in CHANGE_COLUMNS.names if name in info.schema.names]
     if clash:
-        raise InvalidTransaction(
+        raise InvalidRequest(
             f"{options.table} has a column {clash[0]!r} of its own", field="columns",
             value=clash[0], advice="Name the columns to be read in option 'columns'",
         )  # fmt: skip
@@ -98,7 +98,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is None:
             return _offset(versions, head, snapshot=True)
         if int(start) > head + 1:
-            raise InvalidTransaction(
+            raise InvalidRequest(
                 f"version {start} of {self.options.table} is in the future: the head is {head}",
                 field="startingVersion", value=start,
                 advice=f"Start at {head + 1} for what comes next",
@@ -192,7 +192,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         log = self.connect(self.options.connection)
         info = log.table(self.options.table)
         if start is not None and start["incarnation"] != info.incarnation:
-            raise InvalidTransaction(
+            raise InvalidRequest(
                 f"{self.options.table} was dropped and made again since this query began",
                 field="table", value=self.options.table,
                 advice="Start the query with a new checkpoint",

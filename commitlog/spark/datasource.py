@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest
 from commitlog.spark import connection
 from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema
 from commitlog.spark.log_source import LogReader, LogStream, log_schema
@@ -90,7 +90,7 @@ class CommitLogDataSource(DataSource):
             return LogStream(parse_log(given), self.connect)
         if wanted == READ_CHANGES:
             return ChangeStream(parse_changes(given), schema, self.connect)
-        raise InvalidTransaction(
+        raise InvalidRequest(
             "a stream reads changes, or the log", field="read", value=wanted,
             advice=f"Set .option('read', {READ_CHANGES!r}), or {READ_LOG!r}",
         )  # fmt: skip

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import DataType, StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest
 from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.options import Connection, ReadOptions
 from commitlog.spark.pushdown import to_sql
@@ -72,7 +72,7 @@ class TableReader(DataSourceReader):
         dataset = open_table(options, connect)
         missing = [name for name in schema.names if name not in dataset.schema.names]
         if missing:
-            raise InvalidTransaction(
+            raise InvalidRequest(
                 f"{options.table}: version {dataset.version} has no column {missing[0]!r}",
                 field="columns", value=missing[0],
                 advice=f"Its columns are {', '.join(dataset.schema.names)}; a table that SQL made"

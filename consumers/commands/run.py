@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from commitlog.adapters.storage import keep_on_disk
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest
 from consumers.commands import output
 from consumers.commands.http_options import (
     HTTP_DEFAULTS,
@@ -394,6 +394,6 @@ def _domains(pairs: tuple[str, ...]) -> dict[str, int]:
         if not name or not partition.isdigit():
             raise ConfigurationError(f"--domain takes NAME=PARTITION, not {pair!r}")
         if name in domains:
-            raise InvalidTransaction(f"domain {name!r} is named twice", field="domain", value=name)
+            raise InvalidRequest(f"domain {name!r} is named twice", field="domain", value=name)
         domains[name] = int(partition)
     return domains

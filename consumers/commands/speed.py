@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest
 from consumers.commands import output
 from consumers.commands.jobs import need_module, own_service, service_for
 from consumers.commands.options import HERE, Where
@@ -156,7 +156,7 @@ def bench_all(
     everything = need_module("consumers.tools.bench.everything", extra="bench")
     unknown = [name for name in suites if name not in everything.SUITES]
     if unknown:
-        raise InvalidTransaction(
+        raise InvalidRequest(
             f"there is no suite {', '.join(unknown)}",
             field="suite",
             value=unknown,
@@ -164,7 +164,7 @@ def bench_all(
         )
     before = json.loads(into.read_text(encoding="utf-8")) if keep else None
     if before is not None and before["is_quick"] != quick:
-        raise InvalidTransaction(
+        raise InvalidRequest(
             f"{into} has {'small' if before['is_quick'] else 'full'} sizes",
             field="quick",
             value=quick,

@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 from commitlog import CommitLog
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
-from commitlog.errors import CommitLogError, InvalidTransaction, WrongLog
+from commitlog.errors import CommitLogError, InvalidRequest, WrongLog
 
 POLL_SECONDS = 1.0
 RETRY_MS = 1000
@@ -82,7 +82,7 @@ class _Feeds:
         opening = self._threads.submit(subscribe)
         try:
             subscription = await asyncio.wrap_future(opening)
-        except (InvalidTransaction, WrongLog) as error:
+        except (InvalidRequest, WrongLog) as error:
             self._free.release()
             raise HTTPException(400, str(error)) from error
         except CommitLogError as error:

@@ -21,7 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commitlog import wire
-from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction, Unavailable
+from commitlog.errors import (
+    CommitLogError,
+    CorruptLog,
+    InvalidRequest,
+    InvalidSettings,
+    Unavailable,
+)
 from commitlog.model.records import Outcome
 from commitlog.protocol import session_in_key
 from commitlog.wire import FrameBuffer, Kind, Watch
@@ -70,11 +76,9 @@ class Answers:
     ) -> None:
         """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results."""
         if not is_loopback(host) and (not token or tls is None):
-            raise InvalidTransaction(
-                f"the leader's socket would listen on {host} without a token and TLS",
-                field="host",
-                value=host,
-                advice="Set both, or listen on 127.0.0.1",
+            raise InvalidSettings(
+                f"the leader's socket would listen on {host} without a token and TLS. Set both, or"
+                " listen on 127.0.0.1"
             )
         self._identity = identity
         self._handler = handler
@@ -311,7 +315,7 @@ class Answers:
                 raise Unavailable(f"this is {name} {self._identity[name]!r}, not {asked!r}")
         token = str(hello.get("token", ""))
         if self._token and not hmac.compare_digest(token.encode(), self._token.encode()):
-            raise InvalidTransaction("the token is wrong", field="token", advice="Correct it")
+            raise InvalidRequest("the token is wrong", field="token", advice="Correct it")
         if self._term is None:
             raise Unavailable("this committer doesn't lead; read the log's last outcome again")
         connection.welcome = True

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
-from commitlog.errors import InvalidTransaction, Unavailable
+from commitlog.errors import InvalidRequest, Unavailable
 from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.partition.catalogue import Head
@@ -127,7 +127,7 @@ class Requests:
         if method == "ping":
             return {}
         if method not in self._methods:
-            raise InvalidTransaction(
+            raise InvalidRequest(
                 f"there is no request {method!r}", field="method", value=method, advice="Upgrade"
             )
         try:

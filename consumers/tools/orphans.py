@@ -19,7 +19,7 @@ from commitlog.adapters.storage import local_path, store_for
 from commitlog.core.log.replica import Replica
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.partition.machine import Machine
-from commitlog.errors import InvalidTransaction, NoSuchTable, Unavailable
+from commitlog.errors import InvalidRequest, NoSuchTable, Unavailable
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import CreateTableVersion, LanceCommit
@@ -78,7 +78,7 @@ def find_table_orphans(log: Log, table: str, *, age_seconds: float = AGE_SECONDS
     Reads the whole partition. Raises NoSuchTable, naming tables that are called alike.
     """
     if age_seconds < 0:
-        raise InvalidTransaction(
+        raise InvalidRequest(
             f"an age of {age_seconds:g} s is in the future", field="age", value=age_seconds,
             advice="Give seconds from 0 on",
         )  # fmt: skip

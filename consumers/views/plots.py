@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commitlog.errors import CommitLogError, InvalidTransaction
+from commitlog.errors import CommitLogError, InvalidRequest
 from consumers import history
 from consumers.history import Row
 
@@ -61,20 +61,20 @@ def plot(
     """Draw a picture (`commits`, `growth` or `conflicts`) into a file; return its path.
 
     Raises:
-        InvalidTransaction: the kind or the file's ending is unknown, or growth names no table.
+        InvalidRequest: the kind or the file's ending is unknown, or growth names no table.
         NothingToPlot: there is nothing to show.
         NoSuchTable: the index doesn't know the table.
         ModuleNotFoundError: matplotlib is not installed.
     """
     path = Path(file)
     if path.suffix.lower() not in SUFFIXES:
-        raise InvalidTransaction(
+        raise InvalidRequest(
             f"a picture's file ends with {' or '.join(SUFFIXES)}, not {path.name!r}",
             field="file",
             value=str(path),
         )
     if kind not in KINDS:
-        raise InvalidTransaction(
+        raise InvalidRequest(
             f"there is no picture {kind!r}; there are {', '.join(KINDS)}", field="kind", value=kind
         )
     figure = KINDS[kind](root, table)
@@ -135,7 +135,7 @@ def _commits(root: str | os.PathLike[str], table: str | None) -> Figure:
 
 def _growth(root: str | os.PathLike[str], table: str | None) -> Figure:
     if not table:
-        raise InvalidTransaction(
+        raise InvalidRequest(
             "growth is of one table", field="table", advice="Name it: plot growth TABLE"
         )
     rows = history.growth(root, table, points=GROWTH_POINTS)

@@ -14,7 +14,7 @@ import pytest
 from commitlog.client.feed import PartitionFeed, Start, Subscription
 from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
 from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import CorruptLog, InvalidTransaction, Unavailable, WrongLog
+from commitlog.errors import CorruptLog, InvalidRequest, Unavailable, WrongLog
 from commitlog.model.records import Answered, Outcome, Status
 from commitlog.ports import Log
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
@@ -121,7 +121,7 @@ def test_an_outcome_of_another_transaction_is_a_corrupt_log(stream: PartitionLog
 
 @pytest.mark.parametrize("token", ["", "rubbish", "eyJ2IjoyfQ", "eyJ2IjoxfQ", "ÿ", "a" * 4000])
 def test_rubbish_is_no_token(token: str) -> None:
-    with pytest.raises(InvalidTransaction, match="token"):
+    with pytest.raises(InvalidRequest, match="token"):
         token_places(token, "log-0", 1)
 
 
@@ -160,7 +160,7 @@ def test_a_feed_is_of_tables_namespaces_or_all(shop: Service) -> None:
     assert {"shop$orders", "shop$stock"} in tables("shop$stock")
     assert tables("shop$*") == [one for one in everything if one & {"shop$orders", "shop$stock"}]
     assert tables("nothing") == []
-    with pytest.raises(InvalidTransaction):
+    with pytest.raises(InvalidRequest):
         tables("a/b")
 
 
@@ -175,7 +175,7 @@ def test_a_feed_begins_where_it_is_told_to(shop: Service) -> None:
     assert told(client, None, {0: events[-1].sequence}) == []
     assert list(client.subscribe(None, events[-1].sequence, idle_seconds=0.1)) == []
     for wrong in (events[-1].sequence + 1_000, -1, {1: 4}, True, 1.5):
-        with pytest.raises(InvalidTransaction, match="position"):
+        with pytest.raises(InvalidRequest, match="position"):
             client.subscribe(None, wrong)  # type: ignore[arg-type]
 
 

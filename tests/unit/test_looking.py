@@ -12,7 +12,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from commitlog.errors import InvalidTransaction, NoSuchTable, UnsupportedFormat
+from commitlog.errors import InvalidRequest, NoSuchTable, UnsupportedFormat
 from consumers import cli, history
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
@@ -171,11 +171,11 @@ def test_what_cannot_be_drawn_is_told(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("matplotlib")
-    with pytest.raises(InvalidTransaction, match="there are commits, growth, conflicts"):
+    with pytest.raises(InvalidRequest, match="there are commits, growth, conflicts"):
         plots.plot("pie", root, None, tmp_path / "x.png")
-    with pytest.raises(InvalidTransaction, match="ends with .png or .svg"):
+    with pytest.raises(InvalidRequest, match="ends with .png or .svg"):
         plots.plot("commits", root, None, tmp_path / "x.gif")
-    with pytest.raises(InvalidTransaction, match="Name it"):
+    with pytest.raises(InvalidRequest, match="Name it"):
         plots.plot("growth", root, None, tmp_path / "x.png")
     with pytest.raises(NoSuchTable, match="Near"):
         plots.plot("growth", root, "ns0$tt", tmp_path / "x.png")

@@ -16,7 +16,7 @@ import pytest
 from commitlog.adapters.storage import LocalStore
 from commitlog.client.snapshot import Snapshot
 from commitlog.core.iceberg.reading import dump_json
-from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.operations import IcebergChange, RenameTable
 from consumers.views.version_index import run_index
 from tests.feed_reading import told
@@ -153,7 +153,7 @@ def test_a_table_has_the_name_that_it_had(shop: Service, head: int) -> None:
 def test_an_iceberg_table_opens_with_pyiceberg(shop: Service) -> None:
     table = shop.client.snapshot().open("shop$ice")
     assert table.properties["step"] == str(STEPS)
-    with pytest.raises(InvalidTransaction, match="Lance"):
+    with pytest.raises(InvalidRequest, match="Lance"):
         shop.client.snapshot().metadata("shop$lance")
 
 
@@ -166,7 +166,7 @@ def test_an_event_names_a_snapshot(shop: Service) -> None:
 
 @pytest.mark.parametrize("position", [10_000, -1, {1: 3}, {}, True, "rubbish", 2.5])
 def test_a_wrong_position_says_what_is_wrong(shop: Service, position: object) -> None:
-    with pytest.raises(InvalidTransaction):
+    with pytest.raises(InvalidRequest):
         shop.client.snapshot(position)  # type: ignore[arg-type]
 
 

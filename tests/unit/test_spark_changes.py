@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, Rea
 from pyspark.sql.types import StructType
 
 from commitlog.core.log.chain import Chain
-from commitlog.errors import CorruptLog, InvalidTransaction, NoSuchVersion
+from commitlog.errors import CorruptLog, InvalidRequest, NoSuchVersion
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema
 from commitlog.spark.changes import parts_of
@@ -230,16 +230,16 @@ def test_a_batch_reads_a_range_of_changes(world: Service) -> None:
 def test_what_cannot_be_told_is_an_error(world: Service) -> None:
     world.client.create_table(TABLE, SCHEMA)
     start = stream(world).initialOffset()
-    with pytest.raises(InvalidTransaction, match="version 9 of .* is in the future"):
+    with pytest.raises(InvalidRequest, match="version 9 of .* is in the future"):
         stream(world, startingVersion="9").initialOffset()
     world.client.drop_table(TABLE)
     world.client.create_table(TABLE, SCHEMA)
-    with pytest.raises(InvalidTransaction, match="Start the query with a new checkpoint"):
+    with pytest.raises(InvalidRequest, match="Start the query with a new checkpoint"):
         stream(world).latestOffset(start, ReadAllAvailable())
     source = CommitLogDataSource({**BASE, "table": TABLE})
-    with pytest.raises(InvalidTransaction, match="Set .option.'read', 'changes'"):
+    with pytest.raises(InvalidRequest, match="Set .option.'read', 'changes'"):
         source.streamReader(StructType())
-    with pytest.raises(InvalidTransaction, match="Perhaps you mean 'changes'"):
+    with pytest.raises(InvalidRequest, match="Perhaps you mean 'changes'"):
         CommitLogDataSource({**BASE, "read": "change"}).schema()
 
 

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import CalendarIntervalType, LongType, StructField, StructType
 
-from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.options import Connection, ReadOptions, parse_read
 from commitlog.spark.pushdown import to_sql
@@ -104,7 +104,7 @@ def test_a_version_that_is_not_there_is_named(
 
 def test_a_position_in_the_future_is_an_error(world: Service) -> None:
     world.client.create_table(TABLE, SCHEMA)
-    with pytest.raises(InvalidTransaction, match="is in the future"):
+    with pytest.raises(InvalidRequest, match="is in the future"):
         versions(world).resolve(VersionWanted(position=1000))
 
 
@@ -117,7 +117,7 @@ def test_fragments_are_read_without_deleted_rows(world: Service) -> None:
     assert read(world, versionAsOf="2") == [{"id": 1, "name": "a"}, {"id": 2, "name": "a"}]
     assert read(world, FilteringReader) == [{"id": 2, "name": "a"}]
     assert read(world, versionAsOf="1") == []
-    with pytest.raises(InvalidTransaction, match="no column 'nmae'"):
+    with pytest.raises(InvalidRequest, match="no column 'nmae'"):
         read(world, columns="nmae")
 
 
@@ -154,7 +154,7 @@ def test_what_is_not_there_is_said_before_a_task_starts(world: Service) -> None:
         with pytest.raises(NoSuchTable, match=r"Did you mean shop\$orders"):
             ask()
     interval = StructType([StructField("id", CalendarIntervalType())])
-    with pytest.raises(InvalidTransaction, match="'id' is interval, which tables cannot hold"):
+    with pytest.raises(InvalidRequest, match="'id' is interval, which tables cannot hold"):
         Here({**given, "table": TABLE}).writer(interval, False)
     nowhere = {"kafka.bootstrap.servers": "127.0.0.1:1", "table": TABLE, "timeoutSeconds": "1"}
     with pytest.raises(Unavailable, match="127.0.0.1:1"):

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog.client.sql import run_sql
-from commitlog.errors import InvalidTransaction, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from consumers.views.version_index import VersionIndex
 from tests.fakes.log_stream import PartitionLog, batches
 from tests.unit.test_version_index_store import position_after
@@ -134,11 +134,11 @@ def test_parameters_are_bound(open_table: Open) -> None:
 @pytest.mark.parametrize(
     ("query", "error", "words"),
     [
-        ("SELECT 1; SELECT 2", InvalidTransaction, "2 statements"),
-        ("INSERT INTO nyc$flights VALUES (1)", InvalidTransaction, "SELECT"),
-        ("DROP TABLE nyc$flights", InvalidTransaction, "SELECT"),
-        ("SELEC", InvalidTransaction, "syntax error"),
-        ("SELECT nope FROM nyc$flights", InvalidTransaction, "nope"),
+        ("SELECT 1; SELECT 2", InvalidRequest, "2 statements"),
+        ("INSERT INTO nyc$flights VALUES (1)", InvalidRequest, "SELECT"),
+        ("DROP TABLE nyc$flights", InvalidRequest, "SELECT"),
+        ("SELEC", InvalidRequest, "syntax error"),
+        ("SELECT nope FROM nyc$flights", InvalidRequest, "nope"),
         ("FROM nyc$trains", NoSuchTable, "trains"),
         ("FROM nyc$flights AT (VERSION => 'new')", NoSuchVersion, "'new' is not a version"),
     ],

@@ -18,7 +18,7 @@ from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.errors import (
     CommitLogError,
-    InvalidTransaction,
+    InvalidRequest,
     NoSuchTable,
     OutcomeUnknown,
     Overloaded,
@@ -86,7 +86,7 @@ def failure_of(error: Exception) -> Failure:
     """Return what to tell a client about an error."""
     if isinstance(error, Failure):
         return error
-    if isinstance(error, Invalid | InvalidTransaction):
+    if isinstance(error, Invalid | InvalidRequest):
         return Failure(400, "BadRequestException", str(error))
     if isinstance(error, NoSuchTable):
         return Failure(404, "NoSuchTableException", str(error))

@@ -22,7 +22,7 @@ from commitlog.client.submission import new_transaction_id
 from commitlog.client.tables import TableInfo
 from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
-from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable, OutcomeUnknown
+from commitlog.errors import CommitLogError, InvalidRequest, NoSuchTable, OutcomeUnknown
 from commitlog.model.operations import (
     CreateTableVersion,
     DeclareTable,
@@ -348,7 +348,7 @@ class _Named:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, LanceNamespaceError):
             error.args = (f"{self._name}: {error}", *error.args[1:])
-        elif isinstance(error, InvalidTransaction):
+        elif isinstance(error, InvalidRequest):
             raise InvalidInputError(f"{self._name}: {error}") from error
         elif isinstance(error, CommitLogError):
             error.args = (f"{self._name}: {error}", *error.args[1:])

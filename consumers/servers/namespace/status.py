@@ -20,7 +20,7 @@ from commitlog.errors import (
     CommitLogError,
     CorruptLog,
     Fenced,
-    InvalidTransaction,
+    InvalidRequest,
     NoSuchTable,
     NoSuchVersion,
     OutcomeUnknown,
@@ -93,7 +93,7 @@ class HttpError(LanceNamespaceError):
 
 
 _COMMITLOG: tuple[tuple[type[CommitLogError], Error], ...] = (
-    (InvalidTransaction, Error.INVALID_INPUT),
+    (InvalidRequest, Error.INVALID_INPUT),
     (NoSuchVersion, Error.TABLE_VERSION_NOT_FOUND),
     (NoSuchTable, Error.TABLE_NOT_FOUND),
     (TableAlreadyExists, Error.TABLE_ALREADY_EXISTS),
