@@ -8,49 +8,22 @@ from uuid import uuid4
 import lance
 
 from commitlog.client import catalogue
-from commitlog.client.host import Host, TableName
-from commitlog.client.submission import (
-    LanceRequest,
-    as_operation,
-    parse_message,
-    read_request,
-)
+from commitlog.client.host import Host
+from commitlog.client.lance_request import LanceRequest, parse_message
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.core.lance.branch_names import branch_home, branch_location, branch_name_problem
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import BRANCHES_SINCE
 from commitlog.model.operations import DeclareTable, LanceCommit, Operation
-from commitlog.model.table import TableId, parse_table_id
+from commitlog.model.table import TableId
 
 _CLONE_TAG = b"\x8a\x07"
 """How the field `clone` of Lance's message begins; most messages don't have these bytes at all."""
 
 
-def as_operations(
-    log: Host,
-    table_id: TableName | None,
-    operation: Any,
-    *,
-    transaction_id: str | None,
-    **options: Any,
-) -> tuple[tuple[Operation, ...], str | None]:
-    """Return what was handed over as the log's operations, and the id it asks for, if any."""
-    if table_id is not None and _is_clone(operation):
-        request = read_request(operation, read_version=None, transaction_id=transaction_id)
-        made = _clone(log, parse_table_id(table_id), request)
-        return made, None if request.id_is_new else request.transaction_id
-    built, chosen = as_operation(
-        log,
-        table_id,
-        operation,
-        transaction_id=transaction_id,
-        **options,
-    )
-    return (built,), chosen
-
-
-def _is_clone(operation: Any) -> bool:
+def is_clone(operation: Any) -> bool:
+    """Return whether an operation is Lance's Clone."""
     if isinstance(operation, bytes | bytearray | memoryview):
         data = bytes(operation)
         return _CLONE_TAG in data and parse_message(data).HasField("clone")
@@ -58,7 +31,7 @@ def _is_clone(operation: Any) -> bool:
     return isinstance(inner, lance.LanceOperation.Clone)
 
 
-def _clone(log: Host, table: TableId, request: LanceRequest) -> tuple[Operation, ...]:
+def clone(log: Host, table: TableId, request: LanceRequest) -> tuple[Operation, ...]:
     """Return what makes a clone: the new table's declaration, unless it stands, and the Clone."""
     declared: tuple[Operation, ...] = ()
     message = _message(request)
@@ -73,14 +46,14 @@ def _clone(log: Host, table: TableId, request: LanceRequest) -> tuple[Operation,
         else:
             location = catalogue.default_location(log.runtime().genesis, table, incarnation)
         declared = (DeclareTable(table, incarnation, location),)
-    clone = LanceCommit(
+    copied = LanceCommit(
         table=table,
         operation="Clone",
         read_version=parsed.read_version,
         message=message,
         incarnation=incarnation,
     )
-    return (*declared, clone)
+    return (*declared, copied)
 
 
 def _branch_location(clone: Transaction.Clone) -> str:

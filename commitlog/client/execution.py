@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host
+from commitlog.client.lance_request import LanceRequest, new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
 from commitlog.client.repeats import noted, tell_repeat
 from commitlog.client.rows import (
@@ -29,7 +30,7 @@ from commitlog.client.rows import (
     prepare_delete,
     remove_files,
 )
-from commitlog.client.submission import LanceRequest, lance_commit, new_transaction_id
+from commitlog.client.submission import lance_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Wait, check_wait
 from commitlog.client.updating import prepare_update

@@ -18,17 +18,17 @@ import pyarrow as pa
 
 from commitlog.client import catalogue
 from commitlog.client.caller import caller
-from commitlog.client.clones import as_operations
 from commitlog.client.execution import Execution
 from commitlog.client.forks import keep_for_ever, on_fork
 from commitlog.client.host import Pairs, TableName
+from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions
 from commitlog.client.names import check_names, pairs
 from commitlog.client.opening import Opened, is_readable
 from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.client.session import TransactionBuilder
 from commitlog.client.snapshot import Reads
-from commitlog.client.submission import AffectedRowsLike, new_transaction_id
+from commitlog.client.submission import AffectedRowsLike, as_operations
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
 from commitlog.client.upkeep import KeepsTables

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from commitlog.client.host import Pairs
-from commitlog.client.submission import parse_message
+from commitlog.client.lance_request import parse_message
 from commitlog.core.schema_check.messages import operation_problem
 from commitlog.model.names import first_problem, key_problem, properties_problem
 from commitlog.model.operations import LanceCommit, Operation, Properties

@@ -17,9 +17,9 @@ from commitlog.adapters.lance_datasets import let_through
 from commitlog.adapters.lance_namespace import LogNamespace, StagedManifest, VersionStore
 from commitlog.adapters.storage import store_for
 from commitlog.client.caller import caller
+from commitlog.client.lance_request import new_transaction_id, parse_message
 from commitlog.client.opening import materialize
 from commitlog.client.runtime import Runtime
-from commitlog.client.submission import new_transaction_id, parse_message
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.written_keys import as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, transaction_path

@@ -13,6 +13,7 @@ from typing import Any
 
 from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host, TableName
+from commitlog.client.lance_request import LanceRequest, new_transaction_id
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.rows import (
     Prepared,
@@ -20,13 +21,7 @@ from commitlog.client.rows import (
     prepare_delete,
     remove_files,
 )
-from commitlog.client.submission import (
-    AffectedRowsLike,
-    LanceRequest,
-    as_operation,
-    lance_commit,
-    new_transaction_id,
-)
+from commitlog.client.submission import AffectedRowsLike, as_operation, lance_commit
 from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Ticket, Wait
 from commitlog.client.updating import prepare_update

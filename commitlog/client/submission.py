@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from uuid import NAMESPACE_OID, UUID, uuid5
 
 import lance
-from google.protobuf.message import DecodeError
 from pyroaring import BitMap
-from uuid_utils import uuid7
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
+from commitlog.client.clones import clone, is_clone
 from commitlog.client.contents import contents, summary
 from commitlog.client.host import Host, TableName
+from commitlog.client.lance_request import LanceRequest, parse_message, read_request
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_objects import to_transaction
 from commitlog.codecs.lance_schema import SchemaMetadata
@@ -30,7 +28,6 @@ from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction, MissingDataFile
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
-from commitlog.model.names import first_problem, key_problem
 from commitlog.model.operations import (
     AffectedRows,
     KeyHashes,
@@ -42,82 +39,29 @@ from commitlog.model.table import format_table_id, parse_table_id
 
 AffectedRowsLike = Mapping[int, BitMap | Iterable[int] | bytes] | Sequence[AffectedRows]
 _DATA_DIRECTORY = "data"
-_HEAD = -1
 
 
-def new_transaction_id() -> str:
-    """Return a fresh id, which sorts by time."""
-    return str(uuid7())
-
-
-@dataclass(frozen=True, slots=True)
-class LanceRequest:
-    """One of Lance's operations as it was handed over, before the head is known."""
-
-    operation: Any
-    """A `lance.LanceOperation`, a `lance.Transaction`, or a serialized message."""
-    transaction_id: str
-    id_is_new: bool
-    read_version: int
-    """`_HEAD`: as of the head when it is submitted."""
-
-    @property
-    def needs_head(self) -> bool:
-        """Whether the head must be asked for first."""
-        return self.read_version == _HEAD
-
-    @property
-    def uuid(self) -> str:
-        """The id as Lance's message has it: itself if it is a UUID, else one made of it."""
-        if self.id_is_new:
-            return self.transaction_id
-        try:
-            UUID(self.transaction_id)
-        except ValueError:
-            return str(uuid5(NAMESPACE_OID, self.transaction_id))
-        return self.transaction_id
-
-
-def read_request(
-    operation: Any, *, read_version: int | None, transaction_id: str | None
-) -> LanceRequest:
-    """Find out an operation's id and read version."""
-    if problem := first_problem("transaction_id", (transaction_id or "",), key_problem):
-        raise problem.error()
-    own_id, own_version = "", None
-    is_append = isinstance(operation, lance.LanceOperation.Append)
-    if isinstance(operation, lance.Transaction):
-        own_id, own_version = operation.uuid, operation.read_version
-        is_append = isinstance(operation.operation, lance.LanceOperation.Append)
-    elif isinstance(operation, bytes | bytearray | memoryview):
-        message = parse_message(bytes(operation))
-        own_id, own_version = message.uuid, message.read_version
-        is_append = message.WhichOneof("operation") == "append"
-    version = own_version if read_version is None else read_version
-    if version is not None and version < 0:
-        raise InvalidTransaction(
-            f"read version {version} is negative",
-            field="read_version",
-            value=version,
-            advice="Pass the version that was read, or leave it out for the head",
-        )
-    if not version:
-        # An append reads nothing, so it is as of the head whenever it is decided.
-        version = 0 if is_append else _HEAD
-    chosen = transaction_id or own_id
-    return LanceRequest(operation, chosen or new_transaction_id(), not chosen, version)
-
-
-def parse_message(data: bytes) -> LanceMessage:
-    """Decode a serialized `lance.table.Transaction`."""
-    try:
-        return LanceMessage.FromString(data)
-    except DecodeError as error:
-        raise InvalidTransaction(
-            "the bytes are no Lance transaction",
-            field="operation",
-            advice="Pass a serialized lance.table.Transaction",
-        ) from error
+def as_operations(
+    log: Host,
+    table_id: TableName | None,
+    operation: Any,
+    *,
+    transaction_id: str | None,
+    **options: Any,
+) -> tuple[tuple[Operation, ...], str | None]:
+    """Return what was handed over as the log's operations, and the id it asks for, if any."""
+    if table_id is not None and is_clone(operation):
+        request = read_request(operation, read_version=None, transaction_id=transaction_id)
+        made = clone(log, parse_table_id(table_id), request)
+        return made, None if request.id_is_new else request.transaction_id
+    built, chosen = as_operation(
+        log,
+        table_id,
+        operation,
+        transaction_id=transaction_id,
+        **options,
+    )
+    return (built,), chosen
 
 
 def as_operation(

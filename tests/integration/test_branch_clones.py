@@ -14,7 +14,7 @@ import pytest
 from lance import LanceOperation
 from lance.fragment import write_fragments
 
-from commitlog.client.submission import new_transaction_id
+from commitlog.client.lance_request import new_transaction_id
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import DeclareTable, LanceCommit

@@ -18,7 +18,7 @@ from lance_namespace import (
     LanceNamespaceError,
 )
 
-from commitlog.client.submission import new_transaction_id
+from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.tables import TableInfo
 from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.tables.lance_tables import VersionRanges, is_in

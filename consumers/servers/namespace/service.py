@@ -28,7 +28,7 @@ from lance_namespace import (
 from commitlog import CommitLog
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import Scoped
-from commitlog.client.submission import new_transaction_id, parse_message
+from commitlog.client.lance_request import new_transaction_id, parse_message
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.avro import decode_log_record, decode_outcome_record
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name

@@ -21,9 +21,9 @@ from lance_namespace import (
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.storage import LocalStore, store_for
+from commitlog.client.lance_request import parse_message
 from commitlog.client.opening import is_there
 from commitlog.client.standing_keys import standing_keys
-from commitlog.client.submission import parse_message
 from commitlog.client.tables import TableInfo
 from commitlog.client.written_keys import WrittenKeys, as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name, transaction_path
