@@ -150,6 +150,9 @@ BANNED = {
 MODULE_LINES_MAX = 400
 TEST_MODULE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
+BY_POSITION_MAX = 4
+# Written below each other as a table, where a column's place says what it is.
+ROWS_OF_TABLES = ("Question", "Entry", "Aim")
 README_LINES_MAX = 250
 # path, or path:function -> why it may be longer. May shrink freely; grows only in review.
 EXCEPTIONS: dict[str, str] = {
@@ -364,6 +367,28 @@ def test_exceptions_are_still_needed() -> None:
     paths = {key.split(":")[0] for key in EXCEPTIONS}
     assert paths <= set(tracked())
     assert all(EXCEPTIONS.values())
+
+
+def test_records_of_many_fields_are_built_by_keyword() -> None:
+    """By its position, the fifth field of a record says nothing to whoever reads the call."""
+    sizes: dict[str, int] = {}
+    for name in modules():
+        for node in tree(name).body:
+            if (
+                isinstance(node, ast.ClassDef)
+                and "dataclass" in ast.unparse(node).split("class ")[0]
+            ):
+                fields = sum(isinstance(part, ast.AnnAssign) for part in node.body)
+                sizes[node.name] = max(fields, sizes.get(node.name, 0))
+    wrong = [
+        f"{name}:{node.lineno}: {node.func.id} takes {len(node.args)} values by position"
+        for name in modules()
+        for node in ast.walk(tree(name))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if len(node.args) > BY_POSITION_MAX < sizes.get(node.func.id, 0)
+        if node.func.id not in ROWS_OF_TABLES
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize("folder", [*PACKAGES, "tests"])

@@ -26,7 +26,13 @@ def to_submitted(
     if value is None:
         return None
     record = avro.decode_log_record(key, value)
-    return Submitted(partition, offset, append_time_ms, record, key or b"")
+    return Submitted(
+        partition=partition,
+        offset=offset,
+        append_time_ms=append_time_ms,
+        record=record,
+        key=key or b"",
+    )
 
 
 def to_raw(
@@ -43,10 +49,22 @@ def to_answered(
     """Decode a record of the outcomes topic; one that can't be is `Unreadable`, so void."""
     raw = value or b""
     try:
-        return Answered(partition, offset, append_time_ms, avro.decode_outcome_record(value), raw)
+        return Answered(
+            partition=partition,
+            offset=offset,
+            append_time_ms=append_time_ms,
+            record=avro.decode_outcome_record(value),
+            raw=raw,
+        )
     except (CorruptLog, UnsupportedFormat) as error:
         unreadable = Unreadable(str(error), is_newer=isinstance(error, UnsupportedFormat))
-        return Answered(partition, offset, append_time_ms, unreadable, raw)
+        return Answered(
+            partition=partition,
+            offset=offset,
+            append_time_ms=append_time_ms,
+            record=unreadable,
+            raw=raw,
+        )
 
 
 def encode_to_append(transaction: Transaction | ProtocolVersion) -> bytes:

@@ -156,7 +156,9 @@ class _Writer:
                 del self._on_its_way[number]
                 self._answer(on_delivery, offset, error)
 
-            append = Append(self._topic, partition, key, value, self._number)
+            append = Append(
+                topic=self._topic, partition=partition, key=key, value=value, writer=self._number
+            )
             sent = Sent(append, delivered)
             self._on_its_way[number] = (sent, on_delivery)
             self._cluster.send(sent)

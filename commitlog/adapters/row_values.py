@@ -35,7 +35,13 @@ class Misfit(Exception):
 
     def inside(self, name: str, position: int) -> Misfit:
         """Return it as seen from the array around it."""
-        return Misfit(position, self.shown, self.kind, self.reason, (name, *self.path))
+        return Misfit(
+            position=position,
+            shown=self.shown,
+            kind=self.kind,
+            reason=self.reason,
+            path=(name, *self.path),
+        )
 
 
 def convert(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:

@@ -158,7 +158,14 @@ class Subscription:
         events = []
         for outcome, submitted in feed.poll(wait, self._select, events_max):
             events.append(
-                FeedEvent(feed.partition, submitted, outcome, self._name, self._log_id, self.token)
+                FeedEvent(
+                    partition=feed.partition,
+                    submitted=submitted,
+                    outcome=outcome,
+                    log=self._name,
+                    log_id=self._log_id,
+                    token=self.token,
+                )
             )
         return events
 

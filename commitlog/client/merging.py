@@ -108,12 +108,12 @@ def prepare_merge(
         ) from error
     inserts = counts["num_inserted_rows"] > 0
     return Prepared(
-        transaction.operation,
-        dataset.version,
-        _rows_taken(info, dataset, transaction.operation),
-        KeyHashes(key_ids(info, on), packed(hashes) if inserts else b""),
-        {name.split("_")[1]: count for name, count in counts.items()},
-        _patches(dataset, transaction.operation),
+        operation=transaction.operation,
+        read_version=dataset.version,
+        affected=_rows_taken(info, dataset, transaction.operation),
+        keys=KeyHashes(key_ids(info, on), packed(hashes) if inserts else b""),
+        counts={name.split("_")[1]: count for name, count in counts.items()},
+        patches=_patches(dataset, transaction.operation),
     )
 
 

@@ -285,12 +285,12 @@ class Runtime:
             ticket.delivery_error = str(error)
             sure = isinstance(error, DeliveryFailed) and error.appended is False
             resend = _Resend(
-                time.monotonic() + delay,
-                next(self._numbers),
-                ticket,
-                min(2 * delay, _RESEND_DELAYS[1]),
-                limit,
-                unsure or not sure,
+                due=time.monotonic() + delay,
+                number=next(self._numbers),
+                ticket=ticket,
+                delay=min(2 * delay, _RESEND_DELAYS[1]),
+                until=limit,
+                may_be_appended=unsure or not sure,
             )
             with self._lock:
                 heapq.heappush(self._resends, resend)

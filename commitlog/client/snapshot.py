@@ -274,7 +274,11 @@ def _from_index(index: str, positions: Mapping[int, int] | None) -> tuple[dict[i
             for partition, sequence in positions.items():
                 for row in connection.execute(_HEADS, [partition, sequence]).fetchall():
                     tables[row[0]] = TableAt(
-                        row[0], row[1], row[2] or 0, row[3] or "", row[4] or ""
+                        name=row[0],
+                        incarnation=row[1],
+                        version=row[2] or 0,
+                        location=row[3] or "",
+                        metadata_location=row[4] or "",
                     )
         except duckdb.Error as error:
             raise Unavailable(f"the index {index} cannot be read: {error}") from error

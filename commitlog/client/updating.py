@@ -67,12 +67,12 @@ def prepare_update(
         _patch(dataset, rows, found) if patches else _move(info, dataset, rows, found, values)
     )
     return Prepared(
-        prepared.operation,
-        dataset.version,
-        prepared.affected,
-        _changed_keys(info, rows, values),
-        {"updated": found.num_rows},
-        prepared.patches,
+        operation=prepared.operation,
+        read_version=dataset.version,
+        affected=prepared.affected,
+        keys=_changed_keys(info, rows, values),
+        counts={"updated": found.num_rows},
+        patches=prepared.patches,
     )
 
 

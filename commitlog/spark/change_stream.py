@@ -40,7 +40,7 @@ from commitlog.spark.versions import TableVersions
 Offset = dict[str, Any]
 """`version`, `part` and `snapshot` of what comes next, and the table's `incarnation`."""
 PLANS_KEPT = 64
-NOTHING = Part("", 0, 0, 0, False)
+NOTHING = Part(location="", version=0, time_us=0, before=0, stable_row_ids=False)
 """A batch has one part at least."""
 
 

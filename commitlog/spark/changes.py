@@ -129,8 +129,9 @@ def _part(
 ) -> Part:
     info = versions.info
     return Part(
-        info.location, after.state.version, after.time_us, before, info.stable_row_ids,
-        added, removed, thinned, patched, rows,
+        location=info.location, version=after.state.version, time_us=after.time_us,
+        before=before, stable_row_ids=info.stable_row_ids,
+        added=added, removed=removed, thinned=thinned, patched=patched, rows=rows,
     )  # fmt: skip
 
 

@@ -43,7 +43,14 @@ class Position:
             chain.genesis, chain.epoch = genesis, self.epoch
             chain.sequence, chain.hash = self.sequence, bytes.fromhex(self.hash)
             if self.epoch:
-                chain.leader = LeaderStarted(self.epoch, "", "", self.sequence, b"", b"")
+                chain.leader = LeaderStarted(
+                    epoch=self.epoch,
+                    node="",
+                    leader_id="",
+                    sequence=self.sequence,
+                    previous_hash=b"",
+                    state_digest=b"",
+                )
         return chain
 
 

@@ -187,13 +187,13 @@ def prepare(
     )
     dataset = log.opened.newest(info)
     task = MergeTask(
-        target,
-        dataset.version,
-        tuple(sorted(wanted.on, key=lambda name: info.top_level_ids([name]))),
-        info.stable_row_ids,
-        wanted.update,
-        wanted.insert,
-        present(source.columns, info.schema).serialize().to_pybytes(),
+        target=target,
+        version=dataset.version,
+        on=tuple(sorted(wanted.on, key=lambda name: info.top_level_ids([name]))),
+        stable_row_ids=info.stable_row_ids,
+        update=wanted.update,
+        insert=wanted.insert,
+        given=present(source.columns, info.schema).serialize().to_pybytes(),
     )
     fragments = [int(fragment.fragment_id) for fragment in dataset.get_fragments()]
     if source.local is not None:
@@ -293,11 +293,11 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
         hashes = (inserted[at : at + HASH_BYTES] for at in range(0, len(inserted), HASH_BYTES))
         keys = KeyHashes(tuple(info.top_level_ids(task.on)), packed(hashes))
     return Prepared(
-        operation,
-        task.version,
-        {n: BitMap.deserialize(rows) for part in parts for n, rows in part.affected},
-        keys,
-        source | {name: sum(getattr(part, name) for part in parts) for name in COUNTED},
+        operation=operation,
+        read_version=task.version,
+        affected={n: BitMap.deserialize(rows) for part in parts for n, rows in part.affected},
+        keys=keys,
+        counts=source | {name: sum(getattr(part, name) for part in parts) for name in COUNTED},
     )
 
 

@@ -286,11 +286,11 @@ def _connection(values: Mapping[str, str]) -> Connection:
         if key.startswith(KAFKA_PREFIX) and key != BOOTSTRAP_SERVERS
     )
     return Connection(
-        servers,
-        values.get("log") or "commitlog",
-        tuple(settings),
-        file,
-        min(CONNECT_SECONDS, _seconds(values)),
+        bootstrap_servers=servers,
+        log=values.get("log") or "commitlog",
+        settings=tuple(settings),
+        kafka_file=file,
+        connect_seconds=min(CONNECT_SECONDS, _seconds(values)),
     )
 
 

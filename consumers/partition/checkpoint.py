@@ -176,12 +176,12 @@ class Checkpoints:
         self._saved = {name: tuple(entry) for name, entry in head["parts"].items()}
         self._hints = {name: tuple(entry) for name, entry in hints.items()}
         return Checkpoint(
-            machine,
-            _chain_from_json(head["chain"], self._genesis),
-            head["transactions_position"],
-            tuple(head["decided_beyond"]),
-            head["outcomes_position"],
-            head["outcome_offset"],
+            machine=machine,
+            chain=_chain_from_json(head["chain"], self._genesis),
+            transactions_position=head["transactions_position"],
+            decided_beyond=tuple(head["decided_beyond"]),
+            outcomes_position=head["outcomes_position"],
+            outcome_offset=head["outcome_offset"],
         )
 
     def save(self, checkpoint: Checkpoint) -> None:

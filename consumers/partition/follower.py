@@ -154,4 +154,10 @@ class Follower:
             decided.outcome,
             recordings=self._recordings.of(decided.outcome),
         )
-        return Event(decided.submitted, decided.outcome, record, changes, decided.answered_offset)
+        return Event(
+            submitted=decided.submitted,
+            outcome=decided.outcome,
+            record=record,
+            changes=changes,
+            offset=decided.answered_offset,
+        )

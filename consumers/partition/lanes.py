@@ -87,7 +87,7 @@ class Lanes:
         what: str,
     ) -> None:
         """Have something done within so many seconds; OSError to the reply if it takes longer."""
-        job = Job(lane, work, reply, self._clock() + seconds, what)
+        job = Job(lane=lane, work=work, reply=reply, deadline=self._clock() + seconds, what=what)
         jobs = self._lanes.setdefault(lane, deque())
         jobs.append(job)
         if len(jobs) == 1:

@@ -125,7 +125,9 @@ class Materializer:
     ) -> None:
         """Take a table as a checkpoint has it, before `start`."""
         store = open_or_fail_later(self._open_store, location)
-        files = TableFiles(table, incarnation, location, policy, store, state, "")
+        files = TableFiles(
+            table, incarnation, location, policy, store=store, state=state, naming_scheme=""
+        )
         files.written_version = files.reported_version = state.version
         self._by_incarnation[incarnation] = files
 
@@ -222,12 +224,12 @@ class Materializer:
         if files is None:
             store = open_or_fail_later(self._open_store, change.location)
             files = TableFiles(
-                change.table,
-                change.incarnation,
-                change.location,
-                change.policy,
-                store,
-                empty_state(),
+                table=change.table,
+                incarnation=change.incarnation,
+                location=change.location,
+                policy=change.policy,
+                store=store,
+                state=empty_state(),
             )
             if change.kind is not ChangeKind.CREATED:
                 files.naming_scheme = ""

@@ -284,7 +284,13 @@ class _Replay:
         else:
             text = f"{place} isn't what the log says"
             name = format_table_id(change.table)
-            self._result.found([Problem(Kind.MANIFEST, text, sequence, None, name)])
+            self._result.found(
+                [
+                    Problem(
+                        kind=Kind.MANIFEST, message=text, sequence=sequence, offset=None, table=name
+                    )
+                ]
+            )
 
     def _finish(self) -> None:
         """Write the heads of tables under `latest`, remove deleted versions, compare."""

@@ -65,14 +65,14 @@ def change_of(
 ) -> Change:
     """Return a change of a table as it stands."""
     return Change(
-        table.table_id,
-        table.incarnation,
-        kind,
-        table.location,
-        table.policy,
-        delta.version if delta is not None else table.version,
-        delta,
-        message,
+        table=table.table_id,
+        incarnation=table.incarnation,
+        kind=kind,
+        location=table.location,
+        policy=table.policy,
+        version=delta.version if delta is not None else table.version,
+        delta=delta,
+        message=message,
     )
 
 

@@ -118,7 +118,15 @@ def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
     result = OperationResult(
         operation.table, operation.incarnation, operation_name(operation), location=location
     )
-    registered = ManifestDelta(0, 0, 0, 0, None, 0, "")
+    registered = ManifestDelta(
+        version=0,
+        timestamp_nanos=0,
+        reader_feature_flags=0,
+        writer_feature_flags=0,
+        max_fragment_id=None,
+        next_row_id=0,
+        transaction_file="",
+    )
     if isinstance(operation, RegisterTable):
         registered = _register(draft, operation, location)
         result = replace(result, delta=record_delta(draft, registered))

@@ -95,10 +95,10 @@ def _check(view: View, operation: DeleteTableVersions) -> None:
 def deletion(table: Table, operation: DeleteTableVersions) -> Change:
     """Return the change that a committed deletion stands for."""
     return Change(
-        table.table_id,
-        table.incarnation,
-        ChangeKind.VERSIONS_DELETED,
-        table.location,
-        table.policy,
+        table=table.table_id,
+        incarnation=table.incarnation,
+        kind=ChangeKind.VERSIONS_DELETED,
+        location=table.location,
+        policy=table.policy,
         deleted=operation.ranges,
     )

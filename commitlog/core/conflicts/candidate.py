@@ -122,7 +122,9 @@ class Nearest:
         keys = () if key is None else (key.hex() if isinstance(key, bytes) else str(key),)
         known = self.finding
         if known is None or version < known.version:
-            self.finding = Finding(version, verdict, rule, fragments, keys)
+            self.finding = Finding(
+                version=version, verdict=verdict, rule=rule, fragments=fragments, keys=keys
+            )
         elif known.rule == rule:
             self.finding = known._replace(
                 fragments=(known.fragments + fragments)[:10], keys=(known.keys + keys)[:10]

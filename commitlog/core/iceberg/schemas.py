@@ -160,7 +160,17 @@ def _struct(node: Node, prefix: str, parent: int | None) -> Iterator[tuple[Field
             doc.string()
         kind = item.member("type")
         has_default = item.optional("initial-default") is not None
-        yield Field(field_id, name, required, _name(kind), parent, has_default), item
+        yield (
+            Field(
+                field_id=field_id,
+                name=name,
+                required=required,
+                type=_name(kind),
+                parent=parent,
+                has_default=has_default,
+            ),
+            item,
+        )
         yield from _nested(kind, name, field_id)
 
 
@@ -183,7 +193,10 @@ def _part(
     part_id = kind.member(f"{part}-id").int32(low=0)
     inner = kind.member(part)
     full = f"{name}.{part}"
-    yield Field(part_id, full, required, _name(inner), parent), kind
+    yield (
+        Field(field_id=part_id, name=full, required=required, type=_name(inner), parent=parent),
+        kind,
+    )
     yield from _nested(inner, full, part_id)
 
 

@@ -75,12 +75,12 @@ def decide_clone(
     if is_branch:
         _check_branch(draft, view.table, source, clone)
     wanted = BuildWanted(
-        index,
-        source.table_id,
-        source.incarnation,
-        source.location,
-        clone.ref_version + 1,
-        operation.message,
+        index=index,
+        table=source.table_id,
+        incarnation=source.incarnation,
+        location=source.location,
+        version=clone.ref_version + 1,
+        message=operation.message,
         target=view.table.location,
     )
     found = draft.want(wanted)

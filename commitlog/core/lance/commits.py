@@ -94,18 +94,18 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         recording = record_delta(draft, delta)
         files += staged
     result = OperationResult(
-        table.table_id,
-        table.incarnation,
-        kind,
-        delta.version,
-        built_on,
-        first_new_fragment(state, delta),
-        state.next_row_id if delta.next_row_id > state.next_row_id else -1,
-        table.version - read_version,
-        rebased is not NOT_NEEDED,
-        files,
-        rebased.images,
-        recording,
+        table=table.table_id,
+        incarnation=table.incarnation,
+        operation=kind,
+        version=delta.version,
+        read_version=built_on,
+        first_fragment_id=first_new_fragment(state, delta),
+        first_row_id=state.next_row_id if delta.next_row_id > state.next_row_id else -1,
+        rebased_over=table.version - read_version,
+        rebased=rebased is not NOT_NEEDED,
+        files=files,
+        images=rebased.images,
+        delta=recording,
     )
     draft.files.extend(rebased.to_write)
     check_version(draft, view, delta, kind, Builder.HERE if recording is None else Builder.PYLANCE)
@@ -215,13 +215,13 @@ def _built(
             table=format_table_id(table.table_id),
         )
     wanted = BuildWanted(
-        index,
-        table.table_id,
-        table.incarnation,
-        table.location,
-        state.version + 1,
-        final.SerializeToString(deterministic=True),
-        operation.schema_metadata,
+        index=index,
+        table=table.table_id,
+        incarnation=table.incarnation,
+        location=table.location,
+        version=state.version + 1,
+        message=final.SerializeToString(deterministic=True),
+        schema_metadata=operation.schema_metadata,
     )
     found = draft.want(wanted)
     built, reason = found.state, found.error

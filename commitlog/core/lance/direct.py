@@ -84,18 +84,18 @@ def direct_delta(
     if maximum is None and len(state.fragments):
         maximum = state.fragments.last_id
     return ManifestDelta(
-        state.version + 1,
-        timestamp_ms * 1_000_000,
-        reader,
-        writer,
-        maximum if change.max_fragment_id is None else change.max_fragment_id,
-        state.next_row_id if change.next_row_id is None else change.next_row_id,
-        f"{transaction.read_version}-{name}.txn",
-        transaction.tag,
-        change.removed,
-        change.fragments,
-        None if header is state.header else header.encoded,
-        change.index_section,
+        version=state.version + 1,
+        timestamp_nanos=timestamp_ms * 1_000_000,
+        reader_feature_flags=reader,
+        writer_feature_flags=writer,
+        max_fragment_id=maximum if change.max_fragment_id is None else change.max_fragment_id,
+        next_row_id=state.next_row_id if change.next_row_id is None else change.next_row_id,
+        transaction_file=f"{transaction.read_version}-{name}.txn",
+        tag=transaction.tag,
+        removed=change.removed,
+        fragments=change.fragments,
+        header=None if header is state.header else header.encoded,
+        index_section=change.index_section,
     )
 
 

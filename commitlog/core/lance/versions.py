@@ -80,15 +80,15 @@ def _change(
             staged = (f.path for f in result.files if f.path.startswith(STAGED_DIRECTORY))
             staged_path = next(staged, "")
     return Change(
-        table.table_id,
-        table.incarnation,
-        ChangeKind.VERSION,
-        table.location,
-        table.policy,
-        result.version,
-        delta,
-        operation.message if is_verbatim else final.SerializeToString(deterministic=True),
-        staged_path,
+        table=table.table_id,
+        incarnation=table.incarnation,
+        kind=ChangeKind.VERSION,
+        location=table.location,
+        policy=table.policy,
+        version=result.version,
+        delta=delta,
+        message=operation.message if is_verbatim else final.SerializeToString(deterministic=True),
+        staged_path=staged_path,
         noted=said,
     )
 

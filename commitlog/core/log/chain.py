@@ -112,5 +112,12 @@ def chain_at(place: ChainPlace, genesis: Genesis) -> Chain:
         # Without it, the next leader's start would be taken for another log's.
         chain.genesis = genesis
         chain.epoch, chain.sequence, chain.hash = place.epoch, place.sequence, place.hash
-        chain.leader = LeaderStarted(place.epoch, "", "", place.sequence, b"", b"")
+        chain.leader = LeaderStarted(
+            epoch=place.epoch,
+            node="",
+            leader_id="",
+            sequence=place.sequence,
+            previous_hash=b"",
+            state_digest=b"",
+        )
     return chain

@@ -244,15 +244,15 @@ def _result(r: OperationResult) -> list[Any]:
 def _unpack(packed: bytes) -> KnownId:
     row = json.loads(packed[_HEAD.size :])
     return KnownId(
-        row[1],
-        Status(row[2]),
-        row[3],
-        bytes.fromhex(row[4]),
-        row[_TIME_MS],
-        Code(row[6]),
-        tuple(_restore_result(result) for result in row[7]),
-        row[_NOTED],
-        tuple(FailedRequirement(tuple(f[0]), f[1], f[2]) for f in row[9]),
+        sequence=row[1],
+        status=Status(row[2]),
+        attempt=row[3],
+        payload_hash=bytes.fromhex(row[4]),
+        time_ms=row[_TIME_MS],
+        code=Code(row[6]),
+        results=tuple(_restore_result(result) for result in row[7]),
+        noted=row[_NOTED],
+        failed_requirements=tuple(FailedRequirement(tuple(f[0]), f[1], f[2]) for f in row[9]),
     )
 
 

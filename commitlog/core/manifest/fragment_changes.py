@@ -59,7 +59,13 @@ def with_ids(state: ManifestState, fragments: Iterable[DataFragment], *, is_curr
         fragment_id += 1
     if fragment_id - 1 > FRAGMENT_ID_MAX:
         raise ids_exhausted(fragment_id - 1)
-    return Added(tuple(added), asked, is_mixed, fragment_id - 1 if added else None, next_row_id)
+    return Added(
+        fragments=tuple(added),
+        features=asked,
+        is_mixed=is_mixed,
+        max_fragment_id=fragment_id - 1 if added else None,
+        next_row_id=next_row_id,
+    )
 
 
 def _check_lineage(fragment: DataFragment, is_stable: bool) -> None:

@@ -70,12 +70,12 @@ def _repeat(known: KnownId) -> Repeat:
     is_refused = known.status is not Status.COMMITTED
     phrase = Phrase("as_before", {"sequence": known.sequence}) if is_refused else None
     return Repeat(
-        known.status,
-        known.sequence,
-        known.results,
-        known.code,
-        phrase,
-        known.failed_requirements,
+        status=known.status,
+        answers=known.sequence,
+        results=known.results,
+        code=known.code,
+        phrase=phrase,
+        failed_requirements=known.failed_requirements,
     )
 
 

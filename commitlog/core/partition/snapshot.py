@@ -159,7 +159,13 @@ def _restore_machine(machine: PartitionState, state: Any) -> None:
     machine.deduplication.clock_ms = state.get("ids_clock_ms", 0)
     protocol, horizon, versions, operations, *releases = state["rules"]
     named = tuple((since, release) for one in releases for since, release in one)
-    machine.rules = Rules(protocol, horizon, versions, operations, named)
+    machine.rules = Rules(
+        protocol=protocol,
+        id_horizon_ms=horizon,
+        history_versions=versions,
+        operations_max=operations,
+        lance_releases=named,
+    )
     for name, properties in state["namespaces"]:
         machine.catalogue.namespaces[tuple(name)] = tuple((k, v) for k, v in properties)
     machine.catalogue.ended_rows.update(state.get("ended_rows", {}))

@@ -210,5 +210,7 @@ def _refused(
     history = view.table.history
     hows = ("Delete.updated", "Delete.removed", "Update.updated", "Update.removed")
     version = max(history.last(how, fragment_id) for how in hows)
-    finding = Finding(version, Verdict.RETRYABLE, rule, (fragment_id,), sample)
+    finding = Finding(
+        version=version, verdict=Verdict.RETRYABLE, rule=rule, fragments=(fragment_id,), keys=sample
+    )
     return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)

@@ -161,5 +161,11 @@ def _refuse(
     read_version: int,
 ) -> None:
     sample = sample_of(fragment_id, both)
-    finding = Finding(version, Verdict.RETRYABLE, "overlaid_rows", (fragment_id,), sample)
+    finding = Finding(
+        version=version,
+        verdict=Verdict.RETRYABLE,
+        rule="overlaid_rows",
+        fragments=(fragment_id,),
+        keys=sample,
+    )
     raise conflict_refused(view.table, candidate.kind, finding, read_version, view.version)

@@ -61,4 +61,11 @@ def below(namespace: TableId, tables: Mapping[TableId, object]) -> list[TableId]
 
 def iceberg_change(table_id: TableId, kind: ChangeKind, table: IcebergTable) -> Change:
     """Return what became of an Iceberg table: it has no manifest that anybody must write."""
-    return Change(table_id, table.uuid, kind, table.location, Policy.EVERY, iceberg=table)
+    return Change(
+        table=table_id,
+        incarnation=table.uuid,
+        kind=kind,
+        location=table.location,
+        policy=Policy.EVERY,
+        iceberg=table,
+    )

@@ -73,7 +73,13 @@ class Rows:
         """Take a range as applied."""
         for position in [p for p in self.pending if p <= operation.through]:
             self.size -= self.pending.pop(position).size
-        application = Application(self.applied, operation.through, sequence, offset, version)
+        application = Application(
+            after=self.applied,
+            through=operation.through,
+            sequence=sequence,
+            offset=offset,
+            version=version,
+        )
         self.applications.append(application)
         self.applied = operation.through
         del self.applications[:-ROWS_APPLICATIONS_KEPT]

@@ -98,12 +98,12 @@ def _carry_out(service: Service, metrics: Noted, work: Work) -> Done:
             call.stream = io.BytesIO(work.rows)
         response = respond(entry, service, call)
     return Done(
-        response.status_code,
-        response.raw_headers,
-        bytes(response.body),
-        call.committed,
-        call.position,
-        metrics.outcomes,
+        status=response.status_code,
+        headers=response.raw_headers,
+        body=bytes(response.body),
+        committed=call.committed,
+        position=call.position,
+        outcomes=metrics.outcomes,
     )
 
 
@@ -132,16 +132,16 @@ def _work(call: Call) -> Work:
         rows_file = _name_of(call.stream)
         rows = None if rows_file else call.stream.read()
     return Work(
-        call.operation,
-        call.path,
-        call.object_id,
-        call.index_name,
-        call.query,
-        dict(call.headers),
-        call.body,
-        call.principal,
-        rows,
-        rows_file,
+        operation=call.operation,
+        path=call.path,
+        object_id=call.object_id,
+        index_name=call.index_name,
+        query=call.query,
+        headers=dict(call.headers),
+        body=call.body,
+        principal=call.principal,
+        rows=rows,
+        rows_file=rows_file,
     )
 
 

@@ -199,11 +199,11 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
             " when_not_matched_by_source_delete"
         )
     options = MergeOptions(
-        updates,
-        request.when_matched_update_all_filt,
-        bool(request.when_not_matched_insert_all),
-        deletes,
-        request.when_not_matched_by_source_delete_filt,
+        when_matched_update_all=updates,
+        when_matched_update_all_filt=request.when_matched_update_all_filt,
+        when_not_matched_insert_all=bool(request.when_not_matched_insert_all),
+        when_not_matched_by_source_delete=deletes,
+        when_not_matched_by_source_delete_filt=request.when_not_matched_by_source_delete_filt,
         use_index=bool(request.use_index),
     )
     on = tuple(request.on)

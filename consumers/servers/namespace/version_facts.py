@@ -92,7 +92,13 @@ class KnownVersions:
             return None
         metadata = dict(said.metadata) if said else {}
         e_tag = (said.e_tag if said else "") or _e_tag(location, path)
-        facts = VersionFacts(size, e_tag, outcome.time_ms, metadata, outcome.transaction_id)
+        facts = VersionFacts(
+            size=size,
+            e_tag=e_tag,
+            timestamp_millis=outcome.time_ms,
+            metadata=metadata,
+            transaction_id=outcome.transaction_id,
+        )
         return self._remember(key, facts)
 
     def _remember(self, key: tuple[str, int], facts: VersionFacts) -> VersionFacts:

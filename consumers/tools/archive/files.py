@@ -43,7 +43,15 @@ def write_file(folder: Path, name: str, records: Sequence[RawRecord]) -> Archive
     staged.rename(folder / name)
     _sync(folder)
     first, last = (records[0].offset, records[-1].offset) if records else (-1, -1)
-    return ArchivedFile(name, len(records), size, sha256, first, last, digest_of(records))
+    return ArchivedFile(
+        name=name,
+        rows=len(records),
+        bytes=size,
+        sha256=sha256,
+        first_offset=first,
+        last_offset=last,
+        digest=digest_of(records),
+    )
 
 
 def read_file(folder: Path, file: ArchivedFile) -> Iterator[RawRecord]:

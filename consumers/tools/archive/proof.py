@@ -144,12 +144,12 @@ class Archive:
 def _segment(data: Mapping[str, Any]) -> Segment:
     end = {**data["end"], "decided_beyond": tuple(data["end"]["decided_beyond"])}
     return Segment(
-        data["first_sequence"],
-        data["start_hash"],
-        ArchivedFile(**data["outcomes"]),
-        ArchivedFile(**data["transactions"]),
-        Position(**end),
-        data["given_up"],
+        first_sequence=data["first_sequence"],
+        start_hash=data["start_hash"],
+        outcomes=ArchivedFile(**data["outcomes"]),
+        transactions=ArchivedFile(**data["transactions"]),
+        end=Position(**end),
+        given_up=data["given_up"],
     )
 
 

@@ -165,10 +165,10 @@ def give_up(
 def _retained(segments: Sequence[Segment]) -> Retained:
     end = segments[-1].end
     return Retained(
-        end.sequence,
-        bytes.fromhex(end.hash),
-        end.transactions_offset,
-        tuple(
+        sequence=end.sequence,
+        hash=bytes.fromhex(end.hash),
+        transactions_offset=end.transactions_offset,
+        segments=tuple(
             RetainedSegment(
                 segment.first_sequence,
                 segment.end.sequence,
@@ -177,8 +177,8 @@ def _retained(segments: Sequence[Segment]) -> Retained:
             )
             for segment in segments
         ),
-        package_version("lance-commitlog"),
-        time.time_ns() // 1_000_000,
+        version=package_version("lance-commitlog"),
+        retained_at_ms=time.time_ns() // 1_000_000,
     )
 
 
@@ -217,11 +217,11 @@ def _close(
     first = start.sequence + 1
     name = f"{first:012}-{end.sequence:012}"
     segment = Segment(
-        first,
-        start.hash or first_hash(genesis).hex(),
-        write_file(kept.folder, f"{name}.outcomes.parquet", outcomes),
-        write_file(kept.folder, f"{name}.transactions.parquet", transactions),
-        end,
+        first_sequence=first,
+        start_hash=start.hash or first_hash(genesis).hex(),
+        outcomes=write_file(kept.folder, f"{name}.outcomes.parquet", outcomes),
+        transactions=write_file(kept.folder, f"{name}.transactions.parquet", transactions),
+        end=end,
     )
     check_segment(kept.folder, segment)
     result.segments += 1
@@ -237,14 +237,14 @@ def _position(replica: Replica) -> Position:
     first, beyond = replica.resume_point()
     leader = base64.b64encode(encode_leader_started(chain.leader)) if chain.leader else b""
     return Position(
-        chain.sequence,
-        chain.hash.hex(),
-        chain.epoch,
-        leader.decode(),
-        replica.outcomes_position,
-        first,
-        tuple(beyond),
-        replica.outcome_offset,
+        sequence=chain.sequence,
+        hash=chain.hash.hex(),
+        epoch=chain.epoch,
+        leader=leader.decode(),
+        outcomes_offset=replica.outcomes_position,
+        transactions_offset=first,
+        decided_beyond=tuple(beyond),
+        outcome_offset=replica.outcome_offset,
     )
 
 

@@ -112,7 +112,13 @@ class _Check:
 
     def point(self) -> Point:
         microseconds = 0.0 if self.seconds == float("inf") else self.seconds * 1e6
-        return Point(self.candidate.kind, self.missed, self.fragments, self.steps, microseconds)
+        return Point(
+            operation=self.candidate.kind,
+            missed_versions=self.missed,
+            fragments=self.fragments,
+            steps=self.steps,
+            microseconds=microseconds,
+        )
 
 
 def _checks(curve: str, history: History, missed: int, fragments: int) -> Iterator[_Check]:
@@ -120,7 +126,14 @@ def _checks(curve: str, history: History, missed: int, fragments: int) -> Iterat
         before = history.steps
         assert first_conflict(candidate, history, history.head - missed) is None
         steps = history.steps - before
-        yield _Check(f"{candidate.kind} by {curve}", candidate, history, missed, fragments, steps)
+        yield _Check(
+            curve=f"{candidate.kind} by {curve}",
+            candidate=candidate,
+            history=history,
+            missed=missed,
+            fragments=fragments,
+            steps=steps,
+        )
 
 
 def _time(checks: Sequence[_Check], report: Callable[[str], None]) -> None:

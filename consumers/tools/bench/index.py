@@ -121,7 +121,14 @@ def _apply(index: VersionIndex, log: TableLog, batch: list[Decided]) -> None:
     )
     terms = []
     if index.position(0).sequence == 0:
-        leader = LeaderStarted(1, NODE, "bench", 0, log.head, b"")
+        leader = LeaderStarted(
+            epoch=1,
+            node=NODE,
+            leader_id="bench",
+            sequence=0,
+            previous_hash=log.head,
+            state_digest=b"",
+        )
         terms = [Term(leader, 1)]
     index.apply(batch, position, terms=terms)
 

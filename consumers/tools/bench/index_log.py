@@ -113,11 +113,11 @@ class TableLog:
                 code=Code.CONFLICT,
                 message="rows of fragment 1 were deleted by another transaction",
                 conflict=Conflict(
-                    TABLE,
-                    self._last,
-                    self.version,
-                    "Delete",
-                    "delete_delete_rows_overlap",
+                    table=TABLE,
+                    transaction_id=self._last,
+                    version=self.version,
+                    operation="Delete",
+                    rule="delete_delete_rows_overlap",
                     fragments=(1,),
                     advice="Read the table again and redo the delete.",
                 ),
@@ -141,7 +141,15 @@ class TableLog:
             return self._delete(number, message, result)
         fragment = _fragment(number, 0, ROWS)
         message.append.fragments.append(fragment)
-        summary = Summary(ROWS, 0, FILE_BYTES, 1, 0, 0, (fragment.files[0].path,))
+        summary = Summary(
+            rows_added=ROWS,
+            rows_removed=0,
+            bytes_added=FILE_BYTES,
+            fragments_added=1,
+            fragments_updated=0,
+            fragments_removed=0,
+            data_files=(fragment.files[0].path,),
+        )
         append = LanceCommit(TABLE, "Append", read, message.SerializeToString(), summary=summary)
         return append, replace(result, first_fragment_id=self._next_fragment)
 
@@ -154,7 +162,14 @@ class TableLog:
             DeletionFile(read_version=result.read_version, id=number, num_deleted_rows=1)
         )
         message.delete.predicate = f"id = {number}"
-        summary = Summary(0, 1, 0, 0, 1, 0)
+        summary = Summary(
+            rows_added=0,
+            rows_removed=1,
+            bytes_added=0,
+            fragments_added=0,
+            fragments_updated=1,
+            fragments_removed=0,
+        )
         data, read = message.SerializeToString(), result.read_version
         delete = LanceCommit(TABLE, "Delete", read, data, summary=summary)
         return delete, replace(result, operation="Delete")
@@ -168,17 +183,25 @@ class TableLog:
         for fragment_id in self._standing:
             group.old_fragments.add(id=fragment_id)
         delta = ManifestDelta(
-            result.version,
-            0,
-            0,
-            0,
-            made.id,
-            0,
-            f"{message.uuid}.txn",
+            version=result.version,
+            timestamp_nanos=0,
+            reader_feature_flags=0,
+            writer_feature_flags=0,
+            max_fragment_id=made.id,
+            next_row_id=0,
+            transaction_file=f"{message.uuid}.txn",
             removed=tuple(self._standing),
             fragments=((made.id, made.SerializeToString()),),
         ).to_bytes()
-        summary = Summary(made.physical_rows, 0, FILE_BYTES, 1, 0, 0, (made.files[0].path,))
+        summary = Summary(
+            rows_added=made.physical_rows,
+            rows_removed=0,
+            bytes_added=FILE_BYTES,
+            fragments_added=1,
+            fragments_updated=0,
+            fragments_removed=0,
+            data_files=(made.files[0].path,),
+        )
         data, read = message.SerializeToString(), result.read_version
         rewrite = LanceCommit(TABLE, "Rewrite", read, data, summary=summary)
         recording = Recording(hashlib.sha256(delta).digest(), len(delta), delta)

@@ -44,7 +44,15 @@ def append_to(table: str, number: int, *, fragments: int = 1, read_version: int 
             file_major_version=2,
             file_size_bytes=FILE_BYTES,
         )
-    summary = Summary(ROWS * fragments, 0, FILE_BYTES, fragments, 0, 0, (f"{name}.lance",))
+    summary = Summary(
+        rows_added=ROWS * fragments,
+        rows_removed=0,
+        bytes_added=FILE_BYTES,
+        fragments_added=fragments,
+        fragments_updated=0,
+        fragments_removed=0,
+        data_files=(f"{name}.lance",),
+    )
     data = message.SerializeToString(deterministic=True)
     operation = LanceCommit((table,), "Append", read_version, data, summary=summary)
     return Transaction(message.uuid, (operation,), principal="bench", submitted_at_ms=0)
@@ -102,7 +110,14 @@ class MadeLog:
         for answered in self.log.read_outcomes(0).poll():
             self.replica.receive_answered(answered)
         chain = self.replica.chain
-        started = LeaderStarted(1, NODE, "leader", 0, chain.hash, b"")
+        started = LeaderStarted(
+            epoch=1,
+            node=NODE,
+            leader_id="leader",
+            sequence=0,
+            previous_hash=chain.hash,
+            state_digest=b"",
+        )
         self._append_outcome("leader/1/leader", encode_leader_started(started))
         chain.admit(started)
         for submitted in self.log.read_transactions(0).poll():

@@ -149,7 +149,17 @@ def _writer(
             before = after
     cpu_seconds = time.process_time() - cpu_before
     ended = time.perf_counter()
-    results.put(Writer(latencies, failures, started, ended, cpu_seconds, redone, unmeasured))
+    results.put(
+        Writer(
+            latencies=latencies,
+            failures=failures,
+            started=started,
+            ended=ended,
+            cpu_seconds=cpu_seconds,
+            redone=redone,
+            unmeasured=unmeasured,
+        )
+    )
 
 
 def _commit_first(commit: Commit, failures: list[str]) -> int:

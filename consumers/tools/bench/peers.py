@@ -169,7 +169,28 @@ def _count_delta(location: str) -> int:
 
 
 PEERS = (
-    Peer(PYLANCE, "lance", True, _create_pylance, prepare_pylance, _count_pylance),
-    Peer(LANCEDB, "lancedb", False, _create_lancedb, prepare_lancedb, _count_lancedb),
-    Peer(DELTA, "deltalake", True, _create_delta, prepare_delta, _count_delta),
+    Peer(
+        name=PYLANCE,
+        package="lance",
+        is_same_work=True,
+        create=_create_pylance,
+        prepare=prepare_pylance,
+        count=_count_pylance,
+    ),
+    Peer(
+        name=LANCEDB,
+        package="lancedb",
+        is_same_work=False,
+        create=_create_lancedb,
+        prepare=prepare_lancedb,
+        count=_count_lancedb,
+    ),
+    Peer(
+        name=DELTA,
+        package="deltalake",
+        is_same_work=True,
+        create=_create_delta,
+        prepare=prepare_delta,
+        count=_count_delta,
+    ),
 )

@@ -136,12 +136,12 @@ def _takeover(made: MadeLog, transactions: int) -> dict[str, Any]:
         # The generator decides what nobody reads; the checkpoint says where readers go on.
         offset = log.read_transactions(0).end_offset()
         checkpoint = Checkpoint(
-            made.machine,
-            replica.chain,
-            offset,
-            (),
-            (end := log.read_outcomes(0).end_offset()),
-            end - 1,
+            machine=made.machine,
+            chain=replica.chain,
+            transactions_position=offset,
+            decided_beyond=(),
+            outcomes_position=(end := log.read_outcomes(0).end_offset()),
+            outcome_offset=end - 1,
         )
         with spending() as saving:
             Checkpoints(root, log.identity(), genesis).save(checkpoint)

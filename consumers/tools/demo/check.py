@@ -89,7 +89,11 @@ def _compare(log: CommitLog, name: str, expected: pa.Table, key: Sequence[str]) 
     found = found.sort_by([(column, "ascending") for column in key]).combine_chunks()
     wanted = expected.combine_chunks()
     return Compared(
-        name, found.num_rows, wanted.num_rows, dataset.version, difference(found, wanted)
+        table=name,
+        rows=found.num_rows,
+        expected_rows=wanted.num_rows,
+        version=dataset.version,
+        difference=difference(found, wanted),
     )
 
 

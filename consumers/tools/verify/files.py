@@ -223,7 +223,13 @@ class Files:
 
     def _note(self, kind: Kind, made: Made, path: str) -> None:
         self._missing.append(
-            _Missing(kind, made.life.incarnation, path, made.sequence, made.change.version)
+            _Missing(
+                kind=kind,
+                incarnation=made.life.incarnation,
+                path=path,
+                sequence=made.sequence,
+                version=made.change.version,
+            )
         )
 
     def _may_be_gone(self, life: Life, missing: _Missing) -> bool:
@@ -266,7 +272,14 @@ class Files:
         what = "the manifest" if kind is Kind.MANIFEST else "the file"
         where = f"{life.location}/{missing.path}" if missing.path else "a file outside its location"
         text = f"{what} {where} of {name}, version {missing.version}, is missing"
-        return Problem(kind, text, missing.sequence, None, name, missing.version)
+        return Problem(
+            kind=kind,
+            message=text,
+            sequence=missing.sequence,
+            offset=None,
+            table=name,
+            version=missing.version,
+        )
 
     def _head(self, life: Life, deadline: float) -> Iterator[Problem]:
         """Look at a table's newest version, and for versions that the log doesn't know."""
@@ -276,7 +289,13 @@ class Files:
         )
         if life.policy is Policy.LATEST and not is_noted:
             paths = manifest_paths(version, life.scheme)
-            newest = _Missing(Kind.MANIFEST, life.incarnation, paths[0], 0, version)
+            newest = _Missing(
+                kind=Kind.MANIFEST,
+                incarnation=life.incarnation,
+                path=paths[0],
+                sequence=0,
+                version=version,
+            )
             if not self._is_there_by(deadline, life, newest):
                 text = f"the newest manifest {life.location}/{paths[0]} of {name} is missing"
                 yield Problem(Kind.MANIFEST, text, table=name, version=version)
@@ -315,4 +334,11 @@ def _differs_in_content(data: bytes, made: Made) -> str:
 
 def _problem(kind: Kind, made: Made, message: str) -> Problem:
     name = format_table_id(made.life.table)
-    return Problem(kind, message, made.sequence, None, name, made.change.version)
+    return Problem(
+        kind=kind,
+        message=message,
+        sequence=made.sequence,
+        offset=None,
+        table=name,
+        version=made.change.version,
+    )

@@ -88,7 +88,13 @@ class Versions:
         for table in tables.values():
             if table.manifest is not None:
                 state = table.manifest.copy()
-                life = Life(table.table_id, table.incarnation, table.location, table.policy, state)
+                life = Life(
+                    table=table.table_id,
+                    incarnation=table.incarnation,
+                    location=table.location,
+                    policy=table.policy,
+                    state=state,
+                )
                 life.deleted = table.deleted
                 self.lives[table.incarnation] = life
 
@@ -138,7 +144,11 @@ class Versions:
         life = self.lives.get(change.incarnation)
         if life is None:
             life = Life(
-                change.table, change.incarnation, change.location, change.policy, empty_state()
+                table=change.table,
+                incarnation=change.incarnation,
+                location=change.location,
+                policy=change.policy,
+                state=empty_state(),
             )
             if change.kind is ChangeKind.CREATED:
                 life.scheme = "V2"

@@ -115,10 +115,25 @@ def operations_done(decided: Decided) -> Iterator[Done]:
             became, result = REPEATED, None
         changes = read_changes(operation) if isinstance(operation, IcebergChange) else None
         name = _name_of(operation, changes)
-        yield Done(ordinal, name, format_table_id(table), became, operation, result, changes)
+        yield Done(
+            ordinal=ordinal,
+            name=name,
+            table=format_table_id(table),
+            status=became,
+            operation=operation,
+            result=result,
+            iceberg=changes,
+        )
     if not same_length:
         for ordinal, extra in enumerate(results, start=len(operations)):
-            yield Done(ordinal, extra.operation, format_table_id(extra.table), status, None, extra)
+            yield Done(
+                ordinal=ordinal,
+                name=extra.operation,
+                table=format_table_id(extra.table),
+                status=status,
+                operation=None,
+                result=extra,
+            )
 
 
 def _name_of(operation: Operation, changes: IcebergChanges | None) -> str:

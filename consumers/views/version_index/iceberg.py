@@ -75,12 +75,12 @@ def read_changes(operation: IcebergChange) -> IcebergChanges:
         name = next((str(one["action"]) for one in updates if "action" in one), "check")
     schemas = [one.get("schema") for one in updates if one.get("action") == "add-schema"]
     return IcebergChanges(
-        name or operation_name(operation),
-        _summary(snapshots[-1].summary) if snapshots else None,
-        snapshots,
-        tuple(_refs(updates)),
-        tuple(_properties(updates)),
-        tuple(_fields(_object(schemas[-1]).get("fields"), None, "")) if schemas else (),
+        name=name or operation_name(operation),
+        summary=_summary(snapshots[-1].summary) if snapshots else None,
+        snapshots=snapshots,
+        refs=tuple(_refs(updates)),
+        properties=tuple(_properties(updates)),
+        fields=tuple(_fields(_object(schemas[-1]).get("fields"), None, "")) if schemas else (),
     )
 
 
@@ -110,12 +110,12 @@ def _snapshots(updates: list[Mapping[str, Any]]) -> Iterator[Snapshot]:
             summary = _object(one.get("summary"))
             parent = _integer(one.get("parent-snapshot-id"))
             yield Snapshot(
-                snapshot_id,
-                None if parent == -1 else parent,
-                _integer(one.get("sequence-number")),
-                str(summary.get("operation") or ""),
-                str(one.get("manifest-list") or ""),
-                json.dumps(summary),
+                snapshot_id=snapshot_id,
+                parent_id=None if parent == -1 else parent,
+                sequence_number=_integer(one.get("sequence-number")),
+                operation=str(summary.get("operation") or ""),
+                manifest_list=str(one.get("manifest-list") or ""),
+                summary=json.dumps(summary),
             )
 
 
@@ -166,5 +166,11 @@ def _fields(fields: object, parent_id: int | None, prefix: str) -> Iterator[Iceb
         if field_id is None or field_id > 2**31 - 1:
             continue
         shown = kind if isinstance(kind, str) else str(_object(kind).get("type"))
-        yield IcebergField(field_id, parent_id, name, shown, not field.get("required"))
+        yield IcebergField(
+            field_id=field_id,
+            parent_id=parent_id,
+            name=name,
+            type=shown,
+            nullable=not field.get("required"),
+        )
         yield from _fields(_object(kind).get("fields"), field_id, f"{name}.")

@@ -214,4 +214,4 @@ def _write(
     sync(staged)
     staged.rename(file)
     path = str(file.relative_to(layout.folder))
-    return Segment(relation, path, level, rows, file.stat().st_size)
+    return Segment(relation=relation, path=path, level=level, rows=rows, bytes=file.stat().st_size)
