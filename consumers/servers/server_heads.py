@@ -14,6 +14,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEAD_BYTES_MAX = 64 * 1024
 HEAD_SECONDS_MAX = 60.0
 """How long a request line and its headers may take to arrive."""
+CONNECTION = "commitlog.connection"
+"""In a request's scope: what is kept about its connection, as long as that is open."""
 
 
 class LimitedHeads(HttpToolsProtocol):
@@ -26,6 +28,7 @@ class LimitedHeads(HttpToolsProtocol):
         self._began_now = False
         self._head_bytes = 0
         self._timer: TimerHandle | None = None
+        self._kept: dict[str, Any] = {}
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Begin to wait for a head."""
@@ -62,6 +65,7 @@ class LimitedHeads(HttpToolsProtocol):
         """Note that the body comes next."""
         self._is_in_head, self._head_bytes = False, 0
         self._stop_timer()
+        self.scope[CONNECTION] = self._kept  # type: ignore[literal-required]
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:

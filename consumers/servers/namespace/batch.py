@@ -212,7 +212,7 @@ def _committed(
     try:
         fill(batch)
         found = batch.commit()
-        raise_refusal(service, *found)
+        raise_refusal(service, found[0], found[1].operations)
     except OutcomeUnknown:
         raise
     except (LanceNamespaceError, CommitLogError) as error:
@@ -223,7 +223,7 @@ def _committed(
     batch = _Batch(service, call, is_fresh=True)
     fill(batch)
     found = batch.commit()
-    raise_refusal(service, *found)
+    raise_refusal(service, found[0], found[1].operations)
     return batch.infos, found
 
 

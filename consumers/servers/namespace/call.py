@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import IO, Any, TypeVar
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -62,6 +62,8 @@ class Call:
     """The transaction that this request committed, once it did."""
     position: int | None = None
     """The sequence of the outcome that this request got."""
+    connection: MutableMapping[str, Any] | None = None
+    """What is kept about the client's connection; None where others may use the same one."""
     items_max: int = 1000
     """How many operations, entries and the like a body may list."""
     security: Security = field(default_factory=Security)

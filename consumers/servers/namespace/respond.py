@@ -15,6 +15,7 @@ from commitlog.client.caller import acting_for
 from commitlog.errors import InvalidTransaction, OutcomeUnknown
 from consumers.servers.namespace import rows
 from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.landings import Landed
 from consumers.servers.namespace.native import of_pylance
 from consumers.servers.namespace.operations import Entry
 from consumers.servers.namespace.remote import DATABASE, SERVER_VERSION, answer_out, error_out
@@ -72,7 +73,7 @@ def _run(entry: Entry, service: Service, call: Call) -> Any:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
-        if call.committed:
+        if call.committed and not isinstance(error, Landed):
             # What came after the commit cannot undo it, and no answer may say that it failed.
             raise OutcomeUnknown(
                 f"transaction {call.committed} is committed, and cannot be described: {error};"

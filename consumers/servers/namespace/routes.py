@@ -30,9 +30,12 @@ from consumers.servers.namespace.status import HttpError, error_response
 from consumers.servers.observing import tell
 from consumers.servers.row_processes import RowProcesses
 from consumers.servers.security.identity import Security, credentials_of_headers
+from consumers.servers.server_heads import CONNECTION
 
 COMMIT_THREADS = 64
 ROW_THREADS = 8
+_PROXIED = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})
+"""What a proxy adds, which may send many clients' requests on one connection."""
 SPOOL_BYTES = 8 * 1024 * 1024
 
 _OURS = (
@@ -143,13 +146,15 @@ def _carry_out(
 
 
 def _call(entry: Entry, service: Service, request: Request) -> Call:
+    headers = {name.lower(): value for name, value in request.headers.items()}
     return Call(
         operation=entry.name,
         path=request.url.path,
         object_id=request.path_params.get("id"),
         index_name=request.path_params.get("index_name", ""),
         query=tuple(request.query_params.multi_items()),
-        headers={name.lower(): value for name, value in request.headers.items()},
+        headers=headers,
+        connection=None if headers.keys() & _PROXIED else request.scope.get(CONNECTION),
         items_max=service.settings.operations_max,
         security=service.security,
     )

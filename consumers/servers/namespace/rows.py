@@ -119,7 +119,7 @@ def _commit_first(
     )
     staged = read_staged(target, request)
     found = commit_staged(service, call, [*before, staged.operation], staged.transaction_id)
-    raise_refusal(service, *found)
+    raise_refusal(service, found[0], found[1].operations)
     return found
 
 

@@ -41,6 +41,7 @@ from commitlog.model.table import TableId, format_table_id
 from consumers.partition.allowed_places import Places
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.landings import Landings
 from consumers.servers.namespace.reach import Reach
 from consumers.servers.namespace.turns import Turns, VersionTaken
 from consumers.servers.namespace.version_facts import KnownVersions, written
@@ -92,6 +93,7 @@ class Service:
         self.metrics = metrics or Metrics()
         self.attempts: OrderedDict[str, int] = OrderedDict()
         """The last attempt of ids whose tries came through this process: saves asking."""
+        self.landings = Landings()
         self.turns = Turns()
         """Of those who want to make one version."""
         self._versions = KnownVersions()

@@ -21,6 +21,7 @@ from lance_namespace import (
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.storage import LocalStore, store_for
+from commitlog.client.contents import contents, summary
 from commitlog.client.lance_request import parse_message
 from commitlog.client.opening import is_there
 from commitlog.client.standing_keys import standing_keys
@@ -28,10 +29,11 @@ from commitlog.client.tables import TableInfo
 from commitlog.client.written_keys import WrittenKeys, as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, parse_manifest_name, transaction_path
 from commitlog.core.conflicts.write_sets import kind_of
-from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
+from commitlog.core.decisions import INTERNAL
+from commitlog.core.lance.staged_keys import BASE_VERSION, keys_in, with_keys
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.operations import CreateTableVersion
+from commitlog.model.operations import CreateTableVersion, LanceCommit
 from commitlog.model.table import TableId
 from consumers.partition.allowed_places import lies_in
 
@@ -129,6 +131,30 @@ def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> 
     if info is not None and written is not None:
         _refuse_standing_keys(info, operation, lance_message, written)
     return Staged(operation, lance_message.uuid)
+
+
+def is_append(staged: Staged) -> bool:
+    """Return True if the leader can build a staged version over any head, with nothing to keep."""
+    made = staged.operation
+    return made.operation == "Append" and not any(
+        not name.startswith(INTERNAL) for name, _ in made.metadata
+    )
+
+
+def as_commit(staged: Staged, info: TableInfo) -> LanceCommit:
+    """Return the transaction of a staged version, for the leader to build it over the head."""
+    made = staged.operation
+    message = parse_message(made.message)
+    _, added, changed, removed = contents(message)
+    return LanceCommit(
+        table=made.table,
+        operation=made.operation,
+        read_version=message.read_version,
+        message=made.message,
+        incarnation=made.incarnation,
+        inserted_keys=keys_in(made.metadata) if info.primary_key else None,
+        summary=summary(added, changed, removed, ()),
+    )
 
 
 def read_confined(location: str, path: str) -> bytes:

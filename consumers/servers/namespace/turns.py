@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
@@ -30,7 +31,22 @@ class Turns:
     def __init__(self) -> None:
         """Nobody waits."""
         self._lock = threading.Lock()
+        self._beside: Counter[Hashable] = Counter()
         self._turns: dict[Hashable, _Turn] = {}
+
+    @contextlib.contextmanager
+    def beside(self, key: Hashable) -> Iterator[bool]:
+        """Work beside the others, and learn whether there is nobody else."""
+        with self._lock:
+            self._beside[key] += 1
+            is_alone = self._beside[key] == 1
+        try:
+            yield is_alone
+        finally:
+            with self._lock:
+                self._beside[key] -= 1
+                if not self._beside[key]:
+                    del self._beside[key]
 
     @contextlib.contextmanager
     def of(self, key: Hashable, patience_seconds: float) -> Iterator[None]:

@@ -37,12 +37,15 @@ from consumers.servers.namespace.branches import (
     is_branch,
 )
 from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.landings import Landed, landing
 from consumers.servers.namespace.service import ATTEMPTS_MAX, Service
 from consumers.servers.namespace.staged import (
     Staged,
     StagedManifestMissing,
     Target,
+    as_commit,
     check_fields,
+    is_append,
     read_staged,
 )
 from consumers.servers.namespace.turns import VersionTaken
@@ -122,6 +125,10 @@ def describe_version(service: Service, call: Call) -> dict[str, Any]:
     if request.version is None and not info.version:
         raise TableVersionNotFoundError(f"{info.name} is declared and has no version yet")
     version = info.version if request.version is None else request.version
+    landed = service.landings.find(call.connection, info.incarnation, version, info.version)
+    if landed is not None:
+        version = landed
+        info = _at_least(info, version)
     return {"version": service.version_entry(info, version)}
 
 
@@ -159,13 +166,58 @@ def _create_version(
         if found is None:
             raise
         return _created(service, info, *found)
+    if call.connection is not None and call.key is None and is_append(staged):
+        return _create_by_append(service, call, info, staged)
     with service.turns.of((info.incarnation, request.version), service.settings.commit_seconds):
         _refuse_taken(service, call, info, staged)
         outcome, transaction = commit_staged(
             service, call, [staged.operation], staged.transaction_id
         )
-        raise_refusal(service, outcome, transaction)
+        raise_refusal(service, outcome, transaction.operations)
         return _created(service, info, outcome, transaction)
+
+
+def _create_by_append(
+    service: Service, call: Call, info: TableInfo, staged: Staged
+) -> dict[str, Any]:
+    """Commit a staged append as the version that it is, else as the next one that there is."""
+    made = staged.operation
+    version = service.landings.version_of(staged.transaction_id)
+    if version is not None:
+        raise _landed(service, call, info, staged, version)
+    with service.turns.beside(info.incarnation) as is_alone:
+        if is_alone and made.version > info.version and not service.maker(info, made.version):
+            outcome, transaction = commit_staged(service, call, [made], staged.transaction_id)
+            if outcome.code is not Code.NOT_LATEST:
+                raise_refusal(service, outcome, [made])
+                return _created(service, info, outcome, transaction)
+        outcome, _ = commit_staged(service, call, [as_commit(staged, info)], staged.transaction_id)
+    if outcome.code is Code.ID_REUSED:
+        found = service.transaction(staged.transaction_id)
+        outcome = found[0] if found is not None else outcome
+    raise_refusal(service, outcome, [made])
+    raise _landed(service, call, info, staged, outcome.results[0].version)
+
+
+def _landed(service: Service, call: Call, info: TableInfo, staged: Staged, version: int) -> Landed:
+    """Return what a client is told whose append is another version than it staged."""
+    assert call.connection is not None
+    asked = staged.operation.version
+    service.landings.add(
+        call.connection,
+        landing(
+            staged.transaction_id,
+            info.location,
+            info.incarnation,
+            asked,
+            version,
+            staged.operation.manifest_path,
+        ),
+    )
+    return Landed(
+        f"version {asked} of {info.name} is another transaction; {staged.transaction_id} is"
+        f" committed as version {version}"
+    )
 
 
 def _created(
@@ -251,7 +303,7 @@ def batch_id(call: Call) -> str:
     return str(uuid5(NAMESPACE_OID, call.operation + call.content.decode(errors="replace")))
 
 
-def raise_refusal(service: Service, outcome: Outcome, transaction: Transaction) -> None:
+def raise_refusal(service: Service, outcome: Outcome, operations: Sequence[Operation]) -> None:
     """Raise what a refusal means, once the winners can be described."""
     if outcome.status is Status.COMMITTED:
         return
@@ -263,13 +315,13 @@ def raise_refusal(service: Service, outcome: Outcome, transaction: Transaction) 
     if is_definite:
         outcome.raise_for_conflict()
     ahead = []
-    for index, operation in enumerate(transaction.operations):
+    for index, operation in enumerate(operations):
         if not isinstance(operation, CreateTableVersion):
             continue
         info = service.info(operation.table)
         if operation.version <= info.version:
             make_readable(service, info, operation.version)
-        elif operation.version > info.version + 1 and len(transaction.operations) == 1:
+        elif operation.version > info.version + 1 and len(operations) == 1:
             ahead.append((index, info, operation.version))
     if ahead and outcome.code is Code.NOT_LATEST:
         _, info, version = ahead[0]

@@ -1,0 +1,126 @@
+"""Appends that became another version than their clients asked for, until the clients know.
+
+A client stages version N; by the time its request is carried out others may have committed N. Its
+append commits all the same, as version M, for the leader builds it again over the head. The answer
+cannot be 200: pylance would keep the manifest that it staged, under M's name. It is 409, after
+which pylance describes version N twice: first to learn whether its staged manifest lost, which it
+then removes, and again to compare the transaction at N with its own. If it finds its own, it goes
+on with the manifest that it found. So the second time, and only for this client, N's description
+names M's manifest.
+
+Who asks is known by the connection. Of one client's connections it may use any, so those on which
+one transaction was staged count as one. Whoever isn't recognized is told what N is; a client that
+doesn't find itself comes back with the same transaction, and is answered the same way again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lance_namespace import ConcurrentModificationError
+
+from commitlog.adapters.storage import store_for
+
+REMEMBERED_SECONDS = 30.0
+"""How long a client may take to ask; as long as it tries by itself."""
+LANDINGS_MAX = 10_000
+_CLIENT = "namespace.client"
+
+
+class Landed(ConcurrentModificationError):
+    """The transaction is committed, as another version than was asked for."""
+
+
+@dataclass(slots=True, eq=False)
+class Landing:
+    """One append that committed as another version."""
+
+    transaction_id: str
+    location: str
+    incarnation: str
+    asked: int
+    version: int
+    staged_path: str
+    expires: float
+    is_open: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """Whoever is behind one connection, or several."""
+
+    landings: list[Landing] = field(default_factory=list)
+
+
+class Landings:
+    """What clients have to be told. Thread-safe."""
+
+    def __init__(self) -> None:
+        """Nothing has landed."""
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[Landing, Client]] = OrderedDict()
+
+    def version_of(self, transaction_id: str) -> int | None:
+        """Return the version that a transaction became through this process, if it is known."""
+        found = self._known.get(transaction_id)
+        return None if found is None else found[0].version
+
+    def add(self, connection: MutableMapping[str, Any], landing: Landing) -> None:
+        """Note what a client will ask for on this connection, or on another of its own."""
+        with self._lock:
+            client: Client = connection.setdefault(_CLIENT, Client())
+            before = self._known.pop(landing.transaction_id, None)
+            if before is not None:
+                before[0].is_open = False
+                if before[1] is not client:
+                    before[1].landings.extend(client.landings)
+                    client = connection[_CLIENT] = before[1]
+            now = time.monotonic()
+            client.landings[:] = [
+                one for one in client.landings if one.is_open and one.expires > now
+            ]
+            client.landings.append(landing)
+            self._known[landing.transaction_id] = (landing, client)
+            if len(self._known) > LANDINGS_MAX:
+                self._known.popitem(last=False)
+
+    def find(
+        self, connection: MutableMapping[str, Any] | None, incarnation: str, asked: int, head: int
+    ) -> int | None:
+        """Return the version of which a client is to be told when it asks for `asked`.
+
+        None: of the one that it asks for.
+        """
+        client: Client | None = None if connection is None else connection.get(_CLIENT)
+        if client is None or not client.landings:
+            return None
+        now = time.monotonic()
+        for landing in list(client.landings):
+            if (landing.incarnation, landing.asked) != (incarnation, asked):
+                continue
+            if not landing.is_open or landing.expires <= now:
+                continue
+            is_second = not _exists(landing)
+            if is_second:
+                landing.is_open = False
+            if is_second or asked > head:
+                return landing.version
+        return None
+
+
+def _exists(landing: Landing) -> bool:
+    """Say whether a client hasn't removed yet what it staged."""
+    return store_for(landing.location).size(landing.staged_path) >= 0
+
+
+def landing(
+    transaction_id: str, location: str, incarnation: str, asked: int, version: int, path: str
+) -> Landing:
+    """Return a landing of just now."""
+    expires = time.monotonic() + REMEMBERED_SECONDS
+    return Landing(transaction_id, location, incarnation, asked, version, path, expires)
