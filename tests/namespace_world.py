@@ -58,6 +58,8 @@ class Faults:
     """`lost`: carried out, and the connection ends halfway; `late`: carried out after a while;
     a status: carried out, then that."""
     count: int = 0
+    asked: list[str] = field(default_factory=list)
+    """The paths of all requests so far."""
 
 
 class Flaky:
@@ -69,6 +71,7 @@ class Flaky:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         faults = self._faults
+        faults.asked.append(scope.get("path", ""))
         is_hit = scope["type"] == "http" and faults.path and scope["path"].endswith(faults.path)
         if not is_hit or not faults.answers:
             return await self._app(scope, receive, send)

@@ -63,7 +63,7 @@ class Call:
     position: int | None = None
     """The sequence of the outcome that this request got."""
     connection: MutableMapping[str, Any] | None = None
-    """What is kept about the client's connection; None where others may use the same one."""
+    """What is kept about the connection of a client that is Lance's; None for others."""
     items_max: int = 1000
     """How many operations, entries and the like a body may list."""
     security: Security = field(default_factory=Security)

@@ -2,14 +2,14 @@
 
 A client stages version N; by the time its request is carried out others may have committed N. Its
 append commits all the same, as version M, for the leader builds it again over the head. The answer
-cannot be 200: pylance would keep the manifest that it staged, under M's name. It is 409, after
-which pylance describes version N twice: first to learn whether its staged manifest lost, which it
-then removes, and again to compare the transaction at N with its own. If it finds its own, it goes
-on with the manifest that it found. So the second time, and only for this client, N's description
+cannot be 200: Lance would keep the manifest that it staged, under M's name. Whatever else it is,
+Lance then describes version N twice: first to learn whether its staged manifest lost, which it
+removes, and again to compare the transaction at N with its own. If it finds its own, it goes on
+with the manifest that it found. So the second time, and only for this client, N's description
 names M's manifest.
 
-Who asks is known by the connection. Of one client's connections it may use any, so those on which
-one transaction was staged count as one. Whoever isn't recognized is told what N is; a client that
+Who asks is known by the connection. Of its connections a client may use any, so those on which one
+transaction was staged count as one client's. Who isn't recognized gets N described; a client that
 doesn't find itself comes back with the same transaction, and is answered the same way again.
 """
 
@@ -22,18 +22,23 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lance_namespace import ConcurrentModificationError
+from lance_namespace.errors import ErrorCode
 
 from commitlog.adapters.storage import store_for
+from consumers.servers.namespace.status import HttpError
 
-REMEMBERED_SECONDS = 30.0
-"""How long a client may take to ask; as long as it tries by itself."""
+ASKS_WITHIN_SECONDS = 5.0
+"""How long a client may take to ask; one that is later comes back with its transaction."""
 LANDINGS_MAX = 10_000
 _CLIENT = "namespace.client"
 
 
-class Landed(ConcurrentModificationError):
-    """The transaction is committed, as another version than was asked for."""
+class Landed(HttpError):
+    """The transaction is committed, as another version than was asked for: 303, and no failure."""
+
+    def __init__(self, message: str) -> None:
+        """Say which version it is."""
+        super().__init__(303, message, ErrorCode.CONCURRENT_MODIFICATION)
 
 
 @dataclass(slots=True, eq=False)
@@ -122,5 +127,5 @@ def landing(
     transaction_id: str, location: str, incarnation: str, asked: int, version: int, path: str
 ) -> Landing:
     """Return a landing of just now."""
-    expires = time.monotonic() + REMEMBERED_SECONDS
+    expires = time.monotonic() + ASKS_WITHIN_SECONDS
     return Landing(transaction_id, location, incarnation, asked, version, path, expires)

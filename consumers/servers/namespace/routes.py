@@ -34,8 +34,9 @@ from consumers.servers.server_heads import CONNECTION
 
 COMMIT_THREADS = 64
 ROW_THREADS = 8
-_PROXIED = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})
-"""What a proxy adds, which may send many clients' requests on one connection."""
+_NOT_LANCE = frozenset({"forwarded", "user-agent", "via", "x-forwarded-for", "x-real-ip"})
+"""What Lance's own client doesn't send; a proxy adds some of it, and may send the requests of many
+clients on one connection."""
 SPOOL_BYTES = 8 * 1024 * 1024
 
 _OURS = (
@@ -154,7 +155,7 @@ def _call(entry: Entry, service: Service, request: Request) -> Call:
         index_name=request.path_params.get("index_name", ""),
         query=tuple(request.query_params.multi_items()),
         headers=headers,
-        connection=None if headers.keys() & _PROXIED else request.scope.get(CONNECTION),
+        connection=None if headers.keys() & _NOT_LANCE else request.scope.get(CONNECTION),
         items_max=service.settings.operations_max,
         security=service.security,
     )

@@ -1,0 +1,175 @@
+"""Does an append over any head commit at its first try, and does only its client hear of it?"""
+
+import http.client
+import json
+import os
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+import lance
+import lance_namespace
+import pytest
+
+from tests.namespace_world import World, numbers
+from tests.unit.test_namespace_versions import decided, path, stage
+
+WRITERS, APPENDS = 6, 8
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("landings"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def table(world: World) -> list[str]:
+    name = world.fresh_name()
+    world.write([name, "t"], numbers(0, 10))
+    return [name, "t"]
+
+
+class Connection:
+    """One connection that sends what Lance's client sends, and no more."""
+
+    def __init__(self, world: World, table: list[str], **headers: str) -> None:
+        host = world.uri.removeprefix("http://")
+        self._connection = http.client.HTTPConnection(host, timeout=120)
+        self._headers = {"Content-Type": "application/json", **headers}
+        self._table = table
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def post(self, operation: str, body: Any) -> tuple[int, Any]:
+        where = path(self._table, operation)
+        self._connection.request("POST", where, json.dumps(body), self._headers)
+        response = self._connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    def path_of(self, version: int) -> str:
+        """Return the name of the manifest that a version's description gives."""
+        status, body = self.post("describe", {"version": version})
+        assert status == 200, body
+        return os.path.basename(body["version"]["manifest_path"])
+
+
+def name_of(version: int) -> str:
+    return f"{2**64 - 1 - version:020}.manifest"
+
+
+def lose(world: World, table: list[str], connection: Connection) -> dict[str, Any]:
+    """Append as version 3 what was staged as version 2."""
+    loser, winner = stage(world, table, 100), stage(world, table, 200)
+    assert world.post(path(table, "create"), winner)[0] == 200
+    status, body = connection.post("create", loser)
+    assert (status, body["code"]) == (303, 14), body
+    assert "is committed as version 3" in body["error"]
+    return loser
+
+
+def test_a_stale_append_commits_at_its_first_try(world: World, table: list[str]) -> None:
+    handles = [world.open(table) for _ in range(4)]
+    before, world.faults.asked[:] = decided(world), []
+    for number, handle in enumerate(handles):
+        handle.insert(numbers(100 * number + 100, 100 * number + 105))
+    assert decided(world) == before + 4
+    assert world.faults.asked.count(path(table, "create")) == 4, "nobody was sent round"
+    for number, handle in enumerate(handles):
+        assert (handle.version, handle.count_rows()) == (number + 2, 5 * number + 15)
+        same = world.open(table, handle.version)
+        assert handle.to_table().equals(same.to_table()), "it holds what its version holds"
+    # What it goes on with is the version's own: its fragments' ids, its deletions.
+    handles[2].delete("id >= 300")
+    assert sorted(set(world.open(table).to_table()["id"].to_pylist()) & set(range(300, 305))) == []
+    assert world.open(table).count_rows() == 25
+
+
+def test_only_who_staged_it_is_told(world: World, table: list[str]) -> None:
+    with closing(Connection(world, table)) as its, closing(Connection(world, table)) as another:
+        loser = lose(world, table, its)
+        assert its.path_of(2) == name_of(2), "it hasn't given its own up yet"
+        assert another.path_of(2) == name_of(2)
+        os.remove(f"/{loser['manifest_path']}")
+        assert another.path_of(2) == name_of(2)
+        assert its.path_of(2) == name_of(3)
+        assert its.path_of(2) == name_of(2), "it has been told"
+    assert world.open(table).count_rows() == 20
+
+
+@pytest.mark.parametrize("header", ["user-agent", "x-forwarded-for", "via"])
+def test_who_is_not_lance_or_comes_by_a_proxy_is_refused(
+    world: World, table: list[str], header: str
+) -> None:
+    loser, winner = stage(world, table, 100), stage(world, table, 200)
+    assert world.post(path(table, "create"), winner)[0] == 200
+    before = decided(world)
+    with closing(Connection(world, table, **{header: "a"})) as connection:
+        status, body = connection.post("create", loser)
+    assert (status, body["code"]) == (409, 14), body
+    assert decided(world) == before
+    assert world.open(table).count_rows() == 15
+
+
+def test_a_client_that_missed_it_is_told_when_it_comes_back(world: World, table: list[str]) -> None:
+    with closing(Connection(world, table)) as first, closing(Connection(world, table)) as second:
+        loser = lose(world, table, first)
+        assert second.path_of(2) == name_of(2)
+        before = decided(world)
+        # As Lance does that found another transaction: the same one, staged over what it read.
+        again = loser["manifest_path"].replace(name_of(2), name_of(4))
+        _restage(f"/{loser['manifest_path']}", f"/{again}", 4)
+        request = {**loser, "version": 4, "manifest_path": again}
+        request["manifest_size"] = os.path.getsize(f"/{again}")
+        status, body = second.post("create", request)
+        assert (status, decided(world)) == (303, before), body
+        assert first.path_of(4) == name_of(3), "both connections are its own"
+        assert second.path_of(4) == name_of(3)
+    assert world.open(table).count_rows() == 20
+
+
+def _restage(old: str, new: str, version: int) -> None:
+    from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
+
+    with open(old, "rb") as file:
+        state, transaction = decode_manifest(file.read())
+    state.version = version
+    with open(new, "wb") as file:
+        file.write(encode_manifest(state, transaction))
+
+
+def test_an_append_over_an_overwrite_is_refused(world: World, table: list[str]) -> None:
+    stale = world.open(table)
+    world.write(table, numbers(0, 3), mode="overwrite")
+    with pytest.raises(OSError, match="(?i)incompatible"):
+        stale.insert(numbers(10, 15))
+    assert world.open(table).count_rows() == 3
+
+
+def test_many_writers_append_without_a_loss(world: World, table: list[str]) -> None:
+    ready = threading.Barrier(WRITERS)
+
+    def work(number: int) -> list[tuple[int, int]]:
+        names = lance_namespace.connect("rest", {"uri": world.uri})
+        handle = lance.dataset(namespace_client=names, table_id=table)
+        ready.wait(120)
+        made = []
+        for turn in range(APPENDS):
+            first = 1000 * (number + 1) + 10 * turn
+            handle.insert(numbers(first, first + 1))
+            made.append((handle.version, handle.count_rows()))
+        return made
+
+    before = decided(world)
+    with ThreadPoolExecutor(WRITERS) as threads:
+        made = [one for writer in threads.map(work, range(WRITERS)) for one in writer]
+    count = WRITERS * APPENDS
+    assert sorted(version for version, _ in made) == list(range(2, count + 2))
+    assert all(rows == version + 9 for version, rows in made), "each saw its own version"
+    ids = world.open(table).to_table()["id"].to_pylist()
+    assert len(set(ids)) == len(ids) == count + 10
+    assert decided(world) - before <= count * 3 // 2
