@@ -55,7 +55,7 @@ class Connection:
         """Return the name of the manifest that a version's description gives."""
         status, body = self.post("describe", {"version": version})
         assert status == 200, body
-        return os.path.basename(body["version"]["manifest_path"])
+        return os.path.basename(str(body["version"]["manifest_path"]))
 
 
 def name_of(version: int) -> str:

@@ -96,9 +96,11 @@ def test_a_version_written_around_the_log_does_not_wedge_the_table(
     lance.write_dataset(numbers(50, 60), location, mode="append")
     managed = world.open(table)
     assert managed.count_rows() == 10, "it is none of the log's"
+    deleting = world.open(table)
     with pytest.raises(OSError, match="unknown"):
-        managed.insert(numbers(10, 12))
+        deleting.delete("id < 3")
     managed.insert(numbers(10, 12))
+    assert (managed.version, managed.count_rows()) == (2, 12)
     opened = world.open(table)
     assert (opened.version, opened.count_rows()) == (2, 12)
     assert len(os.listdir(f"{location}/_quarantine")) == 1

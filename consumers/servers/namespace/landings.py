@@ -51,7 +51,7 @@ class Landing:
     asked: int
     version: int
     staged_path: str
-    expires: float
+    expires: float = field(default_factory=lambda: time.monotonic() + ASKS_WITHIN_SECONDS)
     is_open: bool = True
 
 
@@ -70,15 +70,18 @@ class Landings:
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[Landing, Client]] = OrderedDict()
 
-    def version_of(self, transaction_id: str) -> int | None:
+    def version_of(self, transaction_id: str, incarnation: str) -> int | None:
         """Return the version that a transaction became through this process, if it is known."""
         found = self._known.get(transaction_id)
-        return None if found is None else found[0].version
+        if found is None or found[0].incarnation != incarnation:
+            return None
+        return found[0].version
 
     def add(self, connection: MutableMapping[str, Any], landing: Landing) -> None:
         """Note what a client will ask for on this connection, or on another of its own."""
         with self._lock:
-            client: Client = connection.setdefault(_CLIENT, Client())
+            client = client_of(connection)
+            assert client is not None
             before = self._known.pop(landing.transaction_id, None)
             if before is not None:
                 before[0].is_open = False
@@ -101,7 +104,7 @@ class Landings:
 
         None: of the one that it asks for.
         """
-        client: Client | None = None if connection is None else connection.get(_CLIENT)
+        client = client_of(connection)
         if client is None or not client.landings:
             return None
         now = time.monotonic()
@@ -118,14 +121,14 @@ class Landings:
         return None
 
 
+def client_of(connection: MutableMapping[str, Any] | None) -> Client | None:
+    """Return who is behind a connection, None if that isn't known."""
+    if connection is None:
+        return None
+    found: Client = connection.setdefault(_CLIENT, Client())
+    return found
+
+
 def _exists(landing: Landing) -> bool:
     """Say whether a client hasn't removed yet what it staged."""
     return store_for(landing.location).size(landing.staged_path) >= 0
-
-
-def landing(
-    transaction_id: str, location: str, incarnation: str, asked: int, version: int, path: str
-) -> Landing:
-    """Return a landing of just now."""
-    expires = time.monotonic() + ASKS_WITHIN_SECONDS
-    return Landing(transaction_id, location, incarnation, asked, version, path, expires)

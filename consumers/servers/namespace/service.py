@@ -41,7 +41,7 @@ from commitlog.model.table import TableId, format_table_id
 from consumers.partition.allowed_places import Places
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
-from consumers.servers.namespace.landings import Landings
+from consumers.servers.namespace.landings import Landed, Landings
 from consumers.servers.namespace.reach import Reach
 from consumers.servers.namespace.turns import Turns, VersionTaken
 from consumers.servers.namespace.version_facts import KnownVersions, written
@@ -131,7 +131,7 @@ class Service:
 
     def is_as_known(self, known: TableInfo, error: Exception) -> bool:
         """Say whether a table, on which something failed, is the one that was learnt lately."""
-        if isinstance(error, VersionTaken):
+        if isinstance(error, VersionTaken | Landed):
             return True
         if isinstance(error, CommitConflict):
             # The leader compared the incarnation before it decided anything else.

@@ -1,18 +1,27 @@
-"""One at a time, of those who race for the same thing.
+"""Who goes next, of those who race for the same table.
 
-Of many clients that staged the same version of a table, one commits. Who waits for that need not
-ask the log as well, and neither the log nor its history is filled with what was lost before.
+Of many clients that staged the same version, one commits. Who waits for that need not ask the log
+as well, and neither the log nor its history is filled with what was lost before. A client that lost
+has to do its work again, and while it does, others may win again: so one that lost more than once
+is promised the next turn, the oldest first, and the others wait until it is back.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections import Counter
+import time
+from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 
 from lance_namespace import ConcurrentModificationError
+
+LOSSES_BEFORE_PROMISE = 2
+PROMISE_SECONDS = 2.0
+"""How long the others wait for a client that was promised the next turn."""
+LOSER_SECONDS = 10.0
+"""After this long without a word from it, a client isn't trying any more."""
 
 
 class VersionTaken(ConcurrentModificationError):
@@ -25,14 +34,77 @@ class _Turn:
     users: int = 0
 
 
+@dataclass(slots=True)
+class _Loser:
+    losses: int = 0
+    seen: float = 0.0
+
+
+@dataclass(slots=True)
+class _Race:
+    """The clients that lost on one table, the oldest first, and who of them is waited for."""
+
+    losers: OrderedDict[Hashable, _Loser] = field(default_factory=OrderedDict)
+    promised: Hashable | None = None
+    until: float = 0.0
+
+    def is_closed_to(self, client: Hashable, now: float) -> bool:
+        """Return True while another client is waited for."""
+        return self.promised is not None and self.promised != client and now < self.until
+
+    def promise(self, now: float) -> None:
+        """Promise the next turn to who has been losing longest."""
+        for client in [c for c, loser in self.losers.items() if now - loser.seen > LOSER_SECONDS]:
+            del self.losers[client]
+        due = (c for c, loser in self.losers.items() if loser.losses >= LOSSES_BEFORE_PROMISE)
+        self.promised, self.until = next(due, None), now + PROMISE_SECONDS
+
+
 class Turns:
     """Locks by key, each there as long as somebody holds it or waits for it. Thread-safe."""
 
     def __init__(self) -> None:
         """Nobody waits."""
         self._lock = threading.Lock()
+        self._is_open = threading.Condition(self._lock)
         self._beside: Counter[Hashable] = Counter()
         self._turns: dict[Hashable, _Turn] = {}
+        self._races: dict[Hashable, _Race] = {}
+
+    def wait(self, table: Hashable, client: Hashable) -> None:
+        """Wait while the next turn at a table is promised to another client."""
+        with self._is_open:
+            while True:
+                now = time.monotonic()
+                race = self._races.get(table)
+                if race is None or not race.is_closed_to(client, now):
+                    return
+                self._is_open.wait(race.until - now)
+
+    def lost(self, table: Hashable, client: Hashable) -> None:
+        """Note that a client has to do its work again."""
+        now = time.monotonic()
+        with self._is_open:
+            race = self._races.setdefault(table, _Race())
+            loser = race.losers.setdefault(client, _Loser())
+            loser.losses, loser.seen = loser.losses + 1, now
+            if race.promised == client:
+                race.until = now + PROMISE_SECONDS
+            elif race.promised is None or now >= race.until:
+                race.promise(now)
+                self._is_open.notify_all()
+
+    def won(self, table: Hashable, client: Hashable) -> None:
+        """Note that a client's work is done."""
+        with self._is_open:
+            race = self._races.get(table)
+            if race is None or race.losers.pop(client, None) is None:
+                return
+            if race.promised == client:
+                race.promise(time.monotonic())
+                self._is_open.notify_all()
+            if not race.losers:
+                del self._races[table]
 
     @contextlib.contextmanager
     def beside(self, key: Hashable) -> Iterator[bool]:

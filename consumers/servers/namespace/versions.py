@@ -12,6 +12,7 @@ from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from lance_namespace import (
+    ConcurrentModificationError,
     CreateTableVersionRequest,
     DescribeTableVersionRequest,
     InvalidInputError,
@@ -25,7 +26,7 @@ from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.core.tables.lance_tables import is_in
-from commitlog.errors import CommitLogError, OutcomeUnknown
+from commitlog.errors import CommitConflict, CommitLogError, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import Policy
@@ -37,7 +38,7 @@ from consumers.servers.namespace.branches import (
     is_branch,
 )
 from consumers.servers.namespace.call import Call
-from consumers.servers.namespace.landings import Landed, landing
+from consumers.servers.namespace.landings import Landed, Landing, client_of
 from consumers.servers.namespace.service import ATTEMPTS_MAX, Service
 from consumers.servers.namespace.staged import (
     Staged,
@@ -166,9 +167,29 @@ def _create_version(
         if found is None:
             raise
         return _created(service, info, *found)
+    client = client_of(call.connection) or staged.transaction_id
+    service.turns.wait(info.incarnation, client)
     if call.connection is not None and call.key is None and is_append(staged):
         return _create_by_append(service, call, info, staged)
-    with service.turns.of((info.incarnation, request.version), service.settings.commit_seconds):
+    try:
+        made = _create_as_staged(service, call, info, staged)
+    except ConcurrentModificationError:
+        service.turns.lost(info.incarnation, client)
+        raise
+    except CommitConflict as error:
+        if error.outcome.status is not Status.REJECTED:
+            service.turns.lost(info.incarnation, client)
+        raise
+    service.turns.won(info.incarnation, client)
+    return made
+
+
+def _create_as_staged(
+    service: Service, call: Call, info: TableInfo, staged: Staged
+) -> dict[str, Any]:
+    """Commit a staged manifest as the version that it is."""
+    key = (info.incarnation, staged.operation.version)
+    with service.turns.of(key, service.settings.commit_seconds):
         _refuse_taken(service, call, info, staged)
         outcome, transaction = commit_staged(
             service, call, [staged.operation], staged.transaction_id
@@ -182,7 +203,7 @@ def _create_by_append(
 ) -> dict[str, Any]:
     """Commit a staged append as the version that it is, else as the next one that there is."""
     made = staged.operation
-    version = service.landings.version_of(staged.transaction_id)
+    version = service.landings.version_of(staged.transaction_id, info.incarnation)
     if version is not None:
         raise _landed(service, call, info, staged, version)
     with service.turns.beside(info.incarnation) as is_alone:
@@ -205,13 +226,13 @@ def _landed(service: Service, call: Call, info: TableInfo, staged: Staged, versi
     asked = staged.operation.version
     service.landings.add(
         call.connection,
-        landing(
-            staged.transaction_id,
-            info.location,
-            info.incarnation,
-            asked,
-            version,
-            staged.operation.manifest_path,
+        Landing(
+            transaction_id=staged.transaction_id,
+            location=info.location,
+            incarnation=info.incarnation,
+            asked=asked,
+            version=version,
+            staged_path=staged.operation.manifest_path,
         ),
     )
     return Landed(
