@@ -15,7 +15,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from commitlog.adapters import disk
@@ -40,6 +40,15 @@ def keep_on_disk(durable: bool = True) -> None:
     """
     global _is_durable
     _is_durable = durable
+
+
+class FileFound(NamedTuple):
+    """A file as a store lists it."""
+
+    path: str
+    """Relative to the store's location."""
+    size: int
+    modified_ms: int
 
 
 class ObjectStore(Protocol):
@@ -237,6 +246,20 @@ class LocalStore:
             below = os.path.relpath(folder, self._root)
             for name in names:
                 yield name if below == "." else f"{below}/{name}"
+
+    def files(self) -> Iterator[FileFound]:
+        """Yield all files; those that go away meanwhile are passed over."""
+        for path in self.walk():
+            with contextlib.suppress(FileNotFoundError):
+                found = os.lstat(os.path.join(self._root, path))
+                yield FileFound(path, found.st_size, int(found.st_mtime * 1000))
+
+    def prune(self, folder: str = "") -> None:
+        """Remove a folder below which no file is left, and the folders in it."""
+        top = self._resolve(folder) if folder else self._root
+        for here, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(here)  # refused, if something is in it
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """Yield a file's bytes, some at a time; raise FileNotFoundError."""

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from commitlog.adapters.storage import CHUNK_BYTES, LocalStore
+from commitlog.adapters.storage import CHUNK_BYTES, FileFound, LocalStore
 from commitlog.adapters.storage_options import storage_options
 from commitlog.errors import InvalidSettings, InvalidTransaction, UnsupportedFormat
 
@@ -189,6 +189,17 @@ class RemoteStore:
             for group in self._objects.list(self._store):
                 for one in group:
                     yield one["path"]
+
+    def files(self) -> Iterator[FileFound]:
+        """Yield all objects."""
+        with self._errors():
+            for group in self._objects.list(self._store):
+                for one in group:
+                    modified = one["last_modified"].timestamp()
+                    yield FileFound(one["path"], one["size"], int(modified * 1000))
+
+    def prune(self, folder: str = "") -> None:
+        """Do nothing: there are no folders."""
 
     def chunks(self, path: str) -> Iterator[bytes]:
         """Yield an object's bytes, some at a time; raise FileNotFoundError."""

@@ -31,6 +31,7 @@ from commitlog.client.snapshot import Reads
 from commitlog.client.submission import AffectedRowsLike, as_operations
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
+from commitlog.client.undoing import UndoesChanges
 from commitlog.client.upkeep import KeepsTables
 from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.model.operations import KeyHashes, Operation
@@ -42,7 +43,7 @@ from commitlog.protocol import LOG_NAME_DEFAULT
 CONNECT_TIMEOUT_SECONDS = 30.0
 
 
-class CommitLog(Reads, KeepsTables):
+class CommitLog(Reads, KeepsTables, UndoesChanges):
     """A log, and the tables whose commits it orders."""
 
     def __init__(

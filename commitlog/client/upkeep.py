@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import last_version_before, referenced_versions
 from commitlog.client.opening import materialize
-from commitlog.core.catalogue.version_deletion import merged, without
+from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -211,7 +211,8 @@ class KeepsTables(ABC):
             last = min(
                 last, last_version_before(info.location, time.time() - older_than.total_seconds())
             )
-        kept = merged((version, version) for version in referenced_versions(info.location))
+        held = held_versions(info.properties.items(), info.version, time.time_ns() // 10**6)
+        kept = merged(held, ((v, v) for v in referenced_versions(info.location)))
         return without(without([(1, last)], info.deleted), kept) if last > 0 else ()
 
     def _until_it_lands(

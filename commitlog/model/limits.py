@@ -7,6 +7,10 @@ from dataclasses import dataclass
 RECORD_BYTES_MAX = 16 * 1024 * 1024
 """A transaction or outcome record; topics and clients are set so."""
 
+GRACE_DAYS = 7.0
+"""How long files stay that nobody needs. Ids of transactions are remembered as long, so nobody
+commits later what was written before."""
+
 RECORD_OVERHEAD_BYTES = 64 * 1024
 """What Kafka adds to a record (batch header, key, headers) before it compares with its limit."""
 
@@ -118,6 +122,9 @@ LOCATION_BYTES_MAX = 2_000
 BASES_CHECKED_SINCE = 4
 """The protocol under which a new base path is refused unless it is the location of a table of the
 log, or the leader's policy allows it."""
+
+HOLDS_SINCE = 4
+"""The protocol under which versions that a property of their table holds aren't deleted."""
 
 LANCE_RELEASE_SINCE = 4
 """The protocol under which a ProtocolVersion may put another release of Lance in force; earlier

@@ -30,6 +30,10 @@ WORDS: dict[str, str] = {
         "versions {ranges!j} of {table} cannot be deleted: {deleted!j} are deleted already; name "
         "versions that exist"
     ),
+    "versions_held": (
+        "versions {ranges!j} of {table} cannot be deleted: its properties hold {held!j}; release "
+        "them first (log.release)"
+    ),
     "lance_release_invalid": (
         "{release!r} is not a release of Lance; name one as 14.0.2 is named, of at most 64 "
         "characters"

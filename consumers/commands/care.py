@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from commitlog.model.limits import GRACE_DAYS
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
@@ -37,42 +38,50 @@ def orphans(
     table: str | None = None,
     /,
     *,
-    age: float = 3600.0,
+    age: float = GRACE_DAYS * 24 * 3600,
+    remove: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     where: Where = HERE,
     as_json: AsJson = False,
 ) -> None:
-    """List files that nothing leads to. Removes nothing.
+    """List files that nobody needs, with the reason, or remove them.
 
-    Of a Lance table: data and deletion files that no committed transaction names, as lost attempts
-    leave them. Without a table, of all Iceberg tables: metadata files that no outcome names, as a
-    leader that died leaves them until the next one decides again, and what is left of tables that
-    were dropped with their files.
+    Of Lance tables: data and deletion files, blobs, indices and staged manifests that no version
+    needs which stands: only deleted versions read them (expired), their table was dropped, or no
+    committed transaction names them (refused, abandoned, foreign). Without a table, of all tables,
+    those of dropped and of Iceberg tables included: Iceberg's metadata files that no outcome names,
+    and what is left of tables that were dropped with their files.
 
     Parameters
     ----------
     table
         A Lance table's name, for example nyc$flights (quote the $).
     age
-        Leave out files of a Lance table that are younger than this many seconds.
+        Leave out files that were written, or that a version needed, within this many seconds. Who
+        reads an older version, or writes a file that no transaction names yet, has so long.
+    remove
+        Remove what is listed, each table's files after a record that says why. What was killed on
+        its way goes on when it is called again.
     """
-    from consumers.tools.iceberg_orphans import find_orphans
-    from consumers.tools.orphans import find_table_orphans
+    from consumers.tools.orphans import clean
 
-    log = connect(where.load())
+    config = where.load()
+    log = connect(config)
+    client = connect_client(config) if remove else None
     try:
-        found = (
-            find_orphans(log, log.genesis().tables_root)
-            if table is None
-            else find_table_orphans(log, table, age_seconds=age)
-        )
+        found = clean(log, table, age, client)
     finally:
         log.close()
+        if client is not None:
+            client.close()
     columns = (
         output.Column("file", lambda orphan: orphan["location"]),
-        output.Column("why", lambda orphan: orphan["reason"]),
+        output.Column("bytes", lambda orphan: orphan["size"], is_number=True),
+        output.Column("age, h", lambda orphan: orphan["age_hours"], is_number=True),
+        output.Column("why", lambda orphan: orphan["why"]),
+        output.Column("reason", lambda orphan: orphan["reason"]),
     )
-    rows = [orphan.to_json() for orphan in found]
-    output.print_listing(columns, rows, as_json=as_json, nothing="no orphans")
+    nothing = "no files that nobody needs"
+    output.print_listing(columns, found, as_json=as_json, nothing=nothing)
 
 
 def rules(

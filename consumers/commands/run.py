@@ -342,7 +342,7 @@ def maintain(
     interval: float = 60.0,
     as_json: AsJson = False,
 ) -> None:
-    """Keep tables fast: compact fragments, bring indices up to date, thin manifests.
+    """Keep tables fast: compact fragments, update indices, remove what nobody needs.
 
     What is done to a table, its properties commitlog.maintain.* say. Each act is a transaction of
     the log, with its reason. `commitlog up` runs this by itself.
@@ -366,19 +366,19 @@ def maintain(
             with connect_client(config) as log:
                 on_ready("")
                 stop.wait(min(interval, STARTING_SECONDS))
-                Maintenance(log).run(stop, interval)
+                Maintenance(log, open_log=lambda: connect(config)).run(stop, interval)
 
         run_part("maintenance", root, work, niceness=NICENESS)
         return
     rows: list[dict[str, str]] = []
     with connect_client(config) as log:
         results: list[str] = []
-        maintenance = Maintenance(log, on_act=lambda act, result: results.append(result))
+        maintenance = Maintenance(
+            log, on_act=lambda _, result: results.append(result), open_log=lambda: connect(config)
+        )
         for number, act in enumerate(maintenance.look(dry_run=dry_run)):
-            result = "" if dry_run else results[number]
-            rows.append(
-                {"table": act.table, "act": act.kind, "reason": act.reason, "result": result}
-            )
+            row = {"table": act.table, "act": act.kind, "reason": act.reason}
+            rows.append(row | {"result": "" if dry_run else results[number]})
     columns = tuple(
         output.Column(name, lambda row, name=name: row[name], gives_way=name == "reason")  # type: ignore[misc]
         for name in ("table", "act", "reason", "result")

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from commitlog.adapters.storage import local_path, store_for
+from commitlog.adapters.storage import FileFound, local_path, store_for
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
 from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
 from commitlog.core.iceberg.metadata import table_of
@@ -83,6 +83,12 @@ class TableFiles:
         if not path.startswith(f"{self._path(within)}/"):
             raise FileNotFoundError(f"{location} is not below {within}")
         self._store.delete(path)
+
+    def files(self) -> Iterator[FileFound]:
+        """Yield all files, by their locations."""
+        root = self.root.rstrip("/")
+        for file in self._store.files():
+            yield file._replace(path=f"{root}/{file.path}")
 
     def walk(self) -> Iterator[str]:
         """Yield the locations of all files."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.log.chain import Chain
@@ -21,6 +21,7 @@ from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import TableFiles, contents
 from consumers.partition.in_the_way import MARK
+from consumers.tools.file_ledger import Why
 
 SILENCE_SECONDS = 30.0
 _OURS = re.compile(
@@ -34,14 +35,11 @@ _ENDINGS = frozenset({"DropTable", "DropNamespace"})
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A file that can be removed by hand."""
+    """A file that nobody needs."""
 
     location: str
     reason: str
-
-    def to_json(self) -> dict[str, str]:
-        """Return it as a JSON object."""
-        return asdict(self)
+    why: Why
 
 
 @dataclass(slots=True)
@@ -67,11 +65,14 @@ def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
     for partition in range(log.partitions()):
         _read_outcomes(log, partition, named)
     found = [
-        Orphan(place, "no outcome names it") for place in sorted(there) if place not in named.all
+        Orphan(place, "no outcome names it", Why.ABANDONED)
+        for place in sorted(there)
+        if place not in named.all
     ]
     for last in named.purged:
         found += _left(files, last)
-    return found + [Orphan(place, "it was in the way of a file of the log") for place in aside]
+    was_in_the_way = "it was in the way of a file of the log"
+    return found + [Orphan(place, was_in_the_way, Why.FOREIGN) for place in aside]
 
 
 def _read_outcomes(log: Log, partition: int, named: _Named) -> None:
@@ -116,6 +117,6 @@ def _left(files: TableFiles, last: str) -> list[Orphan]:
     try:
         found = contents(files.table(last), files)
     except (OSError, Invalid) as error:
-        return [Orphan(last, f"{reason}, but cannot be read: {error}")]
+        return [Orphan(last, f"{reason}, but cannot be read: {error}", Why.DROPPED)]
     places = dict.fromkeys(place for layer in found.layers() for place in layer)
-    return [Orphan(place, reason) for place in places if files.exists(place)]
+    return [Orphan(place, reason, Why.DROPPED) for place in places if files.exists(place)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -23,17 +23,20 @@ from commitlog.adapters.lance_refs import referenced_versions, versions_with_fil
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
 from commitlog.errors import CommitLogError, InvalidSettings
+from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.table import Policy as Manifests
+from commitlog.ports import Log
+from consumers.tools.orphans import REASON, Leftover, Leftovers, said
 
 PREFIX = "commitlog.maintain."
-REASON = "commitlog.maintenance"
-"""In a transaction's properties: why maintenance asked for it."""
 TIER = 16
 """Fragments are merged with others of their size, into ones this many times larger: so each row is
 rewritten a few times on its way to a full fragment, not once per small commit."""
 SMALLEST_TIER_ROWS = 4_096
 UNINDEXED_ROWS_LEAST = 1_000
 NICENESS = 10
+FIRST_REMOVAL_SECONDS, REMOVAL_SECONDS = 600.0, 6 * 3600.0
+"""To know what nobody needs takes the whole log, so it isn't asked often."""
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +61,8 @@ class Policy:
     """Versions older than this are deleted by a record; 0: none."""
     retain_versions: int = 0
     """Versions behind so many newer ones are deleted by a record; 0: none."""
+    remove_after_days: float = GRACE_DAYS
+    """Files that nobody has needed for so long are removed, by a record; 0: none."""
 
     @classmethod
     def of(cls, info: TableInfo) -> Policy:
@@ -94,7 +99,7 @@ class Act(NamedTuple):
 
     table: str
     kind: str
-    """`compact`, `optimize`, `expire` or `thin`."""
+    """`compact`, `optimize`, `expire`, `thin` or `remove`."""
     reason: str
     do: Callable[[], str]
     """Does it, and returns what came of it; empty: nothing was left to do."""
@@ -103,15 +108,27 @@ class Act(NamedTuple):
 class Maintenance:
     """Looks at tables that changed, one after the other."""
 
-    def __init__(self, log: CommitLog, *, on_act: Callable[[Act, str], None] | None = None) -> None:
-        """Act through a client of the log; `on_act(act, result)` is told of each act."""
+    def __init__(
+        self,
+        log: CommitLog,
+        *,
+        on_act: Callable[[Act, str], None] | None = None,
+        open_log: Callable[[], Log] | None = None,
+    ) -> None:
+        """Act through a client of the log; `on_act(act, result)` is told of each act.
+
+        Files are removed only with `open_log`, since that takes the whole log, archive included.
+        """
         self._log = log
+        self._open_log = open_log
+        self._remove_at = 0.0
         self._on_act = on_act or (lambda act, result: None)
         self._seen: dict[str, int] = {}
         """By incarnation: the version as of which nothing was left to do."""
 
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
-        """Look again and again until `stop`."""
+        """Look again and again until `stop`; for files to remove at first after a while."""
+        self._remove_at = time.monotonic() + FIRST_REMOVAL_SECONDS
         while not stop.is_set():
             try:
                 self.look(stop)
@@ -135,23 +152,75 @@ class Maintenance:
             except (CommitLogError, OSError, ValueError, RuntimeError) as error:
                 # One table's trouble holds up no other.
                 logger.warning("%s was left for later: %s", info.name, error)
+        if self._open_log is not None and time.monotonic() >= self._remove_at:
+            self._remove_at = time.monotonic() + REMOVAL_SECONDS
+            try:
+                acts += self._done(self._removals(self._open_log, tables), dry_run=dry_run)
+            except (CommitLogError, OSError) as error:
+                logger.warning("files that nobody needs were left for later: %s", error)
         return acts
 
     def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
-        acts, has_changed = [], False
-        for act in self._due(info):
+        results: list[str] = []
+        acts = self._done(self._due(info), dry_run=dry_run, results=results)
+        if not dry_run and not any(results):
+            self._seen[info.incarnation] = info.version
+        return acts
+
+    def _done(
+        self, due: Iterable[Act], *, dry_run: bool, results: list[str] | None = None
+    ) -> list[Act]:
+        """Do each act before the next one is looked for; return them."""
+        acts = []
+        for act in due:
             acts.append(act)
             if dry_run:
                 continue
             began = time.monotonic()
             result = act.do()
-            has_changed |= bool(result)
+            if results is not None:
+                results.append(result)
             told, took = result or "nothing was left to do", time.monotonic() - began
-            logger.info("%s: %s (%s): %s, %.1f s", info.name, act.kind, act.reason, told, took)
+            logger.info("%s: %s (%s): %s, %.1f s", act.table, act.kind, act.reason, told, took)
             self._on_act(act, told)
-        if not dry_run and not has_changed:
-            self._seen[info.incarnation] = info.version
         return acts
+
+    def _removals(self, open_log: Callable[[], Log], tables: Sequence[TableInfo]) -> Iterator[Act]:
+        """Yield what nobody has needed for as long as its table's policy says."""
+        days = {}
+        for info in tables:
+            try:
+                policy = Policy.of(info)
+            except InvalidSettings:
+                days[info.incarnation] = 0.0
+            else:
+                days[info.incarnation] = policy.remove_after_days if policy.mode == "on" else 0.0
+        now_ms = time.time_ns() // 1_000_000
+
+        def is_due(one: Leftover) -> bool:
+            grace = days.get(one.incarnation, GRACE_DAYS)
+            return bool(grace) and now_ms - one.since_ms >= grace * 86_400_000
+
+        log = open_log()
+        try:
+            for partition in range(log.partitions()):
+                leftovers = Leftovers(log, partition)
+                try:
+                    for found in leftovers.by_table(filter(is_due, leftovers.find())):
+                        do = self._removing(leftovers, found)
+                        yield Act(found[0].table, "remove", said(found), do)
+                finally:
+                    leftovers.close()
+        finally:
+            log.close()
+
+    def _removing(self, leftovers: Leftovers, found: Sequence[Leftover]) -> Callable[[], str]:
+        def do() -> str:
+            removed: list[Leftover] = []
+            leftovers.remove(found, self._log, on_removed=removed.append)
+            return f"{len(removed):,} files removed" if removed else ""
+
+        return do
 
     def _due(self, info: TableInfo) -> Iterator[Act]:
         """Yield what is due; each act is done before the next one is looked for."""

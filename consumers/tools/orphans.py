@@ -1,160 +1,343 @@
-"""Files of a Lance table that no committed transaction names: what lost attempts left behind.
+"""Files that nobody needs any more: listed with the reason and the age, and removed by a record.
 
-A writer that died after writing and before its append, a task that Spark ran twice, a batch that
-was committed already when it was replayed, an attempt that lost a conflict: each leaves files that
-no version will ever read. Files that an undecided transaction names are no orphans, nor are files
-younger than `age_seconds`, which somebody may be about to name.
+What the ledger doesn't know as needed is a leftover, once it is old enough: counted from the record
+that ended it, and from when the file was written. Whoever read an old version, or is about to name
+a file that it wrote, has so long. Removing begins with a record, and looks at the log once more
+after it. It may be killed at any moment: whoever removes next finds what is left.
+
+A dropped table may come back until its files go. So its newest manifest goes first, under another
+name: whoever registers the table again looks for that manifest, so after it has gone nobody can.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
+import logging
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from google.protobuf.message import Message
-
-from commitlog.adapters.storage import local_path, store_for
+from commitlog import CommitLog
+from commitlog.adapters.lance_refs import versions_with_files
+from commitlog.adapters.storage import FileFound, store_for
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    parse_manifest_name,
+)
 from commitlog.core.log.replica import Replica
-from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.partition.machine import Machine
-from commitlog.errors import InvalidRequest, NoSuchTable, Unavailable
-from commitlog.lancepb.table_pb2 import DataFile, DataFragment
-from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
-from commitlog.model.operations import CreateTableVersion, LanceCommit
-from commitlog.model.records import Outcome, Status, Transaction
-from commitlog.model.table import DomainMap, TableId, format_table_id, parse_table_id
+from commitlog.core.tables.lance_tables import normalize_location
+from commitlog.errors import CommitLogError, InvalidRequest, NoSuchTable, Unavailable
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.operations import AlterProperties
+from commitlog.model.table import DomainMap, parse_table_id
 from commitlog.ports import Log
-from consumers.partition.events import Event
+from consumers.partition.catalogue import no_such_table
 from consumers.partition.follower import Follower
-from consumers.tools.iceberg_orphans import Orphan
+from consumers.partition.iceberg_files import TableFiles
+from consumers.partition.table_files import QUARANTINE
+from consumers.tools.file_ledger import FileLedger, Life, Why, paths_in
+from consumers.tools.iceberg_orphans import find_orphans
 
-AGE_SECONDS = 3600.0
 CATCH_UP_SECONDS = 600.0
-FOLDERS = ("data", "_deletions")
+GONE = ".gone"
+"""Ends the name of a dropped table's newest manifest once its files go."""
+REASON = "commitlog.maintenance"
+"""In a transaction's properties: why maintenance asked for it."""
+_TEMPORARY = re.compile(r".*\.tmp-[0-9]+-[0-9]+")
+_SIDECAR_PARTS = 3
+
+logger = logging.getLogger(__name__)
 
 
-class _Named:
-    """Paths below one table's location, by what the log says of them."""
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A file that nobody needs."""
 
-    def __init__(self, table: TableId) -> None:
-        self._table = table
-        self.committed: dict[str, set[str]] = {}
-        """By location."""
-        self.refused: dict[str, str] = {}
-        self.undecided: set[str] = set()
+    table: str
+    location: str
+    """The whole path."""
+    why: Why
+    reason: str
+    size: int
+    since_ms: int
+    """When it was written, or when the last record ended what needed it, if that was later."""
+    incarnation: str = ""
+    """Of a Lance table; empty: it is of an Iceberg table."""
+    path: str = ""
+    """Below the table's location."""
 
-    def take(self, event: Event) -> None:
-        """Note what an outcome did with files."""
-        for change in event.changes:
-            if change.delta is not None:
-                paths = self.committed.setdefault(change.location, set())
-                for _, encoded in change.delta.fragments:
-                    paths.update(paths_in(DataFragment.FromString(encoded)))
-        outcome = event.outcome
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
-            for path in self._asked(event.submitted.record):
-                self.refused[path] = _reason(outcome)
+    def to_json(self, now_ms: int) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        age = round((now_ms - self.since_ms) / 3_600_000, 1)
+        said = {"table": self.table, "location": self.location, "size": self.size}
+        return {**said, "age_hours": age, "why": self.why.value, "reason": self.reason}
 
-    def leave_undecided(self, records: Iterable[object]) -> None:
-        """Note what may still be committed."""
-        for record in records:
-            self.undecided.update(self._asked(record))
 
-    def _asked(self, record: object) -> Iterator[str]:
-        if not isinstance(record, Transaction):
-            return
-        for operation in record.operations:
-            if not isinstance(operation, LanceCommit | CreateTableVersion):
+class Leftovers:
+    """What nobody needs of the tables in one partition. Reads the whole partition; close it."""
+
+    def __init__(self, log: Log, partition: int, *, clock: Callable[[], float] = time.time) -> None:
+        """Read the log to its present end."""
+        self._clock = clock
+        self._machine = Machine(log.genesis(partition))
+        self._ledger = FileLedger()
+        self._follower = Follower(log, log.genesis(partition), self._machine, Replica())
+        self._read()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._follower.close()
+
+    def find(self, table: str | None = None) -> Iterator[Leftover]:
+        """Yield the leftovers of a table, dropped ones of its name included, or of all."""
+        lives = [one for one in self._ledger.lives.values() if table in {None, one.name}]
+        if table is not None and not lives:
+            names = {one.table for one in self._ledger.lives.values()}
+            raise NoSuchTable(no_such_table(parse_table_id(table), names))
+        # The files first: one that is there now is named later, if anybody names it.
+        listed = {life.incarnation: list(store_for(life.location).files()) for life in lives}
+        self._read()
+        needed = self._needed(lives)
+        for life in lives:
+            yield from self._of(life, listed[life.incarnation], needed)
+
+    def remove(
+        self, found: Iterable[Leftover], log: CommitLog, *, on_removed: Callable[[Leftover], None]
+    ) -> None:
+        """Remove leftovers, table by table, each after a record."""
+        for life in self._ledger.lives.values():
+            if life.is_live and life.came_back:
+                _bring_back(life)
+        for leftovers in self.by_table(found):
+            life = self._ledger.lives[leftovers[0].incarnation]
+            if life.is_live:
+                self._remove_of_table(life, leftovers, log, on_removed)
+            elif self._is_out_of_reach(life):
+                self._delete(life, leftovers, on_removed)
+                store = store_for(life.location)
+                for name in list(store.names(VERSIONS_DIRECTORY)):
+                    if name.endswith(GONE):
+                        store.delete(f"{VERSIONS_DIRECTORY}/{name}")
+                store.prune()
+
+    def by_table(self, found: Iterable[Leftover]) -> list[list[Leftover]]:
+        """Return leftovers in lists, one for each incarnation of a table."""
+        tables: dict[str, list[Leftover]] = {}
+        for one in found:
+            tables.setdefault(one.incarnation, []).append(one)
+        return list(tables.values())
+
+    def _remove_of_table(
+        self,
+        life: Life,
+        leftovers: Sequence[Leftover],
+        log: CommitLog,
+        on_removed: Callable[[Leftover], None],
+    ) -> None:
+        # Who and why; the files are named by the records that ended them.
+        properties = {REASON: said(leftovers)}
+        ticket = log.submit(None, AlterProperties(life.table), properties=properties)
+        ticket.result(CATCH_UP_SECONDS).raise_for_conflict()
+        self._read()
+        needed = self._needed([life])
+        self._delete(
+            life, [one for one in leftovers if owner(life, one.path) not in needed], on_removed
+        )
+
+    def _is_out_of_reach(self, life: Life) -> bool:
+        """Have nobody register a dropped table again; return False if somebody has."""
+        store = store_for(life.location)
+        newest = versions_with_files(life.location).get(life.version)
+        if newest is not None:
+            store.move(newest, newest + GONE)
+        self._read()
+        if life.is_live and newest is not None:
+            store.move(newest + GONE, newest)
+        return not life.is_live
+
+    def _delete(
+        self,
+        life: Life,
+        leftovers: Sequence[Leftover],
+        on_removed: Callable[[Leftover], None],
+    ) -> None:
+        store = store_for(life.location)
+        # The manifest that keeps a dropped table out of reach goes last.
+        for one in (one for one in leftovers if not one.path.endswith(GONE)):
+            store.delete(one.path)
+            on_removed(one)
+        for folder in {one.path.rpartition("/")[0] for one in leftovers}:
+            if folder.startswith(("data/", "_indices/")):
+                store.prune(folder)
+
+    def _read(self) -> None:
+        """Read to the log's present end: what is decided, and what may be yet."""
+        for event in self._follower.catch_up(CATCH_UP_SECONDS):
+            self._ledger.take(event)
+        transactions = self._follower.transactions
+        end, deadline = transactions.end_offset(), time.monotonic() + CATCH_UP_SECONDS
+        while transactions.position() < end:
+            for submitted in transactions.poll(timeout_seconds=0.5):
+                self._follower.replica.receive_submitted(submitted)
+            if time.monotonic() > deadline:
+                raise Unavailable("Kafka didn't send the transactions in time; try again later")
+
+    def _needed(self, lives: Iterable[Life]) -> set[str]:
+        places = [life.location for life in lives]
+        properties = {t.incarnation: t.properties for t in self._machine.tables.values()}
+        needed = self._ledger.needed(places, properties, int(self._clock() * 1000))
+        undecided = (s.record for s in self._follower.replica.undecided.values())
+        return needed | self._ledger.undecided(undecided)
+
+    def _of(self, life: Life, files: Sequence[FileFound], needed: set[str]) -> Iterator[Leftover]:
+        below = [
+            one.location.removeprefix(f"{life.location}/")
+            for one in self._ledger.lives.values()
+            if one.location.startswith(f"{life.location}/")
+        ]
+        foreign: set[str] | None = None
+        for file in files:
+            if any(file.path.startswith(f"{nested}/") for nested in below):
                 continue
-            if operation.table == self._table:
-                yield from paths_in(LanceMessage.FromString(operation.message))
+            named = owner(life, file.path)
+            if named in needed:
+                continue
+            if not life.is_live:
+                if life.dropped is None:
+                    continue
+                yield _leftover(life, file, Why.DROPPED, str(life.dropped), life.dropped.time_ms)
+            elif named:
+                ended = self._ledger.ended(named)
+                if ended is not None:
+                    yield _leftover(life, file, ended[0], str(ended[1]), ended[1].time_ms)
+                    continue
+                if foreign is None:
+                    foreign = set(_foreign(life, files))
+                if named in foreign or file.path.startswith(f"{QUARANTINE}/"):
+                    yield _leftover(life, file, Why.FOREIGN, "somebody wrote it past the log")
+                else:
+                    yield _leftover(life, file, Why.ABANDONED, "no transaction names it")
 
 
-def find_table_orphans(log: Log, table: str, *, age_seconds: float = AGE_SECONDS) -> list[Orphan]:
-    """Compare the files of a table with its partition of the log, to the log's present end.
+def _bring_back(life: Life) -> None:
+    """Give a table that was registered again the manifest that a killed removal has put aside."""
+    store = store_for(life.location)
+    for name in list(store.names(VERSIONS_DIRECTORY)):
+        if name.endswith(GONE):
+            store.move(
+                f"{VERSIONS_DIRECTORY}/{name}", f"{VERSIONS_DIRECTORY}/{name.removesuffix(GONE)}"
+            )
 
-    Reads the whole partition. Raises NoSuchTable, naming tables that are called alike.
-    """
+
+def clean(
+    log: Log,
+    table: str | None,
+    age_seconds: float,
+    client: CommitLog | None = None,
+    *,
+    on_removed: Callable[[Leftover], None] = lambda leftover: None,
+) -> list[dict[str, Any]]:
+    """List what nobody has needed for so long, of one table or of all; a client removes it too."""
     if age_seconds < 0:
         raise InvalidRequest(
             f"an age of {age_seconds:g} s is in the future", field="age", value=age_seconds,
             advice="Give seconds from 0 on",
         )  # fmt: skip
-    table_id = parse_table_id(table)
-    genesis = log.genesis(DomainMap(log.genesis().domains).partition(table_id))
-    machine, named = Machine(genesis), _Named(table_id)
-    follower = Follower(log, genesis, machine, Replica())
-    try:
-        # The files first: one that is there now is named later, if anybody names it.
-        for event in follower.catch_up(CATCH_UP_SECONDS):
-            named.take(event)
-        found = machine.tables.get(table_id)
-        if found is None:
-            names = [format_table_id(known) for known in machine.tables]
-            near = difflib.get_close_matches(table, names, n=3)
-            hint = f"Did you mean {', '.join(near)}?" if near else "`commitlog tables` lists them."
-            raise NoSuchTable(f"the log {log.name} knows no table {table}. {hint}")
-        listed = sorted(_old_files(found.location, age_seconds))
-        for event in follower.catch_up(CATCH_UP_SECONDS):
-            named.take(event)
-        _read_transactions(follower)
-        named.leave_undecided(s.record for s in follower.replica.undecided.values())
-    finally:
-        follower.close()
-    kept = named.committed.get(found.location, set()) | named.undecided
-    return [
-        Orphan(path, named.refused.get(path, "no transaction names it"))
-        for path in listed
-        if path not in kept
-    ]
+    now_ms = time.time_ns() // 1_000_000
+    newest = now_ms - age_seconds * 1000
+    listed: list[Leftover] = []
+    for partition in _partitions(log, table):
+        leftovers = Leftovers(log, partition)
+        try:
+            found = [one for one in leftovers.find(table) if one.since_ms <= newest]
+            listed += found
+            if client is not None:
+                leftovers.remove(found, client, on_removed=on_removed)
+        finally:
+            leftovers.close()
+    root = log.genesis().tables_root
+    if table is None and root:
+        files = TableFiles(root)
+        of_iceberg = [one for one in _of_iceberg(log, files) if one.since_ms <= newest]
+        listed += of_iceberg
+        for one in of_iceberg if client is not None else ():
+            files.delete(one.location, root)
+            on_removed(one)
+    return [one.to_json(now_ms) for one in listed]
 
 
-def paths_in(message: Message) -> Iterator[str]:
-    """Yield the paths, below a table's location, of all data and deletion files in a message."""
-    if isinstance(message, DataFile):
-        if not message.HasField("base_id"):
-            yield f"data/{message.path}"
-        return
-    if isinstance(message, DataFragment) and message.HasField("deletion_file"):
-        yield deletion_file_path(message.id, message.deletion_file)
-    for field, value in message.ListFields():
-        if field.message_type is None or field.message_type.GetOptions().map_entry:
+def _of_iceberg(log: Log, files: TableFiles) -> Iterator[Leftover]:
+    orphans = find_orphans(log, files.root)
+    there = {normalize_location(file.path): file for file in files.files()} if orphans else {}
+    for orphan in orphans:
+        file = there.get(orphan.location)
+        if file is not None:
+            yield Leftover(
+                table="",
+                location=orphan.location,
+                why=orphan.why,
+                reason=orphan.reason,
+                size=file.size,
+                since_ms=file.modified_ms,
+            )
+
+
+def owner(life: Life, path: str) -> str:
+    """Return what a version names if it needs a file; empty if the file isn't judged here."""
+    parts = path.split("/")
+    folder, name = parts[0], parts[-1]
+    if _TEMPORARY.fullmatch(name):
+        return f"{life.location}/{path}"
+    if folder == "data" and len(parts) == _SIDECAR_PARTS:
+        return f"{life.location}/data/{parts[1]}.lance"
+    if folder == "_indices" and len(parts) >= _SIDECAR_PARTS:
+        return f"{life.location}/_indices/{parts[1]}"
+    if folder == VERSIONS_DIRECTORY:
+        parsed = parse_manifest_name(name)
+        return f"{life.location}/{path}" if parsed is not None and parsed.staged_by else ""
+    return f"{life.location}/{path}" if folder in {"data", "_deletions", QUARANTINE} else ""
+
+
+def said(leftovers: Sequence[Leftover]) -> str:
+    """Return how many files and bytes are removed, and why."""
+    count = {why: sum(one.why is why for one in leftovers) for why in Why}
+    kinds = ", ".join(f"{number:,} {why}" for why, number in count.items() if number)
+    size = sum(one.size for one in leftovers)
+    return f"removes {len(leftovers):,} files of {size:,} bytes that nobody needs: {kinds}"
+
+
+def _partitions(log: Log, table: str | None) -> Sequence[int]:
+    """Return the partitions to look at."""
+    if table is None:
+        return range(log.partitions())
+    return [DomainMap(log.genesis().domains).partition(parse_table_id(table))]
+
+
+def _foreign(life: Life, files: Sequence[FileFound]) -> Iterator[str]:
+    """Yield the files that quarantined manifests name."""
+    store = store_for(life.location)
+    for file in files:
+        if not file.path.startswith(f"{QUARANTINE}/"):
             continue
-        for inner in value if field.is_repeated else (value,):
-            yield from paths_in(inner)
+        try:
+            state, _ = decode_manifest(store.read(file.path))
+        except (CommitLogError, OSError, ValueError):
+            continue
+        for encoded in state.fragments.values():
+            yield from paths_in(life, DataFragment.FromString(encoded))
 
 
-def _read_transactions(follower: Follower) -> None:
-    """Read what may be committed yet."""
-    end, deadline = follower.transactions.end_offset(), time.monotonic() + CATCH_UP_SECONDS
-    while follower.transactions.position() < end:
-        for submitted in follower.transactions.poll(timeout_seconds=0.5):
-            follower.replica.receive_submitted(submitted)
-        if time.monotonic() > deadline:
-            raise Unavailable("Kafka didn't send the transactions in time; try again later")
-
-
-def _old_files(location: str, age_seconds: float) -> Iterator[str]:
-    root, newest = local_path(location), time.time() - age_seconds
-    store = store_for(location)
-    for folder in FOLDERS:
-        for name in store.names(folder):
-            path = f"{folder}/{name}"
-            # An object store's listing has no times here: all its files are looked at.
-            if root is None or _modified(root / path) <= newest:
-                yield path
-
-
-def _modified(path: os.PathLike[str]) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except FileNotFoundError:
-        return float("inf")
-
-
-def _reason(outcome: Outcome) -> str:
-    if outcome.answers is not None:
-        return f"{outcome.transaction_id} repeated what outcome {outcome.answers} had committed"
-    return f"{outcome.transaction_id} was {outcome.status}"
+def _leftover(life: Life, file: FileFound, why: Why, reason: str, since_ms: int = 0) -> Leftover:
+    return Leftover(
+        table=life.name,
+        location=f"{life.location}/{file.path}",
+        why=why,
+        reason=reason,
+        size=file.size,
+        since_ms=max(since_ms, file.modified_ms),
+        incarnation=life.incarnation,
+        path=file.path,
+    )

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidSettings
-from consumers.tools.maintenance import REASON, Maintenance, Policy, properties_of
+from consumers.tools.maintenance import Maintenance, Policy, properties_of
+from consumers.tools.orphans import REASON
 from tests.operations_world import T, decided_again_alike, opened
 from tests.service import SCHEMA, Service, rows, service
 
@@ -118,3 +120,24 @@ def test_a_wrong_value_is_named(name: str, text: str, tmp_path: Path) -> None:
         made.client.create_table(T, SCHEMA, properties=properties_of({name: text}))
         with pytest.raises(InvalidSettings, match=text):
             Policy.of(made.client.table(T))
+
+
+def test_files_that_nobody_needs_go_by_the_policy(tmp_path: Path) -> None:
+    with service(tmp_path) as made:
+        client = made.client
+        for name, days in (("now", "0.000001"), ("never", "0"), ("later", "7")):
+            properties = {"commitlog.maintain.remove-after-days": days}
+            client.create_table(name, SCHEMA, properties=properties)
+            for number in range(3):
+                client.append(name, rows(number))
+            client.delete(name, "true")
+            client.expire_versions(name, retain_versions=1)
+        client.drop_table("later")
+        maintenance = Maintenance(client, open_log=lambda: MemoryLog(made.cluster))
+        [due] = maintenance.look(dry_run=True)
+        assert (due.table, due.kind) == ("now", "remove")
+        assert len(list(made.location("now").glob("data/*"))) == 3
+        Maintenance(client, open_log=lambda: MemoryLog(made.cluster)).look()
+        assert not list(made.location("now").glob("data/*"))
+        assert len(list(made.location("never").glob("data/*"))) == 3
+        decided_again_alike(made)

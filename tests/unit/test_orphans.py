@@ -1,16 +1,22 @@
-"""Files of a Lance table that no committed transaction names."""
+"""Files that nobody needs: which they are, why, and that removing them takes nothing else."""
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import lance
 import pytest
 
-from commitlog.errors import NoSuchTable
+from commitlog.errors import NoSuchTable, NoSuchVersion, TransactionRejected
+from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
-from consumers.tools.orphans import find_table_orphans
+from consumers.tools.file_ledger import Why
+from consumers.tools.orphans import GONE, REASON, Leftovers
+from consumers.tools.verify import Options, verify
 from tests.service import SCHEMA, Service, rows, service
 
 TABLE = "shop$orders"
@@ -23,9 +29,31 @@ def world(tmp_path: Path) -> Iterator[Service]:
         yield made
 
 
-def found(world: Service, age_seconds: float = 0) -> dict[str, str]:
-    listed = find_table_orphans(world.log, TABLE, age_seconds=age_seconds)
-    return {orphan.location: orphan.reason for orphan in listed}
+def found(world: Service, table: str | None = TABLE) -> dict[str, tuple[Why, str]]:
+    leftovers = Leftovers(world.log, 0)
+    try:
+        return {one.path: (one.why, one.reason) for one in leftovers.find(table)}
+    finally:
+        leftovers.close()
+
+
+def remove(world: Service, table: str | None = TABLE, *, stop_after: int = 10**9) -> list[str]:
+    """Remove all; stop after some files as if killed."""
+    removed: list[str] = []
+
+    def note(leftover: object) -> None:
+        removed.append(leftover.path)  # type: ignore[attr-defined]
+        if len(removed) >= stop_after:
+            raise KeyboardInterrupt
+
+    leftovers = Leftovers(world.log, 0)
+    try:
+        leftovers.remove(list(leftovers.find(table)), world.client, on_removed=note)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        leftovers.close()
+    return removed
 
 
 def written(world: Service, *ids: int) -> lance.FragmentMetadata:
@@ -33,19 +61,43 @@ def written(world: Service, *ids: int) -> lance.FragmentMetadata:
     return fragment
 
 
-def test_what_versions_read_is_no_orphan(world: Service) -> None:
+def is_proven(world: Service) -> None:
+    """Decide the log again, and compare all files with it."""
+    verdict = verify(world.log, 0, Options(root=world.root, contents=True))
+    assert verdict.problems == []
+    # Some were decided on files that are gone.
+    assert verdict.decided_again + verdict.not_decided_again == verdict.outcomes
+
+
+def ids_of(world: Service, version: int | None = None) -> list[int]:
+    dataset = lance.dataset(str(world.location(TABLE)), version=version)
+    return sorted(dataset.to_table()["id"].to_pylist())
+
+
+def test_what_versions_read_is_needed(world: Service) -> None:
     world.client.append(TABLE, rows(1, 2, 3))
+    world.client.open(TABLE).create_scalar_index("id", "BTREE")
     world.client.delete(TABLE, "id = 1")
     world.client.update(TABLE, {"name": "'z'"}, "id = 2")
     world.client.open(TABLE).optimize.compact_files()
     assert found(world) == {}
+    assert remove(world) == []
 
 
-def test_files_that_nobody_names_are_listed_once_they_are_old(world: Service) -> None:
-    fragment = written(world, 1)
-    path = f"data/{fragment.files[0].path}"
-    assert found(world) == {path: "no transaction names it"}
-    assert found(world, age_seconds=3600) == {}
+def test_files_that_nobody_names_go_and_others_stay(world: Service) -> None:
+    world.client.append(TABLE, rows(1, 2))
+    path = f"data/{written(world, 1).files[0].path}"
+    size = (world.location(TABLE) / path).stat().st_size
+    assert found(world) == {path: (Why.ABANDONED, "no transaction names it")}
+    assert remove(world) == [path]
+    assert found(world) == {}
+    assert ids_of(world) == [1, 2]
+    events = world.client.subscribe(from_position="beginning", idle_seconds=3)
+    records = [event.transaction for event in events]
+    said = [dict(record.properties).get(REASON) for record in records if record is not None]
+    assert [text for text in said if text] == [
+        f"removes 1 files of {size:,} bytes that nobody needs: 1 abandoned"
+    ]
 
 
 def test_a_replayed_batch_leaves_its_second_files(world: Service) -> None:
@@ -54,22 +106,20 @@ def test_a_replayed_batch_leaves_its_second_files(world: Service) -> None:
         application = Application("stream", 0, "run")
         ticket = world.client.submit(TABLE, operation, application=application)
         assert ticket.result().version == 2
-    [reason] = found(world).values()
+    [(why, reason)] = found(world).values()
+    assert why is Why.REFUSED
     assert "repeated what outcome" in reason
 
 
 def test_files_of_a_refused_attempt_are_listed(world: Service) -> None:
     world.client.append(TABLE, rows(1))
-    dataset = world.client.open(TABLE)
-    image = dataset.get_fragments()[0].delete("id = 1 OR id = 2")
-    assert image is None
     world.client.delete(TABLE, "id = 1")
     update = lance.LanceOperation.Update(
         removed_fragment_ids=[0], new_fragments=[written(world, 9)], update_mode="rewrite_rows"
     )
     outcome = world.client.submit(TABLE, update, read_version=2).result()
     assert outcome.status == "retryable"
-    assert [reason.endswith("was retryable") for reason in found(world).values()] == [True]
+    assert [why for why, _ in found(world).values()] == [Why.REFUSED]
 
 
 def test_files_of_an_undecided_transaction_may_still_be_committed(world: Service) -> None:
@@ -81,6 +131,201 @@ def test_files_of_an_undecided_transaction_may_still_be_committed(world: Service
     assert found(world) == {}
 
 
+def test_files_of_deleted_versions_go_and_those_of_others_stay(world: Service) -> None:
+    world.client.append(TABLE, rows(1, 2))
+    world.client.append(TABLE, rows(3, 4))
+    world.client.open(TABLE).create_scalar_index("id", "BTREE")
+    world.client.delete(TABLE, "id = 1")
+    world.client.compact(TABLE, target_rows_per_fragment=100)
+    head = world.client.table(TABLE).version
+    assert found(world) == {}, "every version stands"
+    world.client.open(TABLE).tags.create("kept", 2)
+    # A tag keeps a version from expiring, and its files even if a record deletes it.
+    expired = DeleteTableVersions(("shop", "orders"), ((1, head - 1),))
+    world.client.submit(None, expired).result().raise_for_conflict()
+    listed = found(world)
+    assert {why for why, _ in listed.values()} == {Why.EXPIRED}
+    assert all(f"versions 1 to {head - 1} were deleted" in reason for _, reason in listed.values())
+    kinds = {path.split("/")[0] for path in listed}
+    assert kinds == {"data", "_deletions", "_indices"}
+    world.client.open(TABLE).tags.delete("kept")
+    more = found(world)
+    assert set(more) > set(listed)
+    assert sorted(remove(world)) == sorted(more)
+    assert ids_of(world) == [2, 3, 4]
+    assert lance.dataset(str(world.location(TABLE))).to_table(filter="id = 3").num_rows == 1
+    assert found(world) == {}
+    is_proven(world)
+
+
+def test_removing_goes_on_where_it_was_killed(world: Service) -> None:
+    for number in range(5):
+        world.client.append(TABLE, rows(number))
+    world.client.compact(TABLE)
+    world.client.expire_versions(TABLE, retain_versions=1)
+    todo = set(found(world))
+    assert len(todo) == 5
+    done: set[str] = set()
+    while todo - done:
+        removed = remove(world, stop_after=1)
+        assert len(removed) == 1
+        done |= set(removed)
+    assert done == todo
+    assert ids_of(world) == [0, 1, 2, 3, 4]
+
+
+def test_sidecar_files_of_blobs_go_with_their_data_file(world: Service) -> None:
+    schema = SCHEMA.append(lance.blob_field("b"))
+    world.client.create_table("blobs", schema)
+    blob = b"x" * 5_000_000
+    data = [{"id": 1, "name": "a", "b": blob}]
+    world.client.append("blobs", data)
+    world.client.append("blobs", data)
+    place = world.location("blobs")
+    assert list(place.glob("data/*/*.blob"))
+    world.client.delete("blobs", "true")
+    world.client.expire_versions("blobs", retain_versions=1)
+    assert remove(world, "blobs")
+    assert not list(place.glob("data/*"))
+    assert world.client.open("blobs").count_rows() == 0
+
+
+def test_a_dropped_table_comes_back_until_its_files_go(world: Service) -> None:
+    client = world.client
+    client.append(TABLE, rows(1, 2))
+    client.append(TABLE, rows(3))
+    client.delete(TABLE, "id = 1")
+    client.expire_versions(TABLE, retain_versions=2)
+    place = world.location(TABLE)
+    client.drop_table(TABLE)
+    client.create_table(TABLE, SCHEMA)
+    client.append(TABLE, rows(7))
+    client.undrop(TABLE, name="shop$old").raise_for_conflict()
+    assert sorted(client.open("shop$old").to_table()["id"].to_pylist()) == [2, 3]
+    assert client.table("shop$old").deleted == ((1, 2),)
+    assert ids_of(world) == [7]
+    client.append("shop$old", rows(8))
+    assert client.open("shop$old").count_rows() == 3
+    client.drop_table("shop$old")
+    listed = found(world, "shop$old")
+    assert {why for why, _ in listed.values()} == {Why.DROPPED}
+    assert remove(world, "shop$old")
+    assert not place.exists()
+    with pytest.raises(NoSuchTable, match="its files are"):
+        client.undrop("shop$old")
+    with pytest.raises(NoSuchTable, match="was dropped from the log"):
+        client.undrop("shop$never")
+    assert ids_of(world) == [7]
+    is_proven(world)
+
+
+def test_a_table_that_came_back_while_its_files_were_about_to_go_stays(world: Service) -> None:
+    client = world.client
+    client.append(TABLE, rows(1, 2))
+    place = world.location(TABLE)
+    client.drop_table(TABLE)
+    leftovers = Leftovers(world.log, 0)
+    listed = list(leftovers.find(TABLE))
+    client.undrop(TABLE)
+    removed: list[object] = []
+    leftovers.remove(listed, client, on_removed=removed.append)
+    leftovers.close()
+    assert not removed
+    assert ids_of(world) == [1, 2]
+    # A removal that died after it had put the manifest aside.
+    [newest] = [p for p in place.glob("_versions/*.manifest")][:1]
+    newest.rename(f"{newest}{GONE}")
+    remove(world)
+    assert newest.exists()
+    assert ids_of(world) == [1, 2]
+
+
+def test_a_clone_keeps_the_files_of_what_it_was_cloned_from(world: Service) -> None:
+    client = world.client
+    client.append(TABLE, rows(1, 2))
+    client.delete(TABLE, "id = 1")
+    source = world.location(TABLE)
+    ticket = client.submit(
+        "shop$clone", lance.LanceOperation.Clone(True, None, 3, str(source), None)
+    )
+    ticket.result().raise_for_conflict()
+    client.append(TABLE, rows(3))
+    client.drop_table(TABLE)
+    assert remove(world)
+    assert {path.parent.name for path in source.rglob("*") if path.is_file()} == {
+        "data",
+        "_deletions",
+    }
+    assert client.open("shop$clone").to_table()["id"].to_pylist() == [2]
+    client.drop_table("shop$clone")
+    assert remove(world, None)
+    assert not source.exists()
+
+
+def test_a_hold_keeps_versions_and_a_lease_ends(world: Service) -> None:
+    client = world.client
+    for number in range(4):
+        client.append(TABLE, rows(number))
+    position = client.snapshot().positions
+    client.hold("report", [TABLE], position)
+    client.append(TABLE, rows(9))
+    deletion = DeleteTableVersions(("shop", "orders"), ((1, 5),))
+    with pytest.raises(TransactionRejected, match="hold"):
+        client.submit(None, deletion).result().raise_for_conflict()
+    client.expire_versions(TABLE, retain_versions=1)
+    assert client.table(TABLE).deleted == ((1, 4),)
+    assert client.snapshot(position).open(TABLE).count_rows() == 4
+    assert client.release("report") is not None
+    assert client.release("report") is None
+    with pytest.raises(NoSuchVersion, match="was deleted"):
+        client.hold("late", TABLE, {0: 3})
+    assert not [name for name in client.table(TABLE).properties if "hold" in name]
+    client.hold("lease", TABLE, lasting=timedelta(seconds=2))
+    client.append(TABLE, rows(10))
+    client.expire_versions(TABLE, retain_versions=1)
+    assert client.table(TABLE).deleted == ((1, 5),)
+    time.sleep(2.5)
+    client.append(TABLE, rows(11))
+    client.expire_versions(TABLE, retain_versions=1)
+    assert client.table(TABLE).deleted == ((1, 7),)
+
+
+def test_restoring_many_tables_is_one_record(world: Service) -> None:
+    client = world.client
+    client.create_table("shop$lines", SCHEMA)
+    client.append(TABLE, rows(1))
+    client.append("shop$lines", rows(10))
+    then = client.snapshot().positions
+    client.append(TABLE, rows(2))
+    client.delete("shop$lines", "true")
+    outcome = client.restore([TABLE, "shop$lines"], then)
+    assert outcome is not None
+    assert outcome.versions() == {TABLE: 4, "shop$lines": 4}
+    assert ids_of(world) == [1]
+    assert client.open("shop$lines").to_table()["id"].to_pylist() == [10]
+    client.drop_table("shop$lines")
+    with pytest.raises(NoSuchTable):
+        client.restore([TABLE, "shop$lines"], then)
+    assert ids_of(world) == [1]
+    is_proven(world)
+
+
 def test_a_table_that_is_not_there_is_named(world: Service) -> None:
     with pytest.raises(NoSuchTable, match=r"Did you mean shop\$orders"):
-        find_table_orphans(world.log, "shop$order")
+        found(world, "shop$order")
+
+
+def test_quarantined_files_are_foreign(world: Service) -> None:
+    world.client.append(TABLE, rows(1))
+    place = world.location(TABLE)
+    copy = world.root / "copy"
+    shutil.copytree(place, copy)
+    lance.write_dataset(rows(2), str(copy), mode="append")
+    foreign = max(copy.glob("_versions/*.manifest"), key=lambda path: path.stat().st_mtime_ns)
+    for file in copy.glob("data/*"):
+        if not (place / "data" / file.name).exists():
+            shutil.copy(file, place / "data" / file.name)
+    (place / "_quarantine").mkdir()
+    shutil.copy(foreign, place / "_quarantine" / foreign.name)
+    assert {why for why, _ in found(world).values()} == {Why.FOREIGN}
+    assert len(found(world)) == 2

@@ -7,14 +7,20 @@ makes a newer one first, in the same record if need be. Numbers are never given 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from commitlog.core.decisions import Change, ChangeKind, rejected
 from commitlog.core.draft import Draft, View
 from commitlog.core.tables.lance_tables import Table, VersionRanges
+from commitlog.model.limits import HOLDS_SINCE
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Code, OperationResult
 from commitlog.model.table import format_table_id
+
+HOLD = "commitlog.hold."
+"""How the names of properties begin that keep versions of their table from being deleted."""
+_HOLD = re.compile(r"(?P<version>[1-9][0-9]{0,17})(?P<on>-?)(?: until (?P<until>[0-9]{1,18}))?")
 
 
 def merged(*ranges: Iterable[tuple[int, int]]) -> VersionRanges:
@@ -43,6 +49,26 @@ def without(ranges: Iterable[tuple[int, int]], gone: VersionRanges) -> VersionRa
     return tuple(left)
 
 
+def held_versions(
+    properties: Iterable[tuple[str, str]], newest: int, now_ms: int
+) -> list[tuple[int, int]]:
+    """Return the ranges of versions that a table's properties hold: `VERSION` or `VERSION-`.
+
+    A hold may end: `VERSION until MILLISECONDS`. One that isn't written so holds all versions.
+    """
+    found = []
+    for name, value in properties:
+        if not name.startswith(HOLD):
+            continue
+        hold = _HOLD.fullmatch(value)
+        if hold is None:
+            found.append((1, newest))
+        elif hold["until"] is None or int(hold["until"]) > now_ms:
+            first = int(hold["version"])
+            found.append((first, max(first, newest) if hold["on"] else first))
+    return found
+
+
 def decide_delete_versions(draft: Draft, operation: DeleteTableVersions) -> None:
     """Delete versions of a table, or refuse."""
     view = draft.view(operation.table)
@@ -53,7 +79,7 @@ def decide_delete_versions(draft: Draft, operation: DeleteTableVersions) -> None
             branch=operation.branch,
             table=format_table_id(operation.table),
         )
-    _check(view, operation)
+    _check(draft, view, operation)
     table = view.table
     draft.results.append(
         OperationResult(
@@ -64,7 +90,7 @@ def decide_delete_versions(draft: Draft, operation: DeleteTableVersions) -> None
     draft.changes.append(deletion(table, operation))
 
 
-def _check(view: View, operation: DeleteTableVersions) -> None:
+def _check(draft: Draft, view: View, operation: DeleteTableVersions) -> None:
     name, newest = format_table_id(operation.table), view.version
     before = 0
     for first, last in operation.ranges:
@@ -82,6 +108,16 @@ def _check(view: View, operation: DeleteTableVersions) -> None:
                 newest=newest,
             )
         before = last
+    if draft.rules.protocol >= HOLDS_SINCE:
+        held = held_versions(view.table.properties, newest, draft.time_ms)
+        if without(operation.ranges, merged(held)) != merged(operation.ranges):
+            raise rejected(
+                Code.EXPECTATION_FAILED,
+                "versions_held",
+                ranges=list(operation.ranges),
+                table=name,
+                held=list(merged(held)),
+            )
     if without(operation.ranges, view.deleted) != merged(operation.ranges):
         raise rejected(
             Code.EXPECTATION_FAILED,

@@ -1,0 +1,362 @@
+"""Takes back what was done to tables: a drop, and changes since a position; and holds versions.
+
+Nothing is undone in the log: a dropped table is registered again, at the version that it had, and
+an older content becomes a newer version. Both need the files that were there: those of a dropped
+table go after the grace time, and those of versions that were deleted by a record. A hold is a
+property of a table that keeps versions from being deleted.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import lance
+
+from commitlog.adapters.storage import store_for
+from commitlog.client.catalogue import raise_for_table
+from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
+from commitlog.client.feed_events import Selection
+from commitlog.client.host import TableName
+from commitlog.client.opening import materialize
+from commitlog.client.runtime import Runtime
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
+from commitlog.core.catalogue.catalogue_state import altered
+from commitlog.core.catalogue.version_deletion import HOLD, merged
+from commitlog.core.log.chain import ChainPlace
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
+from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateTable,
+    DeclareTable,
+    DeleteTableVersions,
+    DropNamespace,
+    Operation,
+    Properties,
+    RegisterTable,
+    RenameTable,
+)
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import Policy, TableId, format_table_id, parse_table_id
+
+if TYPE_CHECKING:
+    from commitlog.client.session import TransactionBuilder
+    from commitlog.client.snapshot import Snapshot
+
+TIMEOUT_SECONDS = 120.0
+_MAKERS = (CreateTable, DeclareTable, RegisterTable)
+
+
+@dataclass(slots=True)
+class _Life:
+    """One incarnation of a table, as the log tells it."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    policy: Policy
+    primary_key: tuple[str, ...]
+    properties: Properties
+    version: int = 0
+    deleted: VersionRanges = ()
+    dropped_at: int = 0
+    """The sequence of the outcome that dropped it; 0: it stands, or was only deregistered."""
+
+
+class UndoesChanges:
+    """Gives `CommitLog` the verbs that take back what was done."""
+
+    if TYPE_CHECKING:
+        tables: Any
+        transact: Any
+        transaction: Any
+        snapshot: Any
+
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Return this process's part."""
+
+    @abstractmethod
+    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
+        """Return a table's description."""
+
+    def undrop(
+        self,
+        table_id: TableName,
+        *,
+        incarnation: str = "",
+        name: TableName | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+        properties: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        """Bring back the table of this name that was dropped last, with its versions.
+
+        `incarnation` chooses another one, `name` gives it another name. What applications sent is
+        forgotten with the drop: a stream's batch that comes again is written again. Reads the
+        table's partition of the log.
+
+        Raises:
+            NoSuchTable: none was dropped under this name, or its files are removed already.
+            TableAlreadyExists: there is a table of the name now.
+        """
+        table = parse_table_id(table_id)
+        deadline = time.monotonic() + timeout
+        life = self._dropped(table, incarnation, deadline)
+        path = _newest_manifest(life)
+        if path is None:
+            raise NoSuchTable(
+                f"{format_table_id(table)} was dropped by outcome {life.dropped_at}, and the"
+                f" manifest of its version {life.version} isn't there any more: its files are"
+                " removed"
+            )
+        to = parse_table_id(name) if name is not None else table
+        operations: list[Operation] = [
+            RegisterTable(
+                table=to,
+                incarnation=life.incarnation,
+                location=life.location,
+                version=life.version,
+                manifest_path=path,
+                policy=life.policy,
+                primary_key=life.primary_key,
+                properties=life.properties,
+            )
+        ]
+        if life.deleted:
+            operations.append(DeleteTableVersions(to, life.deleted))
+        return self._commit(operations, properties, deadline)
+
+    def restore(
+        self,
+        tables: TableName | Sequence[TableName],
+        position: int | str | Mapping[int, int],
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        properties: Mapping[str, str] | None = None,
+    ) -> Outcome | None:
+        """Give tables the content that they had at a position of the log, all by one record.
+
+        Each gets a newer version with the older one's rows and schema. Returns None if all of them
+        are as they were. Tables whose names are lists are given as a list of lists.
+
+        Raises:
+            NoSuchTable: a table wasn't there at the position, or is another one now.
+            NoSuchVersion: its version of then was deleted.
+            RetryableConflict: somebody changed a table meanwhile; restore again.
+        """
+        then: Snapshot = self.snapshot(position, timeout=timeout)
+        changed = []
+        for table_id in _ids(tables):
+            was = then.table(table_id)
+            if was.is_iceberg:
+                raise InvalidRequest(
+                    f"{was.name} is an Iceberg table", field="tables", value=was.name,
+                    advice="Roll it back by its own API: set its branch to an older snapshot",
+                )  # fmt: skip
+            info = self.describe(table_id, fresh=True, readable=True)
+            if info.incarnation != was.incarnation:
+                raise NoSuchTable(
+                    f"{was.name} was dropped since that position, and another table has its name"
+                    " now; rename that one, and bring the old one back with `undrop`"
+                )
+            if not was.version or is_in(was.version, info.deleted):
+                why = f"version {was.version} was deleted" if was.version else "it had no version"
+                raise NoSuchVersion(f"{was.name} can't be as it was at {position}: {why}")
+            if was.version != info.version:
+                # Who builds the new version reads the old one.
+                materialize(self.runtime(), info, was.version)
+                changed.append((info, lance.LanceOperation.Restore(version=was.version)))
+        if not changed:
+            return None
+        builder: TransactionBuilder = self.transact(properties=properties or {}, timeout=timeout)
+        with builder as record:
+            for info, operation in changed:
+                record.submit(info.table_id, operation, read_version=info.version)
+        return builder.outcome
+
+    def hold(
+        self,
+        name: str,
+        tables: TableName | Sequence[TableName],
+        position: int | str | Mapping[int, int] | None = None,
+        *,
+        onwards: bool = False,
+        lasting: timedelta | None = None,
+        timeout: float = TIMEOUT_SECONDS,
+    ) -> Outcome:
+        """Keep the versions of a position (None: the present ones) from being deleted.
+
+        With `onwards`, all later versions too, as a feed that goes on from there needs them. It
+        holds until `release`, or as long as it is `lasting`: a reader's lease. One record holds all
+        tables; the same name again moves the hold.
+
+        Raises:
+            NoSuchVersion: a version was deleted already; nothing is held.
+        """
+        then: Snapshot = self.snapshot(position, timeout=timeout)
+        until = ""
+        if lasting is not None:
+            until = f" until {round((time.time() + lasting.total_seconds()) * 1000)}"
+        held = {}
+        for table_id in _ids(tables):
+            version = then.table(table_id).version
+            if not version:
+                raise NoSuchVersion(f"{format_table_id(table_id)} has no version to hold")
+            held[table_id] = version
+        operations: list[Operation] = [
+            AlterProperties(
+                table,
+                upserts=((HOLD + name, f"{version}{'-' if onwards else ''}{until}"),),
+            )
+            for table, version in held.items()
+        ]
+        deadline = time.monotonic() + timeout
+        outcome = self._commit(operations, None, deadline)
+        # In the order of the log: what was deleted before the hold isn't held.
+        for table, version in held.items():
+            if is_in(version, self.describe(table, fresh=True).deleted):
+                self.release(name, timeout=timeout)
+                raise NoSuchVersion(
+                    f"version {version} of {format_table_id(table)} was deleted; hold a newer one"
+                )
+        return outcome
+
+    def release(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> Outcome | None:
+        """Release what `hold` keeps under a name; return None if nothing is held so."""
+        operations: list[Operation] = [
+            AlterProperties(info.table_id, removals=(HOLD + name,))
+            for info in self.tables()
+            if HOLD + name in info.properties
+        ]
+        if not operations:
+            return None
+        return self._commit(operations, None, time.monotonic() + timeout)
+
+    def _commit(self, operations: Sequence[Operation], properties: Any, deadline: float) -> Outcome:
+        transaction = self.transaction(tuple(operations), properties=properties or {})
+        ticket = self.runtime().submit(transaction, id_is_new=True)
+        return raise_for_table(ticket.result(max(deadline - time.monotonic(), 1.0)))
+
+    def _dropped(self, table: TableId, incarnation: str, deadline: float) -> _Life:
+        """Return the incarnation of a table that was dropped last, or the one that is asked for."""
+        runtime = self.runtime()
+        lives = Lives()
+        partition = runtime.domains.partition(table)
+        end = int(runtime.request(partition, "status")["sequence"])
+        feed = PartitionFeed(runtime.log, partition, Start(ChainPlace(0, 0, 0, b""), 0))
+        try:
+            while feed.told.sequence < end:
+                for outcome, submitted in feed.poll(SLICE_SECONDS, Selection(), end, end):
+                    lives.take(outcome, submitted)
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"partition {partition} was read up to {feed.told.sequence} of {end} when"
+                        " time ran out; ask again with a longer timeout"
+                    )
+        finally:
+            feed.close()
+        found = [one for one in lives.dropped(table) if incarnation in {"", one.incarnation}]
+        if not found:
+            raise NoSuchTable(
+                f"no table {format_table_id(table)}"
+                f"{f' of incarnation {incarnation}' if incarnation else ''} was dropped from the"
+                f" log {runtime.log.name}"
+            )
+        return found[-1]
+
+
+class Lives:
+    """The tables of a partition that were ever there, outcome by outcome."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lives: dict[str, _Life] = {}
+        self._names: dict[TableId, _Life] = {}
+
+    def dropped(self, table: TableId) -> list[_Life]:
+        """Return what was dropped under a name, the last one last."""
+        found = [one for one in self._lives.values() if one.dropped_at and one.table == table]
+        return sorted(found, key=lambda one: one.dropped_at)
+
+    def take(self, outcome: Outcome, submitted: Submitted) -> None:
+        """Take the next committed outcome."""
+        record = submitted.record
+        operations = record.operations if isinstance(record, Transaction) else ()
+        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            return
+        for operation in operations:
+            self._before(operation, outcome.sequence)
+        for result in outcome.results:
+            life = self._lives.get(result.incarnation)
+            if life is None or not result.incarnation:
+                continue
+            life.version = result.version or life.version
+            if result.operation == "DropTable":
+                life.dropped_at = outcome.sequence
+                self._names.pop(life.table, None)
+
+    def _before(self, operation: Operation, sequence: int) -> None:
+        if isinstance(operation, _MAKERS):
+            known = self._lives.get(operation.incarnation)
+            key = () if isinstance(operation, DeclareTable) else operation.primary_key
+            if known is None and isinstance(operation, CreateTable) and operation.exist_ok:
+                standing = self._names.get(operation.table)
+                if standing is not None:
+                    return
+            life = _Life(
+                table=operation.table,
+                incarnation=operation.incarnation,
+                location=operation.location,
+                policy=operation.policy,
+                primary_key=key,
+                properties=operation.properties,
+                version=known.version if known else 0,
+                deleted=known.deleted if known else (),
+            )
+            self._lives[operation.incarnation] = self._names[operation.table] = life
+            return
+        if isinstance(operation, DropNamespace):
+            depth = len(operation.namespace)
+            for table in [one for one in self._names if one[:depth] == operation.namespace]:
+                self._names.pop(table).dropped_at = sequence
+            return
+        for life in self._of(operation):
+            if isinstance(operation, RenameTable):
+                del self._names[life.table]
+                life.table = operation.new_table
+                self._names[life.table] = life
+            elif isinstance(operation, AlterProperties):
+                life.properties = altered(life.properties, operation)
+            elif isinstance(operation, DeleteTableVersions):
+                life.deleted = merged(life.deleted, operation.ranges)
+
+    def _of(self, operation: Operation) -> Iterator[_Life]:
+        if isinstance(operation, AlterProperties) and operation.is_namespace:
+            return
+        if isinstance(operation, AlterProperties):
+            table = operation.target
+        elif isinstance(operation, RenameTable | DeleteTableVersions):
+            table = operation.table
+        else:
+            return
+        if table in self._names:
+            yield self._names[table]
+
+
+def _ids(tables: TableName | Sequence[TableName]) -> list[TableId]:
+    return [parse_table_id(one) for one in ([tables] if isinstance(tables, str) else tables)]
+
+
+def _newest_manifest(life: _Life) -> str | None:
+    store = store_for(life.location)
+    for scheme in NamingScheme:
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(life.version, scheme)}"
+        if store.size(path) >= 0:
+            return path
+    return None

@@ -1,0 +1,323 @@
+"""Which files of Lance tables somebody needs, and since when nobody needs the others.
+
+Read off one partition of the log: each version names the files that it reads, and a file is needed
+as long as a version that stands does. What stands is what no record deleted or dropped, and what a
+tag, a branch or a hold names. A file that no committed transaction names was written for a
+transaction that was refused, for one that isn't decided yet, or for none.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cache
+from uuid import UUID
+
+from google.protobuf.message import DecodeError, Message
+
+from commitlog.adapters.lance_refs import referenced_versions
+from commitlog.core.catalogue.version_deletion import held_versions, merged, without
+from commitlog.core.decisions import Change, ChangeKind, Refused
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.tables.lance_tables import VersionRanges, normalize_location
+from commitlog.lancepb.table_pb2 import (
+    BasePath,
+    DataFile,
+    DataFragment,
+    DeletionFile,
+    IndexMetadata,
+    IndexSection,
+)
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
+from commitlog.model.operations import CreateTableVersion, LanceCommit, Properties
+from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.table import TableId, format_table_id
+from consumers.partition.events import Event
+
+DATA, INDICES = "data", "_indices"
+
+
+class Why(StrEnum):
+    """Why nobody needs a file."""
+
+    EXPIRED = "expired"
+    """Only versions that a record deleted read it."""
+    DROPPED = "dropped"
+    """Its table was dropped."""
+    REFUSED = "refused"
+    """It was written for a transaction that was refused, or that repeated another."""
+    ABANDONED = "abandoned"
+    """No transaction names it."""
+    FOREIGN = "foreign"
+    """A manifest names it that somebody wrote past the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record that ended something: what, when, and by whom."""
+
+    what: str
+    time_ms: int
+    transaction_id: str
+    principal: str
+    sequence: int
+
+    def __str__(self) -> str:
+        """Say it."""
+        by = f" by {self.principal}" if self.principal else ""
+        return f"{self.what}{by} as record {self.sequence} ({self.transaction_id})"
+
+
+@dataclass(slots=True)
+class _Use:
+    """The versions of one incarnation that read a file."""
+
+    incarnation: str
+    first: int
+    last: int | None = None
+    """None: up to the newest."""
+
+
+@dataclass(slots=True)
+class Life:
+    """One incarnation of a table, as far as its files go."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    version: int = 0
+    dropped: Record | None = None
+    is_live: bool = True
+    came_back: bool = False
+    """Whether it was dropped and registered again."""
+    deleted: list[tuple[VersionRanges, Record]] = field(default_factory=list)
+    bases: dict[int, BasePath] = field(default_factory=dict)
+    parts: dict[int | str, frozenset[str]] = field(default_factory=dict)
+    """What each fragment and index of the newest version reads."""
+    readers: Counter[str] = field(default_factory=Counter)
+    """How many of these read a file."""
+
+    @property
+    def name(self) -> str:
+        """Its table's name."""
+        return format_table_id(self.table)
+
+    def place(self, path: str, base_id: int | None = None, folder: str = "") -> str:
+        """Return the whole path of a file, below its location or one of its bases."""
+        base = self.bases.get(base_id) if base_id is not None else None
+        if base_id is not None and base is None:
+            return ""
+        root = self.location if base is None else _normalized(base.path)
+        in_folder = folder and (base is None or base.is_dataset_root)
+        return f"{root}/{folder}/{path}" if in_folder else f"{root}/{path}"
+
+    def standing(self, properties: Properties, now_ms: int) -> VersionRanges:
+        """Return the versions that may still be read."""
+        if not self.is_live or not self.version:
+            return ()
+        gone = merged(*(ranges for ranges, _ in self.deleted))
+        kept = [(v, v) for v in referenced_versions(self.location) if v <= self.version]
+        kept += held_versions(properties, self.version, now_ms)
+        return merged(without([(1, self.version)], gone), kept)
+
+
+class FileLedger:
+    """One partition's files, event by event."""
+
+    def __init__(self) -> None:
+        """Begin before the first record."""
+        self.lives: dict[str, Life] = {}
+        """By incarnation."""
+        self._uses: dict[str, list[_Use]] = {}
+        self._refused: dict[str, Record] = {}
+        self._asked_for: set[str] = set()
+
+    def take(self, event: Event) -> None:
+        """Note what an outcome did."""
+        outcome = event.outcome
+        record = event.submitted.record
+        principal = record.principal if isinstance(record, Transaction) else ""
+
+        def ended(what: str) -> Record:
+            return Record(
+                what=what,
+                time_ms=outcome.time_ms,
+                transaction_id=outcome.transaction_id,
+                principal=principal,
+                sequence=outcome.sequence,
+            )
+
+        for change in event.changes:
+            if change.iceberg is None:
+                self._take(change, ended)
+        is_first = outcome.status is Status.COMMITTED and outcome.answers is None
+        if isinstance(record, Transaction) and not is_first:
+            why = ended(_refusal(outcome))
+            self._refused.update(dict.fromkeys(self._named_by(record), why))
+
+    def undecided(self, records: Iterable[object]) -> set[str]:
+        """Return the files that transactions name which aren't decided yet."""
+        return {
+            path
+            for record in records
+            if isinstance(record, Transaction)
+            for path in self._named_by(record)
+        }
+
+    def needed(
+        self, places: Sequence[str], properties: Mapping[str, Properties], now_ms: int
+    ) -> set[str]:
+        """Return the files and folders of indices at some places that a version reads which stands.
+
+        `properties` are those of the tables that stand, by incarnation.
+        """
+
+        @cache
+        def standing(incarnation: str) -> VersionRanges:
+            return self.lives[incarnation].standing(properties.get(incarnation, ()), now_ms)
+
+        below = tuple(f"{place}/" for place in places)
+        return {
+            path
+            for path, uses in self._uses.items()
+            if path.startswith(below)
+            and any(self._stands(use, standing(use.incarnation)) for use in uses)
+        }
+
+    def ended(self, path: str) -> tuple[Why, Record] | None:
+        """Return why a file isn't needed, and the record that says so; None if none does."""
+        last: Record | None = None
+        why = Why.EXPIRED
+        for use in self._uses.get(path, ()):
+            life = self.lives[use.incarnation]
+            records = [
+                record
+                for ranges, record in life.deleted
+                if any(a <= (use.last or life.version) and use.first <= b for a, b in ranges)
+            ]
+            records += [life.dropped] if life.dropped is not None else []
+            for record in records:
+                if last is None or record.sequence > last.sequence:
+                    last, why = record, Why.DROPPED if record is life.dropped else Why.EXPIRED
+        if last is not None:
+            return why, last
+        refused = self._refused.get(path)
+        return None if refused is None else (Why.REFUSED, refused)
+
+    def _stands(self, use: _Use, standing: VersionRanges) -> bool:
+        last = self.lives[use.incarnation].version if use.last is None else use.last
+        return any(first <= last and use.first <= end for first, end in standing)
+
+    def _take(self, change: Change, ended: Callable[[str], Record]) -> None:
+        life = self.lives.get(change.incarnation)
+        if life is None:
+            life = Life(change.table, change.incarnation, change.location)
+            self.lives[change.incarnation] = life
+        if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
+            life.is_live = False
+            # Files of a table that was only deregistered are somebody's.
+            is_drop = change.kind is ChangeKind.DROPPED
+            life.dropped = ended(f"{life.name} was dropped") if is_drop else None
+            return
+        life.table, life.is_live, life.dropped = change.table, True, None
+        if change.deleted:
+            ranges = ", ".join(f"{a} to {b}" if a < b else str(a) for a, b in change.deleted)
+            life.deleted.append((change.deleted, ended(f"versions {ranges} were deleted")))
+        if change.delta is None:
+            return
+        if change.kind is ChangeKind.REGISTERED:
+            life.came_back = bool(life.version)
+            for part in list(life.parts):
+                self._read(life, part, frozenset(), change.version)
+        life.version = change.version
+        if change.delta.header is not None:
+            bases = ManifestHeader(change.delta.header).message.base_paths
+            life.bases = {base.id: base for base in bases}
+        for fragment_id in change.delta.removed:
+            self._read(life, fragment_id, frozenset(), change.version)
+        for fragment_id, encoded in change.delta.fragments:
+            found = paths_in(life, DataFragment.FromString(encoded))
+            self._read(life, fragment_id, frozenset(found), change.version)
+        if change.delta.index_section is not None:
+            indices = IndexSection.FromString(change.delta.index_section).indices
+            new = {str(UUID(bytes=one.uuid.uuid)): one for one in indices}
+            for part in [p for p in life.parts if isinstance(p, str) and p not in new]:
+                self._read(life, part, frozenset(), change.version)
+            for name, index in new.items():
+                self._read(life, name, frozenset(_index_folder(life, index)), change.version)
+
+    def _read(self, life: Life, part: int | str, files: frozenset[str], version: int) -> None:
+        """Note what a fragment or an index reads from a version on."""
+        before = life.parts.pop(part, frozenset())
+        if files:
+            life.parts[part] = files
+        for path in files - before:
+            life.readers[path] += 1
+            if life.readers[path] == 1:
+                self._uses.setdefault(path, []).append(_Use(life.incarnation, version))
+        for path in before - files:
+            life.readers[path] -= 1
+            if not life.readers[path]:
+                del life.readers[path]
+                for use in self._uses[path]:
+                    if use.incarnation == life.incarnation and use.last is None:
+                        use.last = version - 1
+
+    def _named_by(self, record: Transaction) -> Iterator[str]:
+        """Yield the files that a transaction's operations name."""
+        lives = {life.table: life for life in self.lives.values() if life.is_live}
+        for operation in record.operations:
+            if not isinstance(operation, LanceCommit | CreateTableVersion):
+                continue
+            life = lives.get(operation.table)
+            if life is None:
+                continue
+            if isinstance(operation, CreateTableVersion):
+                yield life.place(operation.manifest_path)
+            try:
+                message = LanceMessage.FromString(operation.message)
+            except DecodeError:
+                continue
+            yield from paths_in(life, message)
+
+
+def paths_in(life: Life, message: Message) -> Iterator[str]:
+    """Yield the files that a message of Lance's names: of data, deletions and indices."""
+    if isinstance(message, DataFile):
+        base = message.base_id if message.HasField("base_id") else None
+        yield life.place(message.path, base, DATA)
+        return
+    if isinstance(message, IndexMetadata):
+        yield from _index_folder(life, message)
+        return
+    if isinstance(message, DataFragment) and message.HasField("deletion_file"):
+        deletion: DeletionFile = message.deletion_file
+        base = deletion.base_id if deletion.HasField("base_id") else None
+        folder, _, name = deletion_file_path(message.id, deletion).partition("/")
+        yield life.place(name, base, folder)
+    for described, value in message.ListFields():
+        if described.message_type is None or described.message_type.GetOptions().map_entry:
+            continue
+        for inner in value if described.is_repeated else (value,):
+            yield from paths_in(life, inner)
+
+
+def _index_folder(life: Life, index: IndexMetadata) -> Iterator[str]:
+    base = index.base_id if index.HasField("base_id") else None
+    yield life.place(str(UUID(bytes=index.uuid.uuid)), base, INDICES)
+
+
+def _normalized(path: str) -> str:
+    try:
+        return normalize_location(path)
+    except Refused:
+        return path.rstrip("/")
+
+
+def _refusal(outcome: Outcome) -> str:
+    if outcome.answers is not None:
+        return f"{outcome.transaction_id} repeated what outcome {outcome.answers} had committed"
+    return f"{outcome.transaction_id} was {outcome.status}"
