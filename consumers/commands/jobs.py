@@ -76,8 +76,7 @@ def bench_conflicts(
     as_json
         Print the whole report as JSON.
     """
-    from consumers.tools.bench import conflicts
-
+    conflicts = need_module("consumers.tools.bench.conflicts", extra="bench")
     report = conflicts.run(report=output.note)
     if as_json:
         output.print_json(report)
@@ -355,11 +354,19 @@ def own_service() -> Iterator[OwnService]:
                     up.kill()
 
 
+SOURCE_ONLY = ("consumers.tools.bench", "consumers.tools.demo")
+
+
 def need_module(name: str, *, extra: str) -> ModuleType:
     """Import what an extra installs; say which one if it isn't there."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
+        if error.name is not None and error.name.startswith(SOURCE_ONLY):
+            raise ConfigurationError(
+                f"`commitlog {extra}` is part of the source, not of the wheel: run it in a clone of"
+                " the repository, after `make setup`"
+            ) from error
         if error.name is not None and error.name.startswith(("consumers", "commitlog")):
             raise
         raise ConfigurationError(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from consumers.commands import output
+from consumers.commands.jobs import need_module
 from consumers.commands.output import Column, Row
 
 
@@ -36,8 +37,7 @@ def bench_index(
     as_json
         Print the whole report as JSON.
     """
-    from consumers.tools.bench import index
-
+    index = need_module("consumers.tools.bench.index", extra="bench")
     report = index.run(sizes=sizes, rate=rate, seconds=seconds, report=output.note)
     if as_json:
         output.print_json(report)

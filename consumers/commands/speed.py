@@ -109,8 +109,7 @@ def bench_replay(
     as_json
         Print the whole report as JSON.
     """
-    from consumers.tools.bench import replay
-
+    replay = need_module("consumers.tools.bench.replay", extra="bench")
     report = replay.run(transactions=transactions, decisions=decisions, report=output.note)
     if as_json:
         output.print_json(report)
@@ -200,13 +199,13 @@ def bench_report(
     plots
         A folder for pictures (extra `plots`); none are drawn without it.
     """
-    from consumers.tools.bench import pictures, report
-
+    report = need_module("consumers.tools.bench.report", extra="bench")
     found = json.loads(measured.read_text(encoding="utf-8"))
     into.write_text(report.page(found), encoding="utf-8")
     print(into)
     if plots is not None:
         need_module("matplotlib", extra="plots")
+        pictures = need_module("consumers.tools.bench.pictures", extra="bench")
         for path in pictures.draw(found, plots):
             print(path)
 

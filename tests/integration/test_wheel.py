@@ -21,6 +21,14 @@ record = decode_outcome_record(Path(sys.argv[2]).read_bytes())
 print(type(record).__name__)
 """
 
+RUN_FROM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from consumers import cli
+assert cli.__file__.startswith(sys.argv[1]), cli.__file__
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
 WITHOUT_EXTRAS = """
 import sys
 sys.modules["cyclopts"] = None
@@ -51,6 +59,23 @@ def test_the_wheel_holds_code_schemas_pins_and_licence(wheel: Path) -> None:
     wanted = ("commitlog/py.typed", "consumers/py.typed", "consumers/broker/kafka-jars.txt")
     assert set(wanted) <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if "/tools/bench/" in name or "/tools/demo/" in name]
+
+
+@pytest.mark.parametrize("command", [["demo"], ["bench", "conflicts"]], ids=" ".join)
+def test_what_the_wheel_lacks_is_said_in_one_line(
+    wheel: Path, tmp_path: Path, command: list[str]
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_FROM, str(wheel), *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert f"`commitlog {command[0]}` is part of the source" in done.stderr
 
 
 @pytest.mark.parametrize("is_zip", [True, False], ids=["as a zip", "unpacked"])
