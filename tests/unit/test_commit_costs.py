@@ -34,7 +34,8 @@ TABLE = "shop$orders"
 TRANSACTION_BYTES_MAX, OUTCOME_BYTES_MAX = 360, 360
 FRAGMENT_BYTES_MAX = 75
 """Of a manifest, for a fragment of one file with three columns and a name of 38 bytes."""
-DECIDE_CALLS_MAX = 270
+DECIDE_CALLS_MAX = 275
+"""270, and one look each at what else an operation may be since rows can be written."""
 CALLS_SPREAD, BLOCKS_MAX = 1.05, 25
 
 
