@@ -103,7 +103,7 @@ ONLY_IN = {
     "pyspark": ("commitlog/spark/", "consumers/tools/demo/", "consumers/tools/bench/spark.py"),
     "jwt": ("consumers/servers/security/tokens.py",),
     "cryptography": ("consumers/servers/security/tokens.py",),
-    "prometheus_client": ("consumers/servers/metrics.py",),
+    "prometheus_client": ("consumers/servers/metrics.py", "consumers/servers/leader_metrics.py"),
     "opentelemetry": ("consumers/servers/observing.py",),
     "starlette": (
         *("consumers/servers/server", "consumers/servers/namespace/", "consumers/servers/iceberg/"),

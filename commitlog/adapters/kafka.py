@@ -13,6 +13,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -47,6 +48,18 @@ TIMEOUT_SECONDS = 30.0
 SETTLING_SECONDS = 10.0
 _BASES = (TRANSACTIONS_SETTINGS, OUTCOMES_SETTINGS)
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCopies:
+    """How often the cluster keeps a topic: the least of its partitions."""
+
+    topic: str
+    copies: int
+    in_step: int
+    """Copies that have everything that was acknowledged."""
+    needed: int
+    """How many must have a record before it is acknowledged."""
 
 
 class KafkaLog:
@@ -150,20 +163,29 @@ class KafkaLog:
             log=self.name,
         )
 
+    def copies(self) -> tuple[TopicCopies, ...]:
+        """Count on the cluster how many copies each topic has, and how many are in step."""
+        configs = self._describe_configs()
+        return tuple(
+            TopicCopies(
+                topic.name,
+                copies=min((len(part.replicas) for part in topic.partitions), default=0),
+                in_step=min((len(part.isr) for part in topic.partitions), default=0),
+                needed=int(settings.get("min.insync.replicas") or 1),
+            )
+            for topic, settings in zip(self._describe_topics(), configs, strict=True)
+        )
+
     def check_settings(self) -> None:
         """Raise TopicSettings if records would be lost or refused as the topics are set."""
         factors = [
             min((len(part.replicas) for part in topic.partitions), default=1)
             for topic in self._describe_topics()
         ]
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in self._topics]
-        described = self._admin.describe_configs(resources, request_timeout=self.timeout_seconds)
         problems: list[str] = []
-        for resource, base, factor in zip(resources, _BASES, factors, strict=True):
-            doing = f"reading the settings of {resource.name}"
-            entries = self._result(described[resource], doing)
-            actual = {name: entry.value for name, entry in entries.items()}
-            problems += settings_problems(resource.name, base, actual, factor)
+        configs = self._describe_configs()
+        for name, base, actual, factor in zip(self._topics, _BASES, configs, factors, strict=True):
+            problems += settings_problems(name, base, actual, factor)
         if problems:
             raise TopicSettings(
                 f"topics at {self._settings.address} are set so that records could be lost or"
@@ -275,6 +297,16 @@ class KafkaLog:
             self._result(futures[topic], f"looking for topic {topic} of log {self.name!r}")
             for topic in self._topics
         ]
+
+    def _describe_configs(self) -> list[dict[str, Any]]:
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in self._topics]
+        described = self._admin.describe_configs(resources, request_timeout=self.timeout_seconds)
+        found = []
+        for resource in resources:
+            doing = f"reading the settings of {resource.name}"
+            entries = self._result(described[resource], doing)
+            found.append({name: entry.value for name, entry in entries.items()})
+        return found
 
     def _wait_until_known(self, partitions: int) -> None:
         """Wait for brokers to learn of new topics, which they do one after the other."""

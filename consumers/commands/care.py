@@ -15,14 +15,24 @@ from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
 
 
-def doctor(*, where: Where = HERE, as_json: AsJson = False) -> ExitCode:
+def doctor(
+    *,
+    where: Where = HERE,
+    strict: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    as_json: AsJson = False,
+) -> ExitCode:
     """Check what the service rests on; each line says what to do.
 
-    Looks at Python, settings, Java, Kafka's jars, disk, cluster, topics, durability, storage,
-    leader and index. Changes nothing.
+    Looks at Python, settings, Java, Kafka's jars, disk, cluster, topics, durability, clock, places,
+    storage, leader, versions and index. Changes nothing. Ends with 1 if a check failed.
+
+    Parameters
+    ----------
+    strict
+        End with 1 for a warning, too.
     """
     from consumers.tools.doctor import run
-    from consumers.views.health import Check, is_whole
+    from consumers.views.health import Check, Level, is_whole
 
     def show(check: Check) -> None:
         if not as_json:
@@ -31,7 +41,8 @@ def doctor(*, where: Where = HERE, as_json: AsJson = False) -> ExitCode:
     found = run(where.load(), show)
     if as_json:
         output.print_json([check.to_json() for check in found])
-    return ExitCode.OK if is_whole(found) else ExitCode.REFUSED
+    is_good = is_whole(found) and not (strict and any(one.level is Level.WARN for one in found))
+    return ExitCode.OK if is_good else ExitCode.REFUSED
 
 
 def orphans(

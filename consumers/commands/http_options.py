@@ -102,7 +102,7 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
         base_path=base,
         security=Security(access),
         limits=LimitSettings(requests_max=config.http_requests_max),
-        metrics=Metrics(lambda: dict(health.statuses)),
+        metrics=Metrics(lambda: dict(health.statuses), health.index_lags),
         tls=tls,
     )
 

@@ -21,6 +21,9 @@ class Event:
     """In the outcomes topic; -1 until it is acknowledged."""
     unwritten: int = 0
     """How many of its changes have no file yet (the materializer's count)."""
+    decided_at: float = 0.0
+    """When this process decided it and when Kafka had it, by the loop's clock; 0: another did."""
+    acknowledged_at: float = 0.0
 
     @property
     def awaits_files(self) -> bool:

@@ -39,6 +39,7 @@ from consumers.partition.events import Delivered, Ended, EndSeen, Event, Read
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Mailbox
+from consumers.partition.meters import DECIDE, Meters
 from consumers.partition.observer import Observer
 from consumers.partition.readable import Readable
 
@@ -70,6 +71,7 @@ class Leader:
         on_pause: Callable[[], bool],
         may_pause: Callable[[], bool],
         pause_seconds: float,
+        meters: Meters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Lead from where `follower` stands; it must have read its own LeaderStarted just now.
@@ -92,6 +94,9 @@ class Leader:
         self._on_pause, self._may_pause = on_pause, may_pause
         self._pause_seconds = pause_seconds
         self._clock = clock
+        self._meters = meters or Meters()
+        self._read_at: dict[int, float] = {}
+        """When each undecided transaction of this term was read, by offset."""
         self._next_offset = self._replica.outcomes_position
         self._in_flight: deque[Event] = deque()
         self._acknowledged: list[Event] = []
@@ -187,7 +192,11 @@ class Leader:
                 self._replica.receive_submitted(submitted)
             # Read again after a restart, some are decided already.
             undecided = self._replica.undecided
-            self._deciding.backlog.extend(one for one in event.records if one.offset in undecided)
+            now = self._clock()
+            for one in event.records:
+                if one.offset in undecided:
+                    self._deciding.backlog.append(one)
+                    self._read_at[one.offset] = now
         elif isinstance(event, Delivered):
             self._delivered(event.sequence, event.offset, event.error)
         elif isinstance(event, EndSeen):
@@ -217,6 +226,9 @@ class Leader:
         if self._acknowledged:
             group, self._acknowledged = self._acknowledged, []
             self._replica.outcomes_position = self._next_offset
+            now = self._clock()
+            for event in group:
+                self._meters.acknowledged(event, now)
             self._on_acknowledged(group)
 
     def _pause_when_due(self) -> None:
@@ -246,9 +258,11 @@ class Leader:
         void = chain.admit(outcome)
         assert not void, void
         self._replica.decide(submitted)
+        now = self._clock()
+        self._meters.steps.took(DECIDE, now - self._read_at.pop(submitted.offset, now))
         if not self._in_flight:
-            self._heard_at = self._clock()
-        self._in_flight.append(Event(submitted, outcome, record, changes))
+            self._heard_at = now
+        self._in_flight.append(Event(submitted, outcome, record, changes, decided_at=now))
         if self._failure is None:
             sequence, post = outcome.sequence, self._mailbox.post
             self.writer.append(

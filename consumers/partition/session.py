@@ -28,7 +28,7 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis, LeaderStarted
-from commitlog.model.table import format_table_id
+from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.ports import Log
 from consumers.partition.catalogue import Catalogue, Head
 from consumers.partition.checkpoint import Checkpoint, Checkpoints, Folder
@@ -40,6 +40,7 @@ from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import Leader
 from consumers.partition.mailbox import Ask, Mailbox, Reply
 from consumers.partition.materializer import Materializer
+from consumers.partition.meters import Meters
 from consumers.partition.observer import Observer
 from consumers.partition.past import EVERY, NoFolder, Past
 from consumers.partition.readable import Readable
@@ -89,6 +90,7 @@ class Session:
         self._clock = clock
         self.outcomes: Counter[str] = Counter()
         """How many acknowledged outcomes of each status were seen in this stay."""
+        self.meters = Meters()
         self.published: int
         """Up to this sequence, the catalogue has what was acknowledged."""
         self.on_committed: Listener = lambda events: None
@@ -149,6 +151,18 @@ class Session:
             "files_lag_seconds": round(lag, 3),
             "acknowledge_lag_seconds": round(self.leader.silence_seconds if self.leader else 0, 3),
         }
+
+    def measures(self) -> dict[str, Any]:
+        """Return what was counted, and how large the tables are that are counted by themselves."""
+        sizes: dict[str, dict[str, int]] = {}
+        tables = self.follower.machine.tables
+        for name in self.meters.tables:
+            table = tables.get(parse_table_id(name))
+            if table is not None:
+                manifest = table.manifest
+                fragments = 0 if manifest is None else len(manifest.fragments)
+                sizes[name] = {"version": table.version, "fragments": fragments}
+        return {**self.meters.to_json(), "sizes": sizes}
 
     def step(self, events: Iterable[object]) -> None:
         """Take what happened, and do what follows from it."""
@@ -220,6 +234,7 @@ class Session:
             on_pause=self.checkpoint,
             may_pause=lambda: not self.failing_tables and self._behind() <= BEHIND_MAX,
             pause_seconds=checkpoint_seconds,
+            meters=self.meters,
             clock=self._clock,
         )
         return self.leader
@@ -249,6 +264,7 @@ class Session:
             pruned += superseded(event.changes, self.catalogue.iceberg_table)
             outcome = event.outcome
             self.outcomes[str(outcome.status)] += 1
+            self.meters.count(event)
             if outcome.sequence % EVERY == 0:
                 self.past.note(
                     ChainPlace(outcome.sequence, event.offset + 1, outcome.epoch, outcome.hash)
@@ -281,8 +297,9 @@ class Session:
         self.failing_tables = filed.failing
         for incarnation, version in filed.versions:
             self.readable.written(incarnation, version)
-        done = []
+        done, now = [], self._clock()
         for event in filed.events:
+            self.meters.filed(event, now)
             # A duplicate's record made no file; those that it names belong to the first commit.
             versions = () if event.outcome.answers is None else versions_of(event.outcome)
             if self.readable.has(versions):

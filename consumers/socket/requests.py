@@ -174,6 +174,8 @@ class Requests:
             await self._until_newest_rules()
         try:
             found = await self._ask(self._status_now, STATUS_SECONDS)
+            if params.get("measures"):
+                found["measures"] = await self._ask(Session.measures, STATUS_SECONDS)
         except TimeoutError:
             if self._last_status is None:
                 raise
@@ -195,6 +197,7 @@ class Requests:
             "outcomes": dict(session.outcomes),
             "rules": asdict(follower.machine.rules),
             "pylance": package_version("pylance"),
+            "version": package_version("lance-commitlog"),
             "ready": leader is not None,
             **session.status(),
             **self._guards.status(),

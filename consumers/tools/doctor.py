@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 PYTHON_MINIMUM = (3, 11)
 DISK_FREE_MINIMUM = 1024**3
 CONNECT_SECONDS = 10.0
+CLOCK_SECONDS_MAX = 60.0
 PROBE = "_commitlog/probe"
 STORE_ADVICE = (
     "the leader must be able to write there; for a store that ignores If-None-Match, set the"
@@ -142,7 +144,8 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
         return "no setting would lose or reorder records"
 
     yield finding("topics", settings, "correct the topic's settings; no leader starts before")
-    yield _durability(config)
+    yield _durability(log, config)
+    yield finding("clock", lambda: _clock(log, time.time_ns() // 1_000_000))
     if genesis.tables_root:
         yield finding("places", lambda: _places(log, config), "start nothing before this is right")
         yield finding("storage", lambda: _probe(genesis.tables_root), STORE_ADVICE)
@@ -162,16 +165,47 @@ def _places(log: KafkaLog, config: Config) -> str:
     return f"the tables of the log go to {where}"
 
 
-def _durability(config: Config) -> Check:
-    if config.root is None or not (config.root / "kafka").is_dir():
+def _durability(log: KafkaLog, config: Config) -> Check:
+    """Say what an acknowledged commit survives, by what the cluster keeps now."""
+    try:
+        topics = log.copies()
+    except CommitLogError as error:
+        return Check("durability", Level.WARN, f"nobody can tell: {error}", "let it be described")
+    copies = min(one.copies for one in topics)
+    needed = min(one.needed for one in topics)
+    if copies == 1:
+        return _one_copy(config)
+    late = [one for one in topics if one.in_step < one.copies]
+    found = f"{copies} copies, and a commit is acknowledged once {min(needed, copies)} have it"
+    if needed < 2:
         return Check(
             "durability",
-            Level.OK,
-            "a commit is acknowledged once min.insync.replicas brokers have it (2 of 3 copies where"
-            " the cluster has three brokers)",
+            Level.WARN,
+            f"{found}: what the leading broker alone has is lost with its disk",
+            "set min.insync.replicas to 2 for both topics",
         )
-    text = (config.root / "kafka" / "server.properties").read_text(encoding="utf-8")
-    if "log.flush.interval.messages=1" in text.splitlines():
+    if late:
+        topic = late[0]
+        return Check(
+            "durability",
+            Level.WARN,
+            f"{found}; {topic.in_step} of {topic.copies} copies of {topic.topic} are in step",
+            "see that all brokers run: with fewer than "
+            f"{topic.needed} in step, nothing is acknowledged",
+        )
+    return Check("durability", Level.OK, f"{found}; all are in step")
+
+
+def _one_copy(config: Config) -> Check:
+    properties = config.root / "kafka" / "server.properties" if config.root else None
+    if properties is None or not properties.is_file():
+        return Check(
+            "durability",
+            Level.WARN,
+            "one copy: a commit is lost with the disk of the one broker that has it",
+            "use topics with three copies, and min.insync.replicas=2",
+        )
+    if "log.flush.interval.messages=1" in properties.read_text(encoding="utf-8").splitlines():
         return Check(
             "durability",
             Level.OK,
@@ -184,6 +218,27 @@ def _durability(config: Config) -> Check:
         " not a power cut",
         "start with --fsync, or use a cluster of three brokers",
     )
+
+
+def _clock(log: KafkaLog, now_ms: int) -> Check:
+    """See that the brokers' clock isn't ahead of this machine's."""
+    newest = max(
+        (
+            int(getattr(answered.record, "time_ms", 0))
+            for partition in range(log.partitions())
+            for answered in log.last_outcome_records(partition, 1)
+        ),
+        default=0,
+    )
+    ahead = (newest - now_ms) / 1000
+    if ahead > CLOCK_SECONDS_MAX:
+        return Check(
+            "clock",
+            Level.WARN,
+            f"the log's time is {ahead:.0f} s ahead of this machine's clock",
+            "set the clocks of the brokers and of this machine by NTP",
+        )
+    return Check("clock", Level.OK, "the log's time is not ahead of this machine's clock")
 
 
 def _probe(tables_root: str) -> str:
@@ -208,6 +263,7 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
     try:
         yield from (check for check in health.check() if check.name.startswith("leader"))
         yield from (lance_release(number, one) for number, one in health.statuses.items())
+        yield from (_version(number, one) for number, one in health.statuses.items())
         if config.root is not None:
             yield _index(config.root, health.sequences)
     finally:
@@ -226,6 +282,20 @@ def lance_release(partition: int, status: Mapping[str, Any]) -> Check:
         f"the leader has pylance {has}, and manifests name Lance {named} as their writer",
         f"once all programs that follow the log are new, run `commitlog rules --upgrade "
         f"--lance-release {has}`; or install pylance {named}",
+    )
+
+
+def _version(partition: int, status: Mapping[str, Any]) -> Check:
+    """Compare this program with the leader's."""
+    ours, theirs = package_version("lance-commitlog"), str(status.get("version", ""))
+    name = "version" if not partition else f"version {partition}"
+    if theirs in ("", ours):
+        return Check(name, Level.OK, f"this program and the leader's are {ours}")
+    return Check(
+        name,
+        Level.WARN,
+        f"this program is {ours}, and the leader's is {theirs}",
+        "both work together; infra/docs/upgrades.md says in which order to replace them",
     )
 
 

@@ -115,6 +115,15 @@ class Health:
             return (Check("health", Level.FAIL, "no check came to an end lately"),)
         return self._found
 
+    def index_lags(self) -> dict[int, int]:
+        """Return by partition how many outcomes the published index lacked at the last check."""
+        published = self._published[1]
+        return {
+            partition: max(0, sequence - published.get(partition, 0))
+            for partition, sequence in self.sequences.items()
+            if self._root is not None
+        }
+
     def check(self) -> tuple[Check, ...]:
         """Look now."""
         checks = [finding("broker", self._broker, "see that Kafka runs and can be reached")]
@@ -154,7 +163,9 @@ class Health:
         name = "leader" if len(self._connections) == 1 else f"leader {partition}"
 
         def look() -> Check | str:
-            status = self._connections[partition].request("status", {}, LEADER_TIMEOUT_SECONDS)
+            status = self._connections[partition].request(
+                "status", {"measures": True}, LEADER_TIMEOUT_SECONDS
+            )
             return self._judge(name, status, partition, sequences)
 
         return finding(name, look, "see that `commitlog committer` runs, and its log")

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import cast
 
 import pytest
 
+from commitlog.adapters.kafka import KafkaLog, TopicCopies
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.config import load
@@ -63,12 +65,43 @@ def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+class Cluster:
+    """A log of which only the copies are asked."""
+
+    def __init__(self, *topics: TopicCopies) -> None:
+        self.topics = topics
+
+    def copies(self) -> tuple[TopicCopies, ...]:
+        return self.topics
+
+
+def durability(root: Path | None, copies: int, in_step: int, needed: int) -> Check:
+    topics = (TopicCopies("t", copies, copies, 2), TopicCopies("o", copies, in_step, needed))
+    flags = {} if root is None else {"root": root}
+    return doctor._durability(cast(KafkaLog, Cluster(*topics)), load(flags))
+
+
 @pytest.mark.parametrize(("fsync", "level"), [(True, Level.OK), (False, Level.WARN)])
 def test_durability_is_told_as_it_is(tmp_path: Path, fsync: bool, level: Level) -> None:
     (tmp_path / "kafka").mkdir()
     line = "log.flush.interval.messages=1\n" if fsync else ""
     (tmp_path / "kafka" / "server.properties").write_text(f"node.id=1\n{line}")
-    assert doctor._durability(load({"root": tmp_path})).level is level
+    assert durability(tmp_path, 1, 1, 1).level is level
+
+
+def test_durability_is_counted_on_the_cluster() -> None:
+    found = durability(None, 3, 3, 2)
+    assert found.level is Level.OK
+    assert "3 copies, and a commit is acknowledged once 2 have it" in found.message
+    alone = durability(None, 1, 1, 1)
+    assert alone.level is Level.WARN
+    assert "one copy" in alone.message
+    late = durability(None, 3, 2, 2)
+    assert late.level is Level.WARN
+    assert "2 of 3 copies of o are in step" in late.message
+    weak = durability(None, 3, 3, 1)
+    assert weak.level is Level.WARN
+    assert "min.insync.replicas" in weak.advice
 
 
 def test_the_command_ends_with_one_if_something_fails(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,161 @@
+"""What a partition's leader counts of what it decides: by table, by principal, by step.
+
+A label must have few values, and whoever writes chooses tables and principals. So the first
+`NAMES_MAX` names that commit get a value of their own, and all others share `OTHERS`. A name once
+given stays, which keeps each counter growing. Everything here is touched by the loop alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from typing import Any
+
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.operations import LanceCommit, target
+from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.model.table import TableId, format_table_id
+from consumers.partition.events import Event
+
+NAMES_MAX = 100
+OTHERS = "(others)"
+BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Upper ends of the histograms' buckets, in seconds."""
+
+SUBMIT, DECIDE, ACKNOWLEDGE, FILES = "submit", "decide", "acknowledge", "files"
+"""The steps of a transaction: from the writer's clock to the log, from the leader's reading it to
+its decision, from there to Kafka's acknowledgement, and from there to files that can be read."""
+
+
+class Names:
+    """The names that have a label's value of their own."""
+
+    def __init__(self) -> None:
+        """Know none."""
+        self.known: set[str] = set()
+
+    def of(self, name: str, *, is_new: bool) -> str:
+        """Return the value that stands for a name; `is_new` lets it have one of its own."""
+        if name in self.known:
+            return name
+        if not is_new or len(self.known) >= NAMES_MAX:
+            return OTHERS
+        self.known.add(name)
+        return name
+
+
+class Steps:
+    """A histogram for each step."""
+
+    def __init__(self) -> None:
+        """Begin empty."""
+        self._counts = {
+            step: [0] * (len(BOUNDS) + 1) for step in (SUBMIT, DECIDE, ACKNOWLEDGE, FILES)
+        }
+        self._sums = dict.fromkeys(self._counts, 0.0)
+
+    def took(self, step: str, seconds: float) -> None:
+        """Count one transaction's way through a step."""
+        seconds = max(seconds, 0.0)
+        self._counts[step][bisect_left(BOUNDS, seconds)] += 1
+        self._sums[step] += seconds
+
+    def to_json(self) -> dict[str, Any]:
+        """Return per step the counts by bucket, not cumulated, and the sum."""
+        return {
+            step: {"counts": list(counts), "sum": round(self._sums[step], 6)}
+            for step, counts in self._counts.items()
+        }
+
+
+class Meters:
+    """One session's counters."""
+
+    def __init__(self) -> None:
+        """Count from zero."""
+        self.steps = Steps()
+        self._tables, self._principals = Names(), Names()
+        self._by_table: Counter[tuple[str, str]] = Counter()
+        self._by_principal: Counter[tuple[str, str]] = Counter()
+        self._rebased: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+        self._rows: Counter[str] = Counter()
+        self._rules: Counter[str] = Counter()
+
+    @property
+    def tables(self) -> set[str]:
+        """The tables that are counted by themselves."""
+        return self._tables.known
+
+    def count(self, event: Event) -> None:
+        """Count an acknowledged outcome."""
+        record, outcome = event.submitted.record, event.outcome
+        if not isinstance(record, Transaction):
+            return
+        is_committed = outcome.status is Status.COMMITTED
+        kind = "repeated" if outcome.answers is not None else str(outcome.status)
+        principal = self._principals.of(record.principal, is_new=is_committed)
+        self._by_principal[principal, kind] += 1
+        if not is_committed:
+            self._rules[_rule(outcome)] += 1
+        for table in dict.fromkeys(map(target, record.operations)):
+            name = self._tables.of(format_table_id(table), is_new=is_committed)
+            self._by_table[name, kind] += 1
+        if kind == str(Status.COMMITTED):
+            self._written(record, event)
+            for result in outcome.results:
+                if result.rebased_over:
+                    self._rebased[self._own(result.table)] += 1
+
+    def acknowledged(self, event: Event, now: float) -> None:
+        """Count how long it took until Kafka had the outcome."""
+        event.acknowledged_at = now
+        self.steps.took(ACKNOWLEDGE, now - event.decided_at)
+        record = event.submitted.record
+        if isinstance(record, Transaction) and record.submitted_at_ms > 0:
+            self.steps.took(SUBMIT, (event.submitted.append_time_ms - record.submitted_at_ms) / 1e3)
+
+    def filed(self, event: Event, now: float) -> None:
+        """Count how long its files took; those of events of another term's count for nobody."""
+        if event.acknowledged_at:
+            self.steps.took(FILES, now - event.acknowledged_at)
+
+    def _written(self, record: Transaction, event: Event) -> None:
+        """Count rows and bytes, by the manifest's change where the operation doesn't say."""
+        said = set()
+        for operation in record.operations:
+            if isinstance(operation, LanceCommit) and operation.summary is not None:
+                said.add(operation.table)
+                name = self._own(operation.table)
+                self._bytes[name] += operation.summary.bytes_added
+                self._rows[name] += operation.summary.rows_added
+        for change in event.changes:
+            if change.delta is not None and change.table not in said:
+                name = self._own(change.table)
+                for _, encoded in change.delta.fragments:
+                    fragment = DataFragment.FromString(encoded)
+                    self._bytes[name] += sum(file.file_size_bytes for file in fragment.files)
+                    self._rows[name] += fragment.physical_rows
+
+    def _own(self, table: TableId) -> str:
+        return self._tables.of(format_table_id(table), is_new=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything, for `/metrics`."""
+        return {
+            "bounds": list(BOUNDS),
+            "steps": self.steps.to_json(),
+            "tables": [[*key, n] for key, n in self._by_table.items()],
+            "principals": [[*key, n] for key, n in self._by_principal.items()],
+            "rules": dict(self._rules),
+            "rebased": dict(self._rebased),
+            "bytes": dict(self._bytes),
+            "rows": dict(self._rows),
+        }
+
+
+def _rule(outcome: Outcome) -> str:
+    """Return what an attempt was refused by: a rule of conflicts, or a code."""
+    if outcome.conflict is not None:
+        return outcome.conflict.rule
+    return str(outcome.code or outcome.status)

@@ -1,0 +1,194 @@
+"""What Prometheus reads of the leaders: terms, lags, tables, principals, rules and steps.
+
+The numbers are the leaders' own, so they count each transaction, whichever way it came.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+
+Statuses = Callable[[], Mapping[int, Mapping[str, Any]]]
+"""Each partition's leader as it described itself last."""
+IndexLags = Callable[[], Mapping[int, int]]
+"""By partition, how many outcomes the published index lacks."""
+
+_GAUGES = (
+    ("sequence", "commitlog_log_sequence", "Outcomes decided."),
+    ("undecided", "commitlog_queue_transactions", "Transactions waiting for their outcome."),
+    ("epoch", "commitlog_leader_epoch", "The leader's term."),
+    ("voids", "commitlog_void_records", "Records of outcomes that nobody counts."),
+    ("bypasses_found", "commitlog_bypasses", "Versions found that were written around the log."),
+    ("files_lag_seconds", "commitlog_materializer_lag_seconds", "How late files are."),
+    ("decision_lag_seconds", "commitlog_decision_lag_seconds", "How late decisions are."),
+    (
+        "acknowledge_lag_seconds",
+        "commitlog_acknowledge_lag_seconds",
+        "For how long Kafka has acknowledged no outcome.",
+    ),
+)
+_BY_TABLE = (
+    ("rebased", "commitlog_table_rebases", "Commits that were moved over newer versions."),
+    ("bytes", "commitlog_table_added_bytes", "Bytes of data files that commits added."),
+    ("rows", "commitlog_table_written_rows", "Rows that commits wrote, rewritten ones included."),
+)
+_SIZES = (
+    ("version", "commitlog_table_version", "A table's newest version."),
+    ("fragments", "commitlog_table_fragments", "Fragments of a table's newest version."),
+)
+
+
+class LeaderMetrics:
+    """Says how the leaders are, when asked."""
+
+    def __init__(self, statuses: Statuses, index_lags: IndexLags) -> None:
+        """Ask these when somebody reads."""
+        self._statuses = statuses
+        self._index_lags = index_lags
+
+    def describe(self) -> Iterable[Metric]:
+        """Name nothing ahead: registering must not ask."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what there is, with values by partition."""
+        statuses = dict(sorted(self._statuses().items()))
+        yield _family(
+            CounterMetricFamily,
+            "commitlog_outcomes",
+            "Transactions decided, by kind.",
+            ["partition", "status"],
+            (
+                ([str(partition), kind], count)
+                for partition, status in statuses.items()
+                for kind, count in sorted(status.get("outcomes", {}).items())
+            ),
+        )
+        for fact, name, text in _GAUGES:
+            yield _by_partition(name, text, statuses, lambda one, fact=fact: one.get(fact, 0))  # type: ignore[misc]
+        yield from _states(statuses)
+        yield _family(
+            GaugeMetricFamily,
+            "commitlog_index_lag_outcomes",
+            "Outcomes that the published version index lacks.",
+            ["partition"],
+            (([str(partition)], lag) for partition, lag in self._index_lags().items()),
+        )
+        yield from _measures([one.get("measures") or {} for one in statuses.values()])
+
+
+def _states(statuses: Mapping[int, Mapping[str, Any]]) -> Iterator[Metric]:
+    yield _by_partition(
+        "commitlog_materializer_lag_outcomes",
+        "Outcomes whose files aren't written yet.",
+        statuses,
+        lambda one: max(0, one.get("sequence", 0) - one.get("written_sequence", 0)),
+    )
+    yield _by_partition(
+        "commitlog_failing_tables",
+        "Tables whose manifests cannot be written.",
+        statuses,
+        lambda one: len(one.get("failing_tables") or ()),
+    )
+    yield _by_partition(
+        "commitlog_leader_ready",
+        "1 if a leader decides.",
+        statuses,
+        lambda one: 1.0 if one.get("ready") else 0.0,
+    )
+
+
+def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Yield what leaders counted, summed over the partitions."""
+    for kind, what in (("table", "tables"), ("principal", "principals")):
+        counts: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for one in found:
+            for name, status, count in one.get(what, ()):
+                counts[name, status] += count
+        yield _family(
+            CounterMetricFamily,
+            f"commitlog_{kind}_outcomes",
+            f"Transactions decided, by {kind} and kind.",
+            [kind, "status"],
+            ((list(key), count) for key, count in sorted(counts.items())),
+        )
+    rules: defaultdict[str, float] = defaultdict(float)
+    for one in found:
+        for rule, count in one.get("rules", {}).items():
+            rules[rule] += count
+    yield _family(
+        CounterMetricFamily,
+        "commitlog_refusals",
+        "Attempts refused, by rule or code.",
+        ["rule"],
+        (([rule], count) for rule, count in sorted(rules.items())),
+    )
+    for fact, name, text in _BY_TABLE:
+        sums: defaultdict[str, float] = defaultdict(float)
+        for one in found:
+            for table, count in one.get(fact, {}).items():
+                sums[table] += count
+        pairs = (([table], count) for table, count in sorted(sums.items()))
+        yield _family(CounterMetricFamily, name, text, ["table"], pairs)
+    sizes = {table: size for one in found for table, size in one.get("sizes", {}).items()}
+    for fact, name, text in _SIZES:
+        pairs = (([table], size[fact]) for table, size in sorted(sizes.items()))
+        yield _family(GaugeMetricFamily, name, text, ["table"], pairs)
+    yield _steps(found)
+
+
+def _steps(found: list[Mapping[str, Any]]) -> Metric:
+    family = HistogramMetricFamily(
+        "commitlog_step_seconds",
+        "How long transactions took for a step: submit (the writer's clock to the log), decide,"
+        " acknowledge (by Kafka), files (until they can be read).",
+        labels=["step"],
+    )
+    counts: dict[str, list[float]] = {}
+    sums: defaultdict[str, float] = defaultdict(float)
+    bounds: list[float] = []
+    for one in found:
+        bounds = one.get("bounds", bounds)
+        for step, seen in one.get("steps", {}).items():
+            known = counts.get(step, [0.0] * len(seen["counts"]))
+            counts[step] = [a + b for a, b in zip(known, seen["counts"], strict=True)]
+            sums[step] += seen["sum"]
+    ends = [*map(str, bounds), "+Inf"]
+    for step, numbers in sorted(counts.items()):
+        total, buckets = 0.0, []
+        for end, number in zip(ends, numbers, strict=True):
+            total += number
+            buckets.append((end, total))
+        family.add_metric([step], buckets, sums[step])
+    return family
+
+
+def _by_partition(
+    name: str,
+    text: str,
+    statuses: Mapping[int, Mapping[str, Any]],
+    value: Callable[[Mapping[str, Any]], float],
+) -> Metric:
+    pairs = (([str(partition)], value(status)) for partition, status in statuses.items())
+    return _family(GaugeMetricFamily, name, text, ["partition"], pairs)
+
+
+def _family(
+    kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    labels: list[str],
+    values: Iterable[tuple[list[str], float]],
+) -> Metric:
+    family = kind(name, text, labels=labels)
+    for names, value in values:
+        family.add_metric(names, float(value))
+    return family

@@ -1,0 +1,193 @@
+"""What operators watch: counters with few labels, and a board and alerts that name what exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import promql_parser
+import pytest
+import yaml  # type: ignore[import-untyped]
+from prometheus_client.parser import text_string_to_metric_families
+
+from commitlog.model.operations import LanceCommit, Summary
+from commitlog.model.records import (
+    Code,
+    Conflict,
+    OperationResult,
+    Outcome,
+    Status,
+    Submitted,
+    Transaction,
+)
+from consumers.partition.events import Event
+from consumers.partition.meters import BOUNDS, NAMES_MAX, OTHERS, Meters
+from consumers.servers.metrics import Metrics
+from tests.namespace_world import World, numbers
+
+WATCH = Path(__file__).resolve().parents[2] / "infra" / "watch"
+SUFFIXES = ("_bucket", "_sum", "_count", "_total", "_created")
+
+
+def event(
+    table: str, principal: str = "ann", status: Status = Status.COMMITTED, over: int = 0
+) -> Event:
+    """Return an acknowledged outcome of one append."""
+    key = ("ns", table)
+    commit = LanceCommit(key, "Append", 1, b"m", summary=Summary(rows_added=3, bytes_added=70))
+    record = Transaction(str(uuid.uuid4()), (commit,), principal=principal, submitted_at_ms=1_000)
+    results = (OperationResult(key, "life", "Append", 2, read_version=1, rebased_over=over),)
+    conflict = Conflict(key, "other", 2, "Delete", "delete_delete_rows_overlap")
+    is_refused = status is not Status.COMMITTED
+    outcome = Outcome(
+        1,
+        record.transaction_id,
+        0,
+        status,
+        code=Code.CONFLICT if is_refused else Code.NONE,
+        results=() if is_refused else results,
+        conflict=conflict if is_refused else None,
+    )
+    return Event(Submitted(0, 0, 1_004, record), outcome, b"", (), decided_at=10.0)
+
+
+def test_names_beyond_the_limit_share_one_value() -> None:
+    meters = Meters()
+    for number in range(3 * NAMES_MAX):
+        meters.count(event(f"t{number}", principal=f"p{number}"))
+    found = meters.to_json()
+    for what in ("tables", "principals"):
+        counts = {name: count for name, _, count in found[what]}
+        assert len(counts) == NAMES_MAX + 1
+        assert counts[OTHERS] == 2 * NAMES_MAX
+        assert sum(counts.values()) == 3 * NAMES_MAX
+    assert set(found["bytes"]) == meters.tables | {OTHERS}
+
+
+def test_what_never_committed_gets_no_value_of_its_own() -> None:
+    meters = Meters()
+    for number in range(NAMES_MAX):
+        meters.count(event(f"made-up-{number}", f"nobody-{number}", Status.REJECTED))
+    meters.count(event("real"))
+    found = meters.to_json()
+    assert meters.tables == {"ns$real"}
+    assert [OTHERS, "rejected", NAMES_MAX] in found["tables"]
+    assert [OTHERS, "rejected", NAMES_MAX] in found["principals"]
+    assert found["rules"] == {"delete_delete_rows_overlap": NAMES_MAX}
+
+
+def test_steps_are_counted_in_their_buckets() -> None:
+    meters = Meters()
+    one = event("t", over=2)
+    meters.acknowledged(one, 10.015)
+    meters.filed(one, 10.515)
+    meters.count(one)
+    steps = meters.to_json()["steps"]
+    for step, seconds in (("submit", 0.004), ("acknowledge", 0.015), ("files", 0.5)):
+        place = next(n for n, bound in enumerate(BOUNDS) if seconds <= bound + 1e-9)
+        assert steps[step]["counts"][place] == 1, step
+        assert steps[step]["sum"] == pytest.approx(seconds)
+    assert meters.to_json()["rebased"] == {"ns$t": 1}
+
+
+def test_a_clock_that_runs_behind_is_no_negative_time() -> None:
+    meters = Meters()
+    meters.steps.took("submit", -3.0)
+    assert meters.to_json()["steps"]["submit"] == {"counts": [1] + [0] * len(BOUNDS), "sum": 0.0}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("watched"))
+    made.write(["shop", "orders"], numbers(0, 5))
+    made.log.append("shop$orders", numbers(5, 8))
+    made.log.delete("shop$orders", "id < 2")
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def families(world: World) -> dict[str, Any]:
+    """What `/metrics` has, by name, after some writes by two routes."""
+
+    def statuses() -> dict[int, Any]:
+        return {0: world.log.runtime().request(0, "status", measures=True)}
+
+    metrics = Metrics(statuses, lambda: {0: 7})
+    metrics.request("Query", "POST", 200, 0.01)
+    found = text_string_to_metric_families(metrics.text().decode())
+    return {family.name: family for family in found}
+
+
+def value(families: dict[str, Any], name: str, sample: str = "", **labels: str) -> float:
+    samples = families[name].samples
+    return float(
+        sum(
+            one.value
+            for one in samples
+            if one.name == (sample or one.name) and labels.items() <= one.labels.items()
+        )
+    )
+
+
+def test_each_way_of_writing_is_counted_by_table_and_step(families: dict[str, Any]) -> None:
+    table = {"table": "shop$orders"}
+    assert value(families, "commitlog_table_outcomes", **table, status="committed") == 4
+    assert value(families, "commitlog_table_version", **table) == 3
+    assert value(families, "commitlog_table_fragments", **table) == 2
+    assert value(families, "commitlog_table_written_rows", **table) == 8
+    assert value(families, "commitlog_index_lag_outcomes", partition="0") == 7
+    steps = families["commitlog_step_seconds"]
+    for step in ("submit", "decide", "acknowledge", "files"):
+        counts = [one.value for one in steps.samples if one.labels.get("step") == step]
+        assert counts, step
+        assert value(families, "commitlog_step_seconds", "commitlog_step_seconds_count", step=step)
+
+
+def names_in(expression: Any) -> set[str]:
+    """Return the metrics that a parsed expression asks for."""
+    return set(re.findall(r"\bcommitlog_\w+", str(expression)))
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    """Yield title and expression of every alert and of every panel of the board."""
+    for group in yaml.safe_load((WATCH / "alerts.yaml").read_text())["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"]
+    for panel in json.loads((WATCH / "grafana.json").read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            yield panel["title"], target["expr"].replace("$__rate_interval", "1m")
+
+
+@pytest.mark.parametrize(("title", "expression"), list(expressions()))
+def test_board_and_alerts_ask_for_what_there_is(
+    title: str, expression: str, families: dict[str, Any]
+) -> None:
+    names = names_in(promql_parser.parse(expression))
+    assert names, title
+    unlabelled = {"commitlog_table_rebases", "commitlog_refusals"}  # nothing was rebased or refused
+    for name in names:
+        plain = name
+        for suffix in SUFFIXES:
+            plain = plain.removesuffix(suffix)
+        assert {name, plain} & (families.keys() | unlabelled), f"{title}: nobody has {name}"
+
+
+def test_the_board_and_the_alerts_are_whole() -> None:
+    board = json.loads((WATCH / "grafana.json").read_text())
+    ids = [panel["id"] for panel in board["panels"]]
+    assert len(ids) == len(set(ids))
+    assert all(panel["type"] == "row" or panel["description"] for panel in board["panels"])
+    rules = [
+        rule
+        for group in yaml.safe_load((WATCH / "alerts.yaml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("page", "ticket")
+        assert rule["annotations"].keys() == {"summary", "description"}
