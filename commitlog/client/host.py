@@ -39,5 +39,6 @@ class Host(Protocol):
         application: Application | None = None,
         properties: Pairs = (),
         expects: Sequence[Expect] = (),
+        payloads: tuple[bytes, ...] = (),
     ) -> Transaction:
         """Make a transaction of operations, under a new id if none is given."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -25,6 +26,8 @@ from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions
 from commitlog.client.names import check_names, pairs
 from commitlog.client.opening import Opened, is_readable
+from commitlog.client.row_tickets import RowsWait, settled, writes_rows
+from commitlog.client.row_writes import WritesRows
 from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.client.session import TransactionBuilder
 from commitlog.client.snapshot import Reads
@@ -43,7 +46,7 @@ from commitlog.protocol import LOG_NAME_DEFAULT
 CONNECT_TIMEOUT_SECONDS = 30.0
 
 
-class CommitLog(Reads, KeepsTables, UndoesChanges):
+class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
     """A log, and the tables whose commits it orders."""
 
     def __init__(
@@ -305,14 +308,21 @@ class CommitLog(Reads, KeepsTables, UndoesChanges):
         self,
         transaction_id: str,
         timeout: float = RESULT_TIMEOUT_SECONDS,
-        wait: Wait = "committed",
+        wait: RowsWait = "committed",
     ) -> Outcome:
-        """Ask for the outcome of any transaction; OutcomeUnknown if none comes in time."""
+        """Ask for the outcome of any transaction; OutcomeUnknown if none comes in time.
+
+        Of one that writes rows `wait="accepted"` asks no more than whether they are in the log.
+        """
+        deadline = time.monotonic() + timeout
         ticket = self.runtime().watch(transaction_id)
         try:
-            return ticket.result(timeout, wait)
+            outcome = ticket.result(timeout, "committed" if wait == "accepted" else wait)
         finally:
             self.runtime().forget(ticket)
+        if writes_rows(outcome):
+            return settled(self.runtime(), outcome, wait, deadline)
+        return outcome
 
     def close(self, timeout: float = 5.0) -> None:
         """Let what was submitted reach Kafka, and end threads and connections."""
@@ -348,6 +358,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges):
         application: Application | None = None,
         properties: Pairs = (),
         expects: Sequence[Expect] = (),
+        payloads: tuple[bytes, ...] = (),
     ) -> Transaction:
         """Make a transaction of operations, under a new id if none is given."""
         who = caller()
@@ -362,6 +373,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges):
             application=application,
             properties=said,
             expects=tuple(expects),
+            payloads=payloads,
         )
 
     def _readable_by_path(self, outcome: Outcome) -> bool:

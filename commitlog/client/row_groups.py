@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.client.rows import ROW_ADDRESS, hashes_of
+from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Code
@@ -108,7 +108,7 @@ def read_base(info: TableInfo, dataset: lance.LanceDataset, writes: Sequence[Wri
     keyed = [write for write in writes if write.operation.on]
     on = list(keyed[0].operation.on) if keyed else []
     if not keyed:
-        return pa.table({ROW_ADDRESS: pa.array([], pa.uint64())})
+        return pa.table({name: pa.array([], pa.uint64()) for name in (ROW_ADDRESS, ROW_ID)})
     needs_all = any(_needs_values(info, write.operation) for write in keyed)
     names = info.schema.names if needs_all else on
     firsts = pa.chunked_array(

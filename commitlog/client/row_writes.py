@@ -1,4 +1,4 @@
-"""Writes of rows that go into the log as they are, and the wait for what comes of them.
+"""Writes of rows that go into the log as they are.
 
 A write is accepted when its transaction is committed: from then on it is durable, has its place in
 the order, and is applied exactly once, or refused by record. Which version has it, and what it did
@@ -7,12 +7,11 @@ there, is known once a row writer has applied it.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import time
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -20,73 +19,20 @@ import pyarrow as pa
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
 from commitlog.client.data import rows_table
+from commitlog.client.host import Pairs
 from commitlog.client.merging import MergeOptions, check_merge
+from commitlog.client.row_tickets import RowsTicket
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
-from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket
 from commitlog.core.rows.deciding import ROWS_DIRECTORY, schema_digest
-from commitlog.errors import InvalidTransaction, OutcomeUnknown, Unavailable
+from commitlog.errors import InvalidTransaction
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsColumn, RowsMode, WriteRows
-from commitlog.model.records import Code, Outcome, Status
+from commitlog.model.records import Application, Expect, Transaction
+from commitlog.model.table import TableId, parse_table_id
 
-RowsWait = Literal["accepted", "committed", "readable"]
 BY_LOG = ("rows", "log")
 """The property of a table whose small writes go into the log as they are."""
-REQUEST_SECONDS = 20.0
-"""How long the leader is asked at once for what came of a write."""
-PAUSE_SECONDS = 0.1
-_WRITE = "WriteRows"
-
-
-class RowsApplied(NamedTuple):
-    """What came of one write of rows."""
-
-    operation: int
-    """Which of its transaction's operations it is."""
-    version: int
-    """The table's version that has it; 0 if that is forgotten."""
-    inserted: int
-    updated: int
-    deleted: int
-    refused: str = ""
-    """A code; empty: it was applied."""
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class RowsOutcome(Outcome):
-    """The outcome of a transaction that writes rows, with what came of them."""
-
-    writes: tuple[RowsApplied, ...] = ()
-    """One for each write of rows in it; none as long as they are only accepted."""
-
-    @property
-    def inserted(self) -> int:
-        """How many rows were inserted."""
-        return sum(write.inserted for write in self.writes)
-
-    @property
-    def updated(self) -> int:
-        """How many rows were updated."""
-        return sum(write.updated for write in self.writes)
-
-    @property
-    def deleted(self) -> int:
-        """How many rows were deleted."""
-        return sum(write.deleted for write in self.writes)
-
-
-def check_rows_wait(wait: str) -> None:
-    """Reject anything but the three ways to wait."""
-    if wait not in ("accepted", "committed", "readable"):
-        raise InvalidTransaction(
-            f"wait={wait!r} is unknown",
-            field="wait",
-            value=wait,
-            advice="Use 'accepted' (it is in the log), 'committed' (a version has it) or"
-            " 'readable' (that version opens by path)",
-        )
 
 
 def goes_by_log(info: TableInfo) -> bool:
@@ -235,93 +181,71 @@ def _encoded(rows: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-class RowsTicket:
-    """The pending outcome of a write of rows. Thread-safe, and awaitable."""
+class WritesRows(ABC):
+    """Gives `CommitLog` its way to write rows without writing files."""
 
-    def __init__(self, runtime: Runtime, ticket: Ticket) -> None:
-        """Take the ticket of the transaction that has the rows."""
-        self._runtime = runtime
-        self._ticket = ticket
+    if TYPE_CHECKING:
+        transaction: Callable[..., Transaction]
 
-    @property
-    def transaction_id(self) -> str:
-        """The id by which anybody may ask for the outcome."""
-        return self._ticket.transaction_id
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Return this process's part."""
 
-    def done(self) -> bool:
-        """Return True if it is known whether the rows are accepted."""
-        return self._ticket.done()
+    @abstractmethod
+    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
+        """Return a table's description."""
 
-    def result(
-        self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: RowsWait = "readable"
-    ) -> RowsOutcome:
-        """Wait until the rows are accepted, a version has them, or that version opens by path.
+    def write_rows(
+        self,
+        table_id: str | Sequence[str],
+        data: Any,
+        *,
+        mode: str = "append",
+        on: str | Sequence[str] | None = None,
+        transaction_id: str | None = None,
+        application: Application | None = None,
+        properties: Pairs = (),
+        expects: Sequence[Expect] = (),
+        **options: Any,
+    ) -> RowsTicket:
+        """Put rows into the log and return at once; a row writer applies them in order.
 
-        Raises OutcomeUnknown when the time is over.
+        The mode is `append`, `upsert` or `delete`; the latter two go by the columns `on`, by
+        default the table's primary key. An upsert takes the options `when_matched_update_all`,
+        `when_matched_update_all_filt` and `when_not_matched_insert_all` of `MergeOptions`; columns
+        that `data` lacks keep their values. Of a delete's data only the key is used.
+
+        `result(wait="accepted")` of what is returned waits until the rows are in the log, in their
+        order; by default it waits until the version that has them opens by path.
         """
-        check_rows_wait(wait)
-        deadline = time.monotonic() + timeout
-        outcome = self._ticket.result(timeout, "committed")
-        return settled(self._runtime, outcome, wait, deadline)
-
-    def __await__(self) -> Generator[Any, None, RowsOutcome]:
-        """Wait as `result()` does, without blocking the event loop."""
-        return asyncio.to_thread(self.result).__await__()
-
-    def __repr__(self) -> str:
-        """Show the id and what is known."""
-        return f"RowsTicket({self.transaction_id!r}, {'accepted' if self.done() else 'pending'})"
-
-
-def writes_rows(outcome: Outcome) -> bool:
-    """Return True if a committed transaction wrote rows."""
-    return any(result.operation == _WRITE for result in outcome.results)
-
-
-def settled(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float) -> RowsOutcome:
-    """Return an outcome with what came of its rows, once a row writer has applied them."""
-    known = {one.name: getattr(outcome, one.name) for one in fields(Outcome)}
-    if outcome.status is not Status.COMMITTED or wait == "accepted":
-        return RowsOutcome(**known)
-    results, writes = list(outcome.results), []
-    for index, result in enumerate(outcome.results):
-        if result.operation == _WRITE:
-            asked = {
-                "table": list(result.table),
-                "incarnation": result.incarnation,
-                "sequence": outcome.answers or outcome.sequence,
-                "operation": index,
-                "readable": wait == "readable",
-            }
-            write = _applied(runtime, outcome, asked, wait, deadline)
-            writes.append(write)
-            results[index] = replace(result, version=write.version)
-    known |= {"results": tuple(results), "writes": tuple(writes)}
-    if refused := next((write for write in writes if write.refused), None):
-        code = Code(refused.refused) if refused.refused in set(Code) else Code.ROWS_REFUSED
-        problem = f"its rows were accepted, and refused when they were applied: {refused.problem}"
-        known |= {"status": Status.REJECTED, "code": code, "message": problem}
-    return RowsOutcome(**known)
-
-
-def _applied(
-    runtime: Runtime, outcome: Outcome, asked: dict[str, Any], wait: str, deadline: float
-) -> RowsApplied:
-    partition = runtime.domains.partition(tuple(asked["table"]))
-    while True:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise OutcomeUnknown(
-                f"transaction {outcome.transaction_id} is accepted at position"
-                f" {asked['sequence']}, and not {wait} in time; see whether a row writer runs"
-                " (`commitlog rows`), and ask again with log.outcome(id)",
-                outcome.transaction_id,
+        kind = rows_mode(mode)
+        merge, others = MergeOptions.taken_from(options)
+        if others or (options and kind is not RowsMode.UPSERT):
+            name = next(iter(others or options))
+            raise InvalidTransaction(
+                f"{name} is not an option of mode {mode!r}",
+                field=name,
+                value=options[name],
+                advice="Leave it out",
             )
+        info = self.describe(parse_table_id(table_id), fresh=False)
+        settings = settings_of(kind, merge)
         try:
-            seconds = min(left, REQUEST_SECONDS)
-            found = runtime.request(partition, "rows_applied", **asked, seconds=seconds)
-        except Unavailable:
-            time.sleep(min(PAUSE_SECONDS, max(left, 0)))
-            continue
-        if found is not None:
-            return RowsApplied(asked["operation"], *found)
+            operation, payload = encode_write(info, data, kind, on, **settings)
+        except InvalidTransaction:
+            asked = self.describe(info.table_id, fresh=True)
+            if (asked.incarnation, asked.fields) == (info.incarnation, info.fields):
+                raise
+            info = asked
+            operation, payload = encode_write(info, data, kind, on, **settings)
+        operation = put_apart(info, operation, payload)
+        transaction = self.transaction(
+            (operation,),
+            transaction_id=transaction_id,
+            application=application,
+            properties=properties,
+            expects=expects,
+            payloads=() if operation.path else (payload,),
+        )
+        runtime = self.runtime()
+        return RowsTicket(runtime, runtime.submit(transaction, id_is_new=transaction_id is None))

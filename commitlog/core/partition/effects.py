@@ -149,7 +149,7 @@ def _forget_e_tags(table: Table) -> None:
 def _note_application(machine: PartitionState, application: Application, outcome: Outcome) -> None:
     for result in outcome.results:
         table = machine.tables.get(result.table)
-        if table is None or not result.version:
+        if table is None or not (result.version or result.operation == WriteRows.__name__):
             continue
         log = table.applications.setdefault(application.application_id, ApplicationLog())
         answer = ApplicationAnswer(outcome.sequence, result.version, result.operation)

@@ -10,7 +10,7 @@ from commitlog.core.log.deduplication import KnownId
 from commitlog.core.partition.log_time import is_too_old
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.tables.lance_tables import Table
-from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.operations import CreateTableVersion, LanceCommit, WriteRows
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import (
     Application,
@@ -92,7 +92,7 @@ def _application(
     fresh: list[TableId] = []
     tables: dict[TableId, Table] = {}
     for operation in record.operations:
-        if not isinstance(operation, LanceCommit | CreateTableVersion):
+        if not isinstance(operation, LanceCommit | CreateTableVersion | WriteRows):
             continue
         table = machine.tables.get(operation.table)
         answer = _answer(table, application) if table is not None else None

@@ -1,0 +1,163 @@
+"""The wait for what comes of writes of rows, once they are accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Generator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple
+
+from commitlog.client.runtime import Runtime
+from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket
+from commitlog.errors import InvalidTransaction, OutcomeUnknown, Unavailable
+from commitlog.model.operations import WriteRows
+from commitlog.model.records import Code, Outcome, Status
+
+RowsWait = Literal["accepted", "committed", "readable"]
+REQUEST_SECONDS = 20.0
+"""How long the leader is asked at once for what came of a write."""
+PAUSE_SECONDS = 0.1
+_WRITE = WriteRows.__name__
+
+
+class RowsApplied(NamedTuple):
+    """What came of one write of rows."""
+
+    operation: int
+    """Which of its transaction's operations it is."""
+    version: int
+    """The table's version that has it; 0 if that is forgotten."""
+    inserted: int
+    updated: int
+    deleted: int
+    refused: str = ""
+    """A code; empty: it was applied."""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowsOutcome(Outcome):
+    """The outcome of a transaction that writes rows, with what came of them."""
+
+    writes: tuple[RowsApplied, ...] = ()
+    """One for each write of rows in it; none as long as they are only accepted."""
+
+    @property
+    def inserted(self) -> int:
+        """How many rows were inserted."""
+        return sum(write.inserted for write in self.writes)
+
+    @property
+    def updated(self) -> int:
+        """How many rows were updated."""
+        return sum(write.updated for write in self.writes)
+
+    @property
+    def deleted(self) -> int:
+        """How many rows were deleted."""
+        return sum(write.deleted for write in self.writes)
+
+
+def check_rows_wait(wait: str) -> None:
+    """Reject anything but the three ways to wait."""
+    if wait not in ("accepted", "committed", "readable"):
+        raise InvalidTransaction(
+            f"wait={wait!r} is unknown",
+            field="wait",
+            value=wait,
+            advice="Use 'accepted' (it is in the log), 'committed' (a version has it) or"
+            " 'readable' (that version opens by path)",
+        )
+
+
+class RowsTicket:
+    """The pending outcome of a write of rows. Thread-safe, and awaitable."""
+
+    def __init__(self, runtime: Runtime, ticket: Ticket) -> None:
+        """Take the ticket of the transaction that has the rows."""
+        self._runtime = runtime
+        self._ticket = ticket
+
+    @property
+    def transaction_id(self) -> str:
+        """The id by which anybody may ask for the outcome."""
+        return self._ticket.transaction_id
+
+    def done(self) -> bool:
+        """Return True if it is known whether the rows are accepted."""
+        return self._ticket.done()
+
+    def result(
+        self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: RowsWait = "readable"
+    ) -> RowsOutcome:
+        """Wait until the rows are accepted, a version has them, or that version opens by path.
+
+        Raises OutcomeUnknown when the time is over.
+        """
+        check_rows_wait(wait)
+        deadline = time.monotonic() + timeout
+        outcome = self._ticket.result(timeout, "committed")
+        return settled(self._runtime, outcome, wait, deadline)
+
+    def __await__(self) -> Generator[Any, None, RowsOutcome]:
+        """Wait as `result()` does, without blocking the event loop."""
+        return asyncio.to_thread(self.result).__await__()
+
+    def __repr__(self) -> str:
+        """Show the id and what is known."""
+        return f"RowsTicket({self.transaction_id!r}, {'accepted' if self.done() else 'pending'})"
+
+
+def writes_rows(outcome: Outcome) -> bool:
+    """Return True if a committed transaction wrote rows."""
+    return any(result.operation == _WRITE for result in outcome.results)
+
+
+def settled(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float) -> RowsOutcome:
+    """Return an outcome with what came of its rows, once a row writer has applied them."""
+    known = {one.name: getattr(outcome, one.name) for one in fields(Outcome)}
+    if outcome.status is not Status.COMMITTED or wait == "accepted":
+        return RowsOutcome(**known)
+    results, writes = list(outcome.results), []
+    for index, result in enumerate(outcome.results):
+        if result.operation == _WRITE:
+            asked = {
+                "table": list(result.table),
+                "incarnation": result.incarnation,
+                "sequence": outcome.answers or outcome.sequence,
+                "operation": index,
+                "readable": wait == "readable",
+            }
+            write = _applied(runtime, outcome, asked, wait, deadline)
+            writes.append(write)
+            results[index] = replace(result, version=write.version)
+    known |= {"results": tuple(results), "writes": tuple(writes)}
+    if refused := next((write for write in writes if write.refused), None):
+        code = Code(refused.refused) if refused.refused in set(Code) else Code.ROWS_REFUSED
+        problem = f"its rows were accepted, and refused when they were applied: {refused.problem}"
+        known |= {"status": Status.REJECTED, "code": code, "message": problem}
+    return RowsOutcome(**known)
+
+
+def _applied(
+    runtime: Runtime, outcome: Outcome, asked: dict[str, Any], wait: str, deadline: float
+) -> RowsApplied:
+    partition = runtime.domains.partition(tuple(asked["table"]))
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise OutcomeUnknown(
+                f"transaction {outcome.transaction_id} is accepted at position"
+                f" {asked['sequence']}, and not {wait} in time; see whether a row writer runs"
+                " (`commitlog rows`), and ask again with log.outcome(id)",
+                outcome.transaction_id,
+            )
+        try:
+            seconds = min(left, REQUEST_SECONDS)
+            found = runtime.request(partition, "rows_applied", **asked, seconds=seconds)
+        except Unavailable:
+            time.sleep(min(PAUSE_SECONDS, max(left, 0)))
+            continue
+        if found is not None:
+            return RowsApplied(asked["operation"], *found)
