@@ -88,7 +88,7 @@ class Parses:
 class View:
     """A table as the record's earlier operations leave it."""
 
-    __slots__ = ("applied_rows", "deleted", "own", "state", "table")
+    __slots__ = ("applied_rows", "deleted", "own", "rows_key", "state", "table")
 
     def __init__(self, table: Table) -> None:
         """See a table as it stands."""
@@ -99,6 +99,8 @@ class View:
         """What this record's own operations did to it."""
         self.applied_rows = False
         """Whether one of them says that writes of rows were applied."""
+        self.rows_key: tuple[str, ...] = ()
+        """The key by which one of them writes rows."""
 
     @property
     def version(self) -> int:

@@ -142,6 +142,9 @@ WORDS: dict[str, str] = {
     "rows_key_missing": (
         "the rows for {table} lack the key's columns {key!j}; they have {columns!j}"
     ),
+    "rows_keys_differ": (
+        "one transaction writes rows to {table} by the key {key!j} and by {other!j}; split it"
+    ),
     "rows_key_null": "the key's columns {key!j} hold nulls in rows for {table}; give them values",
     "rows_columns_unknown": (
         "rows for {table} have columns that it doesn't have: {columns!j}; open it again"

@@ -149,6 +149,16 @@ def test_a_wrong_write_is_refused(
     assert world.machine.tables["t",].rows is None
 
 
+def test_the_writes_of_a_record_to_one_table_have_one_key(world: World) -> None:
+    other = world.ask("w1", write(), write(on=("c1",)))
+    assert refused(other) == (Code.INVALID_OPERATION, "rows_keys_differ")
+    both = world.ask("w2", write(), write("append"), write("delete", names=("c0",)))
+    assert both.status is Status.COMMITTED
+    writes = tuple(AppliedWrite(both.sequence, index) for index in range(3))
+    done = world.ask("a", applied(0, both.sequence, writes=writes))
+    assert done.status is Status.COMMITTED
+
+
 def test_columns_that_may_not_be_null_have_values() -> None:
     world = World(rules=Rules(limits.PROTOCOL_SUPPORTED))
     strict = Field.FromString(column("c1", 1))

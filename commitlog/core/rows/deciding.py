@@ -39,6 +39,9 @@ def decide_write(draft: Draft, operation: WriteRows) -> None:
     _check_request(view, operation)
     _check_columns(view, operation, view.state.header)
     _check_room(view, operation)
+    if operation.on and view.rows_key not in {(), operation.on}:
+        raise _bad(view, "rows_keys_differ", key=operation.on, other=view.rows_key)
+    view.rows_key = view.rows_key or operation.on
     if operation.path:
         _check_file(draft, view, operation)
     draft.results.append(_result(view, "WriteRows"))

@@ -1,0 +1,1 @@
+"""The row writer, and what a leader says of writes of rows."""

@@ -1,0 +1,120 @@
+"""The rows that were accepted and not applied, read from the transactions topic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from commitlog.adapters.storage import store_for
+from commitlog.errors import Unavailable
+from commitlog.model.operations import WriteRows
+from commitlog.model.records import Submitted, Transaction
+from commitlog.model.table import TableId
+from commitlog.ports import Log, Reader
+
+READ_SECONDS = 30.0
+SLICE_SECONDS = 0.2
+
+
+class AcceptedWrite(NamedTuple):
+    """An accepted write, by its position."""
+
+    sequence: int
+    position: int
+    """Which of its transaction's operations it is."""
+    operation: WriteRows
+    payload: bytes | None
+    """None: they are in no record and in no file."""
+    principal: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What waits to be applied to one table, as a leader describes it."""
+
+    table: TableId
+    incarnation: str
+    applied: int
+    pending: tuple[tuple[int, int, tuple[int, ...]], ...]
+    """Positions, each with its transaction's offset and the operations in it."""
+
+    @classmethod
+    def of(cls, body: Any) -> Waiting:
+        """Read a leader's description."""
+        return cls(
+            tuple(body["table"]),
+            body["incarnation"],
+            body["applied"],
+            tuple((sequence, offset, tuple(ops)) for sequence, offset, ops in body["pending"]),
+        )
+
+
+class Tail:
+    """Reads transactions by offset, each once as long as they are asked for in order."""
+
+    def __init__(self, log: Log, partition: int) -> None:
+        """Read nothing yet."""
+        self._log, self._partition = log, partition
+        self._reader: Reader[Submitted] | None = None
+        self._known: dict[int, Transaction] = {}
+
+    def read(self, offsets: Iterable[int]) -> dict[int, Transaction]:
+        """Return the transactions at these offsets, and forget all others."""
+        wanted = sorted(offsets)
+        self._known = {offset: self._known[offset] for offset in wanted if offset in self._known}
+        missing = {offset for offset in wanted if offset not in self._known}
+        if missing:
+            self._read(missing)
+        return dict(self._known)
+
+    def close(self) -> None:
+        """End the reader."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _read(self, missing: set[int]) -> None:
+        if self._reader is None or self._reader.position() > min(missing):
+            self.close()
+            self._reader = self._log.read_transactions(self._partition, min(missing))
+        deadline = time.monotonic() + READ_SECONDS
+        last = max(missing)
+        while self._reader.position() <= last:
+            for submitted in self._reader.poll(timeout_seconds=SLICE_SECONDS):
+                if submitted.offset in missing and isinstance(submitted.record, Transaction):
+                    self._known[submitted.offset] = submitted.record
+            if time.monotonic() > deadline:
+                raise Unavailable(f"Kafka did not return the transaction at offset {last} in time")
+
+
+def accepted(waiting: Waiting, known: dict[int, Transaction], location: str) -> list[AcceptedWrite]:
+    """Return the writes that wait, in their order; those of an unread transaction end the list."""
+    found: list[AcceptedWrite] = []
+    for sequence, offset, indices in waiting.pending:
+        transaction = known.get(offset)
+        if transaction is None:
+            break
+        payloads = list(transaction.payloads)
+        inline = [
+            operation
+            for operation in transaction.operations
+            if isinstance(operation, WriteRows) and not operation.path
+        ]
+        by_write = dict(zip(map(id, inline), payloads, strict=False))
+        for index in indices:
+            operation = transaction.operations[index]
+            assert isinstance(operation, WriteRows)
+            payload = by_write.get(id(operation))
+            if operation.path:
+                payload = _from_file(location, operation.path)
+            found.append(AcceptedWrite(sequence, index, operation, payload, transaction.principal))
+    return found
+
+
+def _from_file(location: str, path: str) -> bytes | None:
+    try:
+        return store_for(location).read(path)
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,271 @@
+"""`commitlog rows`: applies accepted writes of rows, in groups, in the order of the log.
+
+A row writer owns nothing. It asks a leader what waits, reads those rows from the log, and submits
+one transaction per table and group: what came of each write, and the commit that does it. The log
+takes that only if the range follows the one before, so any number of row writers may run, be killed
+and start again at any moment: a range is applied once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from commitlog import CommitLog
+from commitlog.client.row_application import prepare_group
+from commitlog.client.row_groups import RowsUnusable, Write, read_write
+from commitlog.client.rows import Prepared, remove_files
+from commitlog.client.submission import LanceRequest, lance_commit, new_transaction_id
+from commitlog.client.tables import TableInfo
+from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable, OutcomeUnknown
+from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
+from commitlog.model.records import Code, Outcome, Status, Transaction
+from commitlog.model.table import format_table_id
+from consumers.rows.tail import AcceptedWrite, Tail, Waiting, accepted
+
+ASK_SECONDS = 5.0
+"""How long a leader is asked at once whether something waits."""
+PAUSE_SECONDS = 1.0
+TABLES_AT_ONCE = 8
+TRIES_MAX = 20
+"""How often a group is made again because others committed; then others have their turn."""
+FAILURES_MAX = 5
+"""After so many failures that aren't the store's, the group is made smaller to find the culprit."""
+PROBLEM_CHARACTERS = 300
+PRINCIPAL = "row-writer"
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RowWriterOptions:
+    """How writes are gathered."""
+
+    age_seconds: float = 0.05
+    """How long a table's writes are gathered, from one group's start to the next."""
+    writes_max: int = 5_000
+    rows_max: int = 100_000
+    bytes_max: int = 64 * 1024 * 1024
+
+
+class RowWriter:
+    """Applies what waits in all partitions of a log."""
+
+    def __init__(self, log: CommitLog, options: RowWriterOptions | None = None) -> None:
+        """Act through a client of the log."""
+        self._log = log
+        self._options = options or RowWriterOptions()
+        self._pool = ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="rows")
+        self._failures: dict[str, int] = {}
+        """By incarnation: how often in a row its group could not be made."""
+        self.applied = 0
+        """Writes that were applied."""
+
+    def run(self, stop: threading.Event) -> None:
+        """Apply until `stop`."""
+        partitions = range(self._log.runtime().partitions)
+        threads = [
+            threading.Thread(target=self._follow, args=(number, stop), daemon=True)
+            for number in partitions
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self._pool.shutdown()
+
+    def _follow(self, partition: int, stop: threading.Event) -> None:
+        tail = Tail(self._log.runtime().log, partition)
+        busy: dict[str, Future[None]] = {}
+        try:
+            while not stop.is_set():
+                began = time.monotonic()
+                try:
+                    self._cycle(partition, tail, busy)
+                except CommitLogError as error:
+                    logger.warning("partition %d: %s", partition, error)
+                    stop.wait(PAUSE_SECONDS)
+                left = began + self._options.age_seconds - time.monotonic()
+                if left > 0:
+                    stop.wait(left)
+        finally:
+            tail.close()
+
+    def _cycle(self, partition: int, tail: Tail, busy: dict[str, Future[None]]) -> None:
+        for name in [name for name, work in busy.items() if work.done()]:
+            del busy[name]
+        seconds = 0.0 if busy else ASK_SECONDS
+        body = self._log.runtime().request(partition, "rows_pending", seconds=seconds)
+        waiting = [Waiting.of(one) for one in body]
+        known = tail.read(offset for one in waiting for _, offset, _ in one.pending)
+        for one in waiting:
+            if one.pending and one.incarnation not in busy:
+                busy[one.incarnation] = self._pool.submit(self._apply, one, known)
+
+    def _apply(self, waiting: Waiting, known: dict[int, Transaction]) -> None:
+        """Apply one group to a table; whatever goes wrong, it waits for its next turn."""
+        name = format_table_id(waiting.table)
+        failed = self._failures.pop(waiting.incarnation, 0)
+        try:
+            self.apply(waiting, known, shrink=max(0, failed - FAILURES_MAX + 1))
+        except NoSuchTable:
+            return
+        except (CommitLogError, OSError) as error:
+            logger.warning("writes to %s wait: %s", name, error)
+            time.sleep(PAUSE_SECONDS)
+        except BaseException as error:  # a panic of Lance's is no Exception
+            logger.exception("writes to %s could not be applied", name)
+            self._failures[waiting.incarnation] = failed + 1
+            time.sleep(PAUSE_SECONDS / 10)
+            if not isinstance(error, Exception) and not type(error).__name__.startswith("Panic"):
+                raise
+
+    def apply(
+        self, waiting: Waiting, known: dict[int, Transaction], *, shrink: int = 0
+    ) -> Outcome | None:
+        """Apply the first group of what waits; return the outcome, None if another was first."""
+        info = self._log.describe(waiting.table, fresh=True, readable=True)
+        if info.incarnation != waiting.incarnation:
+            return None
+        group = self._group(accepted(waiting, known, info.location), shrink)
+        refused: dict[tuple[int, int], str] = {}
+        for _ in range(TRIES_MAX):
+            if not group:
+                return None
+            attempt = _Attempt(self._log, info, waiting.applied, group, refused)
+            try:
+                outcome = attempt.run()
+            except InvalidTransaction as error:
+                group = _smaller(group, refused, str(error))
+                continue
+            if outcome.status is Status.COMMITTED:
+                self.applied += len(group)
+                return outcome
+            if outcome.code in (Code.ROWS_RANGE, Code.NO_SUCH_TABLE, Code.TABLE_REPLACED):
+                return None
+            if outcome.status is Status.REJECTED and outcome.code not in _READ_AGAIN:
+                group = _smaller(group, refused, outcome.message)
+            info = self._log.describe(waiting.table, fresh=True, readable=True)
+        logger.warning("writes to %s lost %d times in a row", info.name, TRIES_MAX)
+        return None
+
+    def _group(self, writes: Sequence[AcceptedWrite], shrink: int) -> list[AcceptedWrite]:
+        """Return as many of the first writes as go into one commit, whole transactions each."""
+        options = self._options
+        writes_max = max(1, options.writes_max >> (2 * shrink)) if shrink else options.writes_max
+        found: list[AcceptedWrite] = []
+        rows = size = 0
+        on: tuple[str, ...] = ()
+        for write in writes:
+            is_next = not found or write.sequence != found[-1].sequence
+            own = write.operation.on
+            is_full = len(found) >= writes_max or rows >= options.rows_max
+            if found and is_next and (is_full or size >= options.bytes_max):
+                break
+            if on and own and own != on:
+                break
+            on = on or own
+            found.append(write)
+            rows, size = rows + write.operation.rows, size + write.operation.size
+        return found
+
+
+_READ_AGAIN = (Code.WRONG_SCHEMA, Code.MISSING_FILE, Code.UNKNOWN_FRAGMENT)
+
+
+def _smaller(
+    group: Sequence[AcceptedWrite], refused: dict[tuple[int, int], str], problem: str
+) -> list[AcceptedWrite]:
+    """Return the first half of a group that can't be applied; a write alone is refused."""
+    sequences = list(dict.fromkeys(write.sequence for write in group))
+    if len(sequences) == 1:
+        for write in group:
+            refused[write.sequence, write.position] = problem
+        return list(group)
+    kept = set(sequences[: len(sequences) // 2])
+    return [write for write in group if write.sequence in kept]
+
+
+class _Attempt:
+    """One try to apply a group."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        info: TableInfo,
+        after: int,
+        group: Sequence[AcceptedWrite],
+        refused: dict[tuple[int, int], str],
+    ) -> None:
+        self._log, self._info, self._after = log, info, after
+        self._group, self._refused = group, refused
+
+    def run(self) -> Outcome:
+        """Write files and submit; the files of what surely wasn't committed are removed."""
+        writes = [self._read(one) for one in self._group]
+        good = [write for write in writes if isinstance(write, Write)]
+        dataset = self._log.opened.newest(self._info)
+        prepared = prepare_group(self._info, dataset, good) if good else None
+        transaction_id = new_transaction_id()
+        operations: list[Operation] = [self._range(writes)]
+        if prepared is not None:
+            request = LanceRequest(prepared.operation, transaction_id, True, prepared.read_version)
+            operations.append(self._commit(prepared, request))
+        transaction = self._log.transaction(
+            tuple(operations), transaction_id=transaction_id, properties=self._properties()
+        )
+        try:
+            ticket = self._log.runtime().submit(transaction, id_is_new=True)
+            outcome = ticket.result(wait="committed")
+        except OutcomeUnknown:
+            raise
+        except CommitLogError:
+            self._remove(prepared)
+            raise
+        if outcome.status is not Status.COMMITTED:
+            self._remove(prepared)
+        return outcome
+
+    def _commit(self, prepared: Prepared, request: LanceRequest) -> Operation:
+        return lance_commit(
+            self._info, request, affected_rows=prepared.affected, inserted_keys=prepared.keys
+        )
+
+    def _read(self, one: AcceptedWrite) -> Write | RowsUnusable:
+        problem = self._refused.get((one.sequence, one.position))
+        if problem is not None:
+            return RowsUnusable(Code.ROWS_REFUSED, problem)
+        try:
+            return read_write(self._info, one.operation, one.payload)
+        except RowsUnusable as refused:
+            return refused
+
+    def _range(self, writes: Sequence[Write | RowsUnusable]) -> ApplyRows:
+        came = []
+        for one, write in zip(self._group, writes, strict=True):
+            problem = write if isinstance(write, RowsUnusable) else write.refused
+            if problem is not None:
+                said = problem.problem[:PROBLEM_CHARACTERS]
+                came.append(
+                    AppliedWrite(
+                        one.sequence, one.position, refused=problem.code.value, problem=said
+                    )
+                )
+            elif isinstance(write, Write):
+                counts = (write.inserted, write.updated, write.deleted)
+                came.append(AppliedWrite(one.sequence, one.position, *counts))
+        through = self._group[-1].sequence
+        info = self._info
+        return ApplyRows(info.table_id, info.incarnation, self._after, through, tuple(came))
+
+    def _properties(self) -> list[tuple[str, str]]:
+        principals = sorted({one.principal for one in self._group if one.principal})
+        return [("commitlog.rows.principals", ",".join(principals))] if principals else []
+
+    def _remove(self, prepared: Prepared | None) -> None:
+        if prepared is not None:
+            remove_files(self._info, prepared)
