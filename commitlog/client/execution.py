@@ -24,6 +24,14 @@ from commitlog.client.host import Host
 from commitlog.client.lance_request import LanceRequest, new_transaction_id
 from commitlog.client.merging import MergeOptions, check_merge, prepare_merge
 from commitlog.client.repeats import noted, tell_repeat
+from commitlog.client.row_tickets import settled
+from commitlog.client.row_writes import (
+    NotForTheLog,
+    encode_write,
+    goes_by_log,
+    is_small,
+    settings_of,
+)
 from commitlog.client.rows import (
     Prepared,
     prepare_append,
@@ -35,6 +43,8 @@ from commitlog.client.tables import TableInfo
 from commitlog.client.tickets import Wait, check_wait
 from commitlog.client.updating import prepare_update
 from commitlog.errors import InvalidTransaction, NoSuchVersion, OutcomeUnknown
+from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
+from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Application, Code, Expect, Outcome, Status
 from commitlog.model.table import TableId
 
@@ -66,11 +76,13 @@ class Execution:
         timeout: float = 60.0,
         wait: Wait = "readable",
         notes_counts: bool = False,
+        by_log: bool = True,
     ) -> None:
         """Take the options: at most `attempts_max` attempts within `timeout` seconds.
 
         With `notes_counts`, or under an application's sequence, the transaction's properties hold
-        `counts`, for who asks for its answer again.
+        `counts`, for who asks for its answer again. Small appends and upserts of a table whose
+        property says `rows="log"` go into the log as rows, unless `by_log` is False.
         """
         check_wait(wait)
         self._log = log
@@ -85,12 +97,15 @@ class Execution:
         self._timeout = timeout
         self._wait: Wait = wait
         self._is_append = False
+        self._by_log = by_log
         self._notes_counts = notes_counts or application is not None
         self.counts: Mapping[str, int] = {}
         """Rows inserted, updated and deleted by the last attempt."""
 
     def append(self, data: Any) -> Outcome:
         """Append rows. Files are written once; only another schema has them written again."""
+        if (outcome := self._write_rows(data, RowsMode.APPEND)) is not None:
+            return outcome
         self._is_append = True
         written: list[tuple[Any, Prepared]] = []
         # A stream is read once; other rows can be cast again if the schema changed, and are cast
@@ -130,6 +145,8 @@ class Execution:
 
     def merge_insert(self, data: Any, on: Sequence[str], options: MergeOptions) -> Outcome:
         """Join rows with the table by key."""
+        if (outcome := self._write_rows(data, RowsMode.UPSERT, on, options)) is not None:
+            return outcome
 
         def cast(info: TableInfo) -> pa.Table:
             rows = rows_table(data, info.schema, info.name, required=False)
@@ -144,6 +161,56 @@ class Execution:
             return prepare_merge(info, dataset, rows, on, options)
 
         return self._run(prepare)
+
+    def _write_rows(
+        self,
+        data: Any,
+        mode: RowsMode,
+        on: Sequence[str] = (),
+        options: MergeOptions | None = None,
+    ) -> Outcome | None:
+        """Put small rows into the log, where the table's property says so; None: it doesn't."""
+        known = self._log.describe(self._table, fresh=False)
+        if not (self._by_log and goes_by_log(known) and is_small(data)):
+            return None
+
+        def encode(info: TableInfo) -> tuple[WriteRows, bytes]:
+            settings = settings_of(mode, options) if options is not None else {}
+            return encode_write(info, data, mode, on, **settings)
+
+        runtime = self._log.runtime()
+        for attempt in range(self._attempts_max):
+            try:
+                operation, payload = self._by_what_is_known(encode)
+            except NotForTheLog:
+                return None
+            if len(payload) > ROWS_INLINE_BYTES_MAX:
+                return None
+            transaction = self._log.transaction(
+                (operation,),
+                transaction_id=self._transaction_id,
+                attempt=attempt,
+                application=self._application,
+                properties=list(self._properties),
+                expects=self._expects,
+                payloads=(payload,),
+            )
+            ticket = runtime.submit(transaction, id_is_new=self._id_is_new, any_content=True)
+            left = max(self._deadline - time.monotonic(), 1.0)
+            accepted = ticket.result(left, "committed")
+            is_full = accepted.code is Code.ROWS_BACKLOG
+            if not (is_full or accepted.code in _READ_AGAIN) or time.monotonic() > self._deadline:
+                break
+            if not is_full:
+                self._log.describe(self._table, fresh=True)
+            self._back_off(attempt)
+        outcome = settled(runtime, accepted, self._wait, self._deadline)
+        self.counts = {
+            "inserted": outcome.inserted,
+            "updated": outcome.updated,
+            "deleted": outcome.deleted,
+        }
+        return outcome
 
     def _by_what_is_known(self, work: Callable[[TableInfo], Found]) -> Found:
         """Use the description that is known; where it is refused, ask: others change schemas."""

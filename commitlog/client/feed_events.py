@@ -12,7 +12,14 @@ from typing import Any
 
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import InvalidRequest, WrongLog
-from commitlog.model.operations import LanceCommit, Operation, operation_name, target
+from commitlog.model.operations import (
+    ApplyRows,
+    LanceCommit,
+    Operation,
+    WriteRows,
+    operation_name,
+    target,
+)
 from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
 from commitlog.model.table import DELIMITER, format_table_id, parse_table_id
 
@@ -209,7 +216,11 @@ def _operation(asked: Operation | None, result: OperationResult | None) -> dict[
             "location": result.location or None,
         }
         found |= {name: value for name, value in optional.items() if value is not None}
-    if isinstance(asked, LanceCommit):
+    if isinstance(asked, WriteRows):
+        found |= {"mode": asked.mode.value, "rows": asked.rows, "size": asked.size}
+    elif isinstance(asked, ApplyRows):
+        found |= {"after": asked.after, "through": asked.through, "writes": len(asked.writes)}
+    elif isinstance(asked, LanceCommit):
         found["read_version"] = asked.read_version
         found["rows_added"] = asked.summary.rows_added
         found["rows_removed"] = asked.summary.rows_removed

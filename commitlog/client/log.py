@@ -310,10 +310,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
         timeout: float = RESULT_TIMEOUT_SECONDS,
         wait: RowsWait = "committed",
     ) -> Outcome:
-        """Ask for the outcome of any transaction; OutcomeUnknown if none comes in time.
-
-        Of one that writes rows `wait="accepted"` asks no more than whether they are in the log.
-        """
+        """Ask for the outcome of any transaction; OutcomeUnknown if none comes in time."""
         deadline = time.monotonic() + timeout
         ticket = self.runtime().watch(transaction_id)
         try:

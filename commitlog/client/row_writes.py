@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -33,6 +33,10 @@ from commitlog.model.table import TableId, parse_table_id
 
 BY_LOG = ("rows", "log")
 """The property of a table whose small writes go into the log as they are."""
+
+
+class NotForTheLog(InvalidTransaction):
+    """A write that the log can't take as rows, and that may go another way."""
 
 
 def goes_by_log(info: TableInfo) -> bool:
@@ -65,7 +69,7 @@ def settings_of(mode: RowsMode, options: MergeOptions) -> dict[str, Any]:
         and getattr(options, one.name)
     ]
     if others:
-        raise InvalidTransaction(
+        raise NotForTheLog(
             f"{others[0]} is not for writes of rows",
             field=others[0],
             value=getattr(options, others[0]),
@@ -157,17 +161,17 @@ def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
 
 def _check(info: TableInfo, rows: pa.Table) -> None:
     if not rows.num_rows:
-        raise InvalidTransaction("there are no rows", field="data", advice="Pass at least one")
+        raise NotForTheLog("there are no rows", field="data", advice="Pass at least one")
     for column in rows.schema:
         wanted = info.schema.field(column.name)
         if holds_blobs(wanted):
-            raise InvalidTransaction(
+            raise NotForTheLog(
                 f"column {column.name!r} of {info.name} holds blobs, which a write of rows cannot",
                 field=column.name,
                 advice="Use log.append or log.merge_insert on a table without rows=log",
             )
         if not column.type.equals(wanted.type):
-            raise InvalidTransaction(
+            raise NotForTheLog(
                 f"column {column.name!r} lacks fields of the struct that {info.name} has there",
                 field=column.name,
                 advice="Give all of them, with nulls where there is no value",
@@ -179,6 +183,13 @@ def _encoded(rows: pa.Table) -> bytes:
     with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:
         writer.write_table(rows.combine_chunks().replace_schema_metadata(None))
     return bytes(sink.getvalue())
+
+
+def is_small(data: Any) -> bool:
+    """Return True if rows may fit a record; a stream is read once, so it never does."""
+    if isinstance(data, pa.Table | pa.RecordBatch):
+        return bool(data.nbytes <= ROWS_INLINE_BYTES_MAX)
+    return isinstance(data, Mapping | Sequence)
 
 
 class WritesRows(ABC):

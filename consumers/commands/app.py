@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App, Group
 
-from consumers.commands import ask, care, explain, jobs, look, measure, prove, run, speed
+from consumers.commands import ask, care, explain, jobs, look, measure, prove, rows, run, speed
 from consumers.commands.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
@@ -32,6 +32,7 @@ app["--version"].group = _SHELL
 
 for _command in (run.up, run.broker, run.init, run.committer, run.index, run.server, run.maintain):
     app.command(_command, group=_RUN, help_epilogue="")
+app.command(rows.rows, group=_RUN, help_epilogue="")
 for _question in (ask.history, ask.tables, ask.conflicts, ask.show, explain.explain, ask.log):
     app.command(_question, group=_ASK, help_epilogue="")
 for _look in (look.diff, look.blame, look.sql, look.plot, look.top):

@@ -178,6 +178,7 @@ class Supervisor:
         self._parts.append(
             Part("index", ["index"], environment=environment, inherited=(self._lock,))
         )
+        self._parts.append(Part("rows", ["rows"], environment=environment, inherited=(self._lock,)))
         if self._config.maintain:
             self._parts.append(
                 Part("maintenance", ["maintain"], environment=environment, inherited=(self._lock,))

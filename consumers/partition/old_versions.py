@@ -86,6 +86,14 @@ class OldVersions:
         finally:
             transactions.close()
 
+    def transaction_at(self, offset: int) -> Submitted:
+        """Return the transaction at an offset."""
+        transactions = _Transactions(self._log, self._partition)
+        try:
+            return transactions.at(offset)
+        finally:
+            transactions.close()
+
     def materialize(self, head: Head, version: int) -> str:
         """Write a version's manifest if it has none; return its path below the location.
 
@@ -209,11 +217,12 @@ class _Transactions:
 
     def of(self, outcome: Outcome) -> Submitted:
         """Return the transaction that an outcome answers."""
-        submitted = self._at(outcome.transaction_offset)
+        submitted = self.at(outcome.transaction_offset)
         check_answers(outcome, submitted)
         return submitted
 
-    def _at(self, offset: int) -> Submitted:
+    def at(self, offset: int) -> Submitted:
+        """Return the transaction at an offset."""
         found = self._read.pop(offset, None)
         if found is not None:
             return found

@@ -24,7 +24,7 @@ from commitlog.ports import Log
 from consumers.partition.allowed_places import Places as AllowedPlaces
 from consumers.partition.catalogue import Head
 from consumers.partition.checkpoint import Checkpoints, DiskFolder
-from consumers.partition.events import Read
+from consumers.partition.events import Event, Read
 from consumers.partition.feeding import Feeding
 from consumers.partition.follower import Follower, Recordings
 from consumers.partition.guards import Guards
@@ -158,8 +158,7 @@ class Committer:
             places=self._allowed,
         )
         leader = session.lead(epoch, self.node, observer, self._options.checkpoint_seconds)
-        session.on_committed = self._answers.committed
-        session.on_readable = self._answers.readable
+        session.on_committed, session.on_readable = self._committed, self._readable
         sequence = session.follower.replica.chain.sequence
         self._answers.begin_term(epoch, self.node, sequence, package_version("lance-commitlog"))
         logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
@@ -174,6 +173,14 @@ class Committer:
                 raise leader.failure
         finally:
             leader.close()
+
+    def _committed(self, events: list[Event]) -> None:
+        self._answers.committed(events)
+        self._requests.rows.heard(events, readable=False)
+
+    def _readable(self, events: list[Event]) -> None:
+        self._answers.readable(events)
+        self._requests.rows.heard(events, readable=True)
 
     def _work(
         self, stop: threading.Event, session: Session, leader: Leader, feeding: Feeding

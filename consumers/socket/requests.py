@@ -33,6 +33,7 @@ from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.partition.unusable import why_unreachable
 from consumers.socket.positions import newest_at
+from consumers.socket.row_answers import RowAnswers
 
 REQUEST_SECONDS = 30.0
 REACH_SECONDS = 10.0
@@ -73,6 +74,7 @@ class Requests:
         self._partition, self._observer = partition, observer
         self._old_versions, self._guards = old_versions, guards
         self._session_now = session
+        self.rows = RowAnswers(self._ask, old_versions.transaction_at)
         self._last_status: tuple[float, dict[str, Any]] | None = None
         self.node = ""
         self._methods: dict[str, Callable[[Params], Any]] = {
@@ -89,6 +91,8 @@ class Requests:
             "quarantine": self._quarantine,
             "dry_run": self._dry_run,
             "reach": self._reach,
+            "rows_pending": self.rows.pending,
+            "rows_applied": self.rows.applied,
         }
 
     def find(self, transaction_id: str, through: int) -> None:

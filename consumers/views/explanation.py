@@ -143,6 +143,18 @@ def _of_operation(one: Row, told: Row, is_one_of_many: bool) -> Iterable[str]:
             f"held. Its current snapshot is {one['snapshot_id']} since."
         )
         return
+    if operation == "WriteRows":
+        yield (
+            f"{part}The rows for {table} were accepted at position {one['sequence']}; the first "
+            "ApplyRows of the table behind it says what came of them."
+        )
+        return
+    if operation == "ApplyRows":
+        yield (
+            f"{part}The writes of rows to {table} that it names are the next ones after those that "
+            "were applied before."
+        )
+        return
     if read is None or operation not in OPERATION_NAMES:
         made = f" and made version {one['version']}" if one["version"] else ""
         yield f"{part}{operation} of {table} was decided on the catalogue as it stood{made}."

@@ -12,23 +12,24 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from commitlog import CommitLog
+from commitlog.client.lance_request import LanceRequest, new_transaction_id
 from commitlog.client.row_application import prepare_group
 from commitlog.client.row_groups import RowsUnusable, Write, read_write
+from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.rows import Prepared, remove_files
-from commitlog.client.submission import LanceRequest, lance_commit, new_transaction_id
+from commitlog.client.submission import lance_commit
 from commitlog.client.tables import TableInfo
 from commitlog.errors import CommitLogError, InvalidTransaction, NoSuchTable, OutcomeUnknown
 from commitlog.model.operations import AppliedWrite, ApplyRows, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
-from consumers.rows.tail import AcceptedWrite, Tail, Waiting, accepted
 
-ASK_SECONDS = 5.0
+ASK_SECONDS = 2.0
 """How long a leader is asked at once whether something waits."""
+END_SECONDS = 3.0
 PAUSE_SECONDS = 1.0
 TABLES_AT_ONCE = 8
 TRIES_MAX = 20
@@ -36,7 +37,6 @@ TRIES_MAX = 20
 FAILURES_MAX = 5
 """After so many failures that aren't the store's, the group is made smaller to find the culprit."""
 PROBLEM_CHARACTERS = 300
-PRINCIPAL = "row-writer"
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,6 @@ class RowWriter:
         """Act through a client of the log."""
         self._log = log
         self._options = options or RowWriterOptions()
-        self._pool = ThreadPoolExecutor(TABLES_AT_ONCE, thread_name_prefix="rows")
         self._failures: dict[str, int] = {}
         """By incarnation: how often in a row its group could not be made."""
         self.applied = 0
@@ -74,13 +73,15 @@ class RowWriter:
         ]
         for thread in threads:
             thread.start()
+        stop.wait()
+        # Whatever is at work may be cut off anywhere: the log knows what was applied.
+        deadline = time.monotonic() + END_SECONDS
         for thread in threads:
-            thread.join()
-        self._pool.shutdown()
+            thread.join(max(0.0, deadline - time.monotonic()))
 
     def _follow(self, partition: int, stop: threading.Event) -> None:
         tail = Tail(self._log.runtime().log, partition)
-        busy: dict[str, Future[None]] = {}
+        busy: dict[str, threading.Thread] = {}
         try:
             while not stop.is_set():
                 began = time.monotonic()
@@ -95,16 +96,18 @@ class RowWriter:
         finally:
             tail.close()
 
-    def _cycle(self, partition: int, tail: Tail, busy: dict[str, Future[None]]) -> None:
-        for name in [name for name, work in busy.items() if work.done()]:
+    def _cycle(self, partition: int, tail: Tail, busy: dict[str, threading.Thread]) -> None:
+        for name in [name for name, work in busy.items() if not work.is_alive()]:
             del busy[name]
         seconds = 0.0 if busy else ASK_SECONDS
         body = self._log.runtime().request(partition, "rows_pending", seconds=seconds)
         waiting = [Waiting.of(one) for one in body]
         known = tail.read(offset for one in waiting for _, offset, _ in one.pending)
         for one in waiting:
-            if one.pending and one.incarnation not in busy:
-                busy[one.incarnation] = self._pool.submit(self._apply, one, known)
+            if one.pending and one.incarnation not in busy and len(busy) < TABLES_AT_ONCE:
+                work = threading.Thread(target=self._apply, args=(one, known), daemon=True)
+                busy[one.incarnation] = work
+                work.start()
 
     def _apply(self, waiting: Waiting, known: dict[int, Transaction]) -> None:
         """Apply one group to a table; whatever goes wrong, it waits for its next turn."""
@@ -260,7 +263,13 @@ class _Attempt:
                 came.append(AppliedWrite(one.sequence, one.position, *counts))
         through = self._group[-1].sequence
         info = self._info
-        return ApplyRows(info.table_id, info.incarnation, self._after, through, tuple(came))
+        return ApplyRows(
+            table=info.table_id,
+            incarnation=info.incarnation,
+            after=self._after,
+            through=through,
+            writes=tuple(came),
+        )
 
     def _properties(self) -> list[tuple[str, str]]:
         principals = sorted({one.principal for one in self._group if one.principal})

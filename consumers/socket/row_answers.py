@@ -17,8 +17,8 @@ from commitlog.core.tables.row_writes import Application
 from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
 from commitlog.model.records import Code, Status, Submitted, Transaction
 from commitlog.model.table import parse_table_id
-from consumers.events import Event
-from consumers.session import Session
+from consumers.partition.events import Event
+from consumers.partition.session import Session
 
 PENDING_MAX = 5_000
 """Writes of one table that are named at once; the next ones when these are applied."""

@@ -1,1 +1,0 @@
-"""The row writer, and what a leader says of writes of rows."""

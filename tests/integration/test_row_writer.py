@@ -1,0 +1,265 @@
+"""Is each accepted write of rows applied once, in order, whatever row writers do or die of?"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.client.row_tail import Tail, Waiting
+from commitlog.client.row_tickets import RowsTicket
+from commitlog.errors import InvalidTransaction, NoSuchTable, TransactionRejected
+from commitlog.model.records import Code, Outcome, Status
+from consumers.tools.row_writer import RowWriter, RowWriterOptions
+from tests.properties.test_row_groups import Model, random_write
+from tests.service import Service, service
+
+T = "ns$t"
+SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
+
+
+@pytest.fixture(params=[False, True], ids=["addresses", "stable_row_ids"])
+def running(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Service]:
+    """A service with one table that has a key, and no row writer."""
+    with service(tmp_path) as made:
+        made.client.create_table(
+            T, SCHEMA, primary_key="id", stable_row_ids=request.param, properties={"rows": "log"}
+        )
+        yield made
+
+
+@contextmanager
+def writing(running: Service, **options: Any) -> Iterator[RowWriter]:
+    """Run a row writer on threads of its own."""
+    client = CommitLog(lambda: MemoryLog(running.cluster))
+    writer, stop = RowWriter(client, RowWriterOptions(**options)), threading.Event()
+    thread = threading.Thread(target=writer.run, args=(stop,), daemon=True)
+    thread.start()
+    try:
+        yield writer
+    finally:
+        stop.set()
+        thread.join(60)
+        client.close()
+
+
+def waiting(client: CommitLog) -> Waiting:
+    """Return what waits for a row writer."""
+    [body] = client.runtime().request(0, "rows_pending", table=["ns", "t"])
+    return Waiting.of(body)
+
+
+def apply_once(writer: RowWriter, client: CommitLog, seen: Waiting | None = None) -> Outcome | None:
+    """Apply one group on this thread: of what waits, or of what was seen before."""
+    seen = seen or waiting(client)
+    tail = Tail(client.runtime().log, 0)
+    try:
+        return writer.apply(seen, tail.read(offset for _, offset, _ in seen.pending))
+    finally:
+        tail.close()
+
+
+def write(client: CommitLog, mode: str, rows: list[Any], settings: dict[str, Any]) -> RowsTicket:
+    """Write rows with the settings of a random write."""
+    options: dict[str, Any] = {}
+    if mode == "upsert":
+        options = {
+            "when_matched_update_all": settings["update_all"],
+            "when_matched_update_all_filt": settings["update_if"] or None,
+            "when_not_matched_insert_all": settings["insert_all"],
+        }
+    return client.write_rows(T, rows, mode=mode, **options)
+
+
+def content(running: Service) -> list[tuple[str, ...]]:
+    """Return the table's rows as plain pylance reads them."""
+    found = lance.dataset(str(running.location(T))).to_table().to_pylist()
+    return sorted(tuple(repr(row[name]) for name in SCHEMA.names) for row in found)
+
+
+def in_order(model: Model) -> list[tuple[str, ...]]:
+    return sorted(tuple(repr(row[name]) for name in SCHEMA.names) for row in model.rows)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_writes_of_all_modes_come_to_what_they_come_to_one_by_one(
+    running: Service, seed: int
+) -> None:
+    chance, model = random.Random(seed), Model([])
+    counts, tickets = [], []
+    with writing(running, age_seconds=0.01):
+        for number in range(60):
+            mode, rows, settings = random_write(chance, number)
+            tickets.append(write(running.client, mode, rows, settings))
+            counts.append(model.apply(mode, rows, **settings))
+            if chance.random() < 0.15:
+                tickets[-1].result(60)
+        outcomes = [ticket.result(60) for ticket in tickets]
+    assert content(running) == in_order(model), f"seed {seed}"
+    assert [(o.inserted, o.updated, o.deleted) for o in outcomes] == counts, f"seed {seed}"
+    versions = [outcome.version for outcome in outcomes]
+    assert versions == sorted(versions)
+    assert all(outcome.status is Status.COMMITTED for outcome in outcomes)
+    for ticket, outcome in zip(tickets, outcomes, strict=True):
+        again = running.client.outcome(ticket.transaction_id)
+        assert (again.version, again.sequence) == (outcome.version, outcome.sequence)
+
+
+def test_row_writers_that_race_die_and_wake_late_apply_each_write_once(running: Service) -> None:
+    client = running.client
+    writer = RowWriter(client)
+    first = client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}], mode="append")
+    first.result(60, "accepted")
+    seen = waiting(client)
+    done = apply_once(writer, client, seen)
+    assert done is not None
+    assert done.version == 2
+    # Another one that read the same, and was paused before it wrote its files.
+    assert apply_once(writer, client, seen) is None
+    client.write_rows(T, [{"id": 2, "a": 1, "b": "x"}], mode="append").result(60, "accepted")
+    assert apply_once(writer, client, seen) is None, "nor with a part of what waits now"
+    assert apply_once(writer, client) is not None
+    assert len(content(running)) == 2
+
+
+@pytest.mark.parametrize("step", ["before it submits", "after it submitted", "after it was told"])
+def test_a_row_writer_that_is_killed_leaves_its_group_to_the_next(
+    running: Service, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = running.client
+    tickets = [client.write_rows(T, [{"id": 7, "a": n, "b": "x"}], mode="append") for n in range(3)]
+    for ticket in tickets:
+        ticket.result(60, "accepted")
+    doomed = CommitLog(lambda: MemoryLog(running.cluster))
+    runtime = doomed.runtime()
+    submit: Callable[..., Any] = runtime.submit
+
+    class Killed(BaseException):
+        pass
+
+    def dies(*given: Any, **more: Any) -> Any:
+        if step == "before it submits":
+            raise Killed
+        ticket = submit(*given, **more)
+        if step == "after it was told":
+            ticket.result(60)
+        raise Killed
+
+    monkeypatch.setattr(runtime, "submit", dies)
+    with pytest.raises(Killed):
+        apply_once(RowWriter(doomed), doomed)
+    with writing(running):
+        outcomes = [ticket.result(60) for ticket in tickets]
+    assert [outcome.inserted for outcome in outcomes] == [1, 1, 1]
+    assert len(content(running)) == 3
+    doomed.close()
+
+
+def test_two_row_writers_and_other_commits_at_once(running: Service) -> None:
+    client = running.client
+    with writing(running, age_seconds=0.01), writing(running, age_seconds=0.01):
+        tickets = []
+        for number in range(40):
+            row = {"id": number % 10, "a": number, "b": "log"}
+            tickets.append(client.write_rows(T, [row], mode="upsert"))
+            if number % 10 == 5:
+                tickets[-1].result(60)
+                client.delete(T, f"id = {number % 10}")
+        outcomes = [ticket.result(60) for ticket in tickets]
+    assert all(outcome.status is Status.COMMITTED for outcome in outcomes)
+    ids = sorted(int(row[0]) for row in content(running))
+    assert ids == sorted(set(ids)), "no key twice"
+    assert sum(o.inserted + o.updated for o in outcomes) == 40
+
+
+def test_a_write_whose_column_is_gone_is_refused_by_record_and_no_other(running: Service) -> None:
+    client = running.client
+    client.append(T, [{"id": 1, "a": 1, "b": "x"}], by_log=False)
+    bad = client.write_rows(T, [{"id": 1, "a": 5}], mode="upsert")
+    good = client.write_rows(T, [{"id": 2, "b": "y"}], mode="upsert")
+    bad.result(60, "accepted")
+    good.result(60, "accepted")
+    client.open(T).drop_columns(["a"])
+    with writing(running):
+        refused, done = bad.result(60), good.result(60)
+    assert (refused.status, refused.code) == (Status.REJECTED, Code.WRONG_SCHEMA)
+    assert "'a' was dropped" in refused.message
+    with pytest.raises(TransactionRejected):
+        refused.raise_for_conflict()
+    assert (done.status, done.inserted) == (Status.COMMITTED, 1)
+    assert client.outcome(bad.transaction_id).code is Code.WRONG_SCHEMA
+    assert client.outcome(bad.transaction_id, wait="accepted").status is Status.COMMITTED
+
+
+def test_writes_to_a_table_that_is_dropped_are_refused(running: Service) -> None:
+    client = running.client
+    ticket = client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}])
+    ticket.result(60, "accepted")
+    client.drop_table(T)
+    with writing(running):
+        assert ticket.result(60).code is Code.NO_SUCH_TABLE
+    with pytest.raises(NoSuchTable):
+        client.write_rows(T, [{"id": 1}])
+
+
+def test_a_restarted_leader_knows_what_came_of_writes(running: Service) -> None:
+    client = running.client
+    with writing(running):
+        ticket = client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}])
+        assert ticket.result(60).inserted == 1
+        running.running.pop().stop()
+        running.start().await_leading()
+        again = client.outcome(ticket.transaction_id)
+        assert isinstance(again.version, int)
+        assert (again.version, getattr(again, "inserted", None)) == (2, 1)
+        assert client.write_rows(T, [{"id": 1}], mode="delete").result(60).deleted == 1
+
+
+def test_small_appends_and_upserts_of_such_tables_take_this_way(running: Service) -> None:
+    client = running.client
+    with writing(running):
+        outcome = client.append(T, [{"id": n, "a": n, "b": "x"} for n in range(5)])
+        assert outcome.version == 2
+        assert [one.operation for one in outcome.results] == ["WriteRows"]
+        merged = client.merge_insert(T, [{"id": 1, "a": 9}, {"id": 8, "a": 8}], "id")
+        assert (merged.version, merged.status) == (3, Status.COMMITTED)
+        # What no write of rows can say goes the other way.
+        direct = client.merge_insert(
+            T, [{"id": 1, "a": 0, "b": "-"}], "id", when_matched_delete=True
+        )
+        assert [one.operation for one in direct.results] == ["Update"]
+    assert len(content(running)) == 5
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "field"),
+    [
+        ([{"id": 1, "nothing": 2}], {}, "schema"),
+        ([{"id": "x", "a": 1, "b": "x"}], {}, "id"),
+        ([{"id": None, "a": 1, "b": "x"}], {"mode": "upsert"}, "id"),
+        ([{"a": 1, "b": "x"}], {"mode": "upsert"}, "on"),
+        ([{"id": 1}, {"id": 1}], {"mode": "upsert"}, "on"),
+        ([{"id": 1}], {"mode": "merge"}, "mode"),
+        ([{"id": 1}], {"mode": "upsert", "on": "nothing"}, "on"),
+        ([{"id": 1}], {"mode": "upsert", "when_matched_delete": True}, "when_matched_delete"),
+        ([{"id": 1}], {"mode": "append", "when_matched_update_all": True}, None),
+        ([], {}, "data"),
+    ],
+)
+def test_wrong_writes_are_refused_before_anything_is_appended(
+    running: Service, data: Any, options: dict[str, Any], field: str | None
+) -> None:
+    before = running.client.runtime().request(0, "status")["sequence"]
+    with pytest.raises(InvalidTransaction) as error:
+        running.client.write_rows(T, data, **options)
+    assert field is None or error.value.field == field, str(error.value)
+    assert running.client.runtime().request(0, "status")["sequence"] == before
