@@ -214,11 +214,13 @@ def _known(
     """Return by what a write was applied, or what is said of it if that is unknown."""
     machine = session.follower.machine
     table = _table_of(machine, name, incarnation)
+    rows = table.rows if table is not None else None
+    ended = machine.catalogue.ended_rows.get(incarnation)
+    is_known = rows is not None and (sequence in rows.pending or sequence <= rows.applied)
+    if ended is not None and sequence > ended and not is_known:
+        return _GONE
     if table is None:
-        ended = machine.catalogue.ended_rows.get(incarnation)
-        is_lost = ended is not None and sequence > ended
-        return _GONE if is_lost else [0, 0, 0, 0, "", ""]
-    rows = table.rows
+        return [0, 0, 0, 0, "", ""]
     if rows is None or sequence > rows.applied:
         return None
     application = rows.application_of(sequence)
