@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from pyroaring import BitMap
 
 from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.manifests import ListHeader, Numbers
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
 from commitlog.model.operations import Properties
 from commitlog.model.reasons import Phrase
@@ -82,7 +83,69 @@ class PlaceWanted:
     """The place: a normalized location of its own."""
 
 
-Wanted = VectorWanted | FileWanted | ManifestWanted | BytesWanted | PlaceWanted | BuildWanted
+@dataclass(frozen=True, slots=True)
+class ListDeltaWanted:
+    """What a snapshot's manifest list changes in the one that its client began from."""
+
+    location: str
+    path: str
+    base: str
+    """The list that it began from; empty: there is none, or it isn't known."""
+    snapshot_id: int
+    is_append: bool
+    """Whether it removes no file, so that `base` matters only if it merged manifests."""
+
+
+class Layer(NamedTuple):
+    """What one snapshot changes in a manifest list."""
+
+    delta: bytes
+    """A `ListDelta`."""
+    header: ListHeader
+    believed: Numbers
+
+
+@dataclass(frozen=True, slots=True)
+class ListsWanted:
+    """The manifest lists of snapshots that are put over another head."""
+
+    location: str
+    head: str
+    """The head's list."""
+    paths: tuple[str, ...]
+    """Where the new lists go, one for each layer."""
+    layers: tuple[Layer, ...]
+    is_strict: bool
+    """Whether the head's list may have nothing over `base` but new data files."""
+    base: str
+
+    @property
+    def path(self) -> str:
+        """The last of the new lists."""
+        return self.paths[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredWanted:
+    """A manifest with only the files that its own snapshot adds."""
+
+    location: str
+    path: str
+    """Where it goes."""
+    source: str
+
+
+Wanted = (
+    VectorWanted
+    | FileWanted
+    | ManifestWanted
+    | BytesWanted
+    | PlaceWanted
+    | BuildWanted
+    | ListDeltaWanted
+    | ListsWanted
+    | FilteredWanted
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +160,8 @@ class Found:
     error: str | Phrase = ""
     transaction: bytes | None = None
     """The transaction found in the manifest; None: nobody looked, or there is none."""
+    files: tuple[bytes, ...] = ()
+    """What was made for ListsWanted and FilteredWanted; nothing where only the outcome is known."""
 
 
 Observed = Mapping[Wanted, Found]

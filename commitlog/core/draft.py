@@ -123,6 +123,7 @@ class Draft:
 
     __slots__ = (
         "_iceberg",
+        "_iceberg_made",
         "_locations",
         "_namespaces",
         "_tables",
@@ -130,6 +131,7 @@ class Draft:
         "dropped",
         "files",
         "inline_bytes",
+        "iceberg_deltas",
         "iceberg_places",
         "iceberg_results",
         "iceberg_views",
@@ -174,8 +176,12 @@ class Draft:
         self.places: Locations | None = None
         self.iceberg_views: dict[TableId, IcebergTable | None] = {}
         self.iceberg_places = Locations()
+        self._iceberg_made: dict[str, TableId] = {}
+        """By uuid, the tables that this record makes or moves."""
         self.iceberg_results: dict[TableId, IcebergResult] | None = None
         """What the record's Iceberg changes come to, once the first of them is decided."""
+        self.iceberg_deltas: Mapping[TableId, bytes] = {}
+        """What the outcome keeps of manifest lists that were written anew."""
         self.dropped: dict[str, None] = {}
         self.namespaces: dict[TableId, Properties | None] = {}
         self.results: list[OperationResult] = []
@@ -250,6 +256,24 @@ class Draft:
             or self._iceberg.locations.clash(location)
         )
 
+    def clash_in_iceberg(self, location: str, uuid: str) -> TableId | None:
+        """Return the Iceberg table, of another uuid, that has such a location and stands."""
+        for places in (self.iceberg_places, self._iceberg.locations):
+            for place in places.clashes(location):
+                owner = self.iceberg_named(place.incarnation)
+                if owner is not None and place.incarnation != uuid:
+                    return owner
+        return None
+
+    def iceberg_named(self, uuid: str) -> TableId | None:
+        """Return the name of an Iceberg table that stands and has a uuid; None if there is none."""
+        made = self._iceberg_made.get(uuid)
+        for name in (*self._iceberg.names(uuid), *([made] if made else [])):
+            table = self.iceberg(name)
+            if table is not None and table.uuid == uuid:
+                return name
+        return None
+
     def clash_with_others(self, location: str, home: str = "") -> Place | None:
         """Return the same among tables that aren't Iceberg's."""
         own = self.places.clash(location, home) if self.places is not None else None
@@ -265,6 +289,7 @@ class Draft:
     def take_for_iceberg(self, location: str, place: Place) -> None:
         """Note a location that an Iceberg table of this record takes."""
         self.iceberg_places.take(location, place)
+        self._iceberg_made[place.incarnation] = place.table_id
 
     def take(self, location: str, place: Place) -> None:
         """Note a location that this record takes."""

@@ -153,3 +153,15 @@ ROWS_APPLICATIONS_KEPT = 4_096
 
 ROWS_ANSWERS_KEPT = 512
 """Ranges whose writes' counts are in memory; those of others are read from the log."""
+
+ICEBERG_REBASE_SINCE = 4
+"""The protocol under which Iceberg snapshots are rebased over those that their client missed."""
+
+ICEBERG_PLACES_SINCE = 4
+"""The protocol under which an Iceberg table shares neither its place nor its uuid with another."""
+
+ICEBERG_OVERTAKEN_MAX = 10_000
+"""How many snapshots a rebase looks back for the one that the client saw."""
+
+ICEBERG_LIST_BYTES_MAX = 16 * 1024 * 1024
+"""A manifest list that a rebase reads or writes: about 60,000 manifests."""

@@ -158,6 +158,39 @@ WORDS: dict[str, str] = {
         "that a row writer runs"
     ),
     "rows_path_wrong": "{path!r} is not a file in the folder {folder} of {table}",
+    "iceberg_uuid_taken": (
+        "{table} would have the uuid {uuid} of {owner}, and each would change the other's files; "
+        "rename or deregister {owner}"
+    ),
+    "iceberg_not_rebased": "{failed}; it could not be rebased: {problem}",
+    "iceberg_rebase_off": (
+        "the table's property {property} is {value!r}; 'append' and 'serializable' rebase"
+    ),
+    "iceberg_changes_more_than_rows": "it also asks for {actions!j}",
+    "iceberg_snapshots_not_a_chain": "snapshot {snapshot} does not follow the one before it",
+    "iceberg_snapshot_not_rebasable": "snapshot {snapshot} cannot be put over another",
+    "iceberg_schema_changed_since": (
+        "snapshot {snapshot} was written with another schema than the table has now"
+    ),
+    "iceberg_spec_changed_since": (
+        "manifest {path} was written with partition spec {spec}, not the table's default"
+    ),
+    "iceberg_read_elsewhere": (
+        "what it read is not below the branch's head, so what its {operation} missed isn't known"
+    ),
+    "iceberg_overtakes": (
+        "its operation {operation} would overtake {overtaken!j} that it had not read"
+    ),
+    "iceberg_list_outside_root": "{path} is not below the tables root",
+    "iceberg_list_missing": "{path} does not exist",
+    "iceberg_list_unusable": (
+        "{path} is not a manifest list or manifest of at most {bytes_max} bytes that this server "
+        "can write anew"
+    ),
+    "iceberg_manifest_rewritten": "manifest {path} was replaced by somebody else",
+    "iceberg_files_removed_since": "manifest {path} deletes rows or files that it had not read of",
+    "iceberg_manifest_encrypted": "manifest {path} is encrypted",
+    "iceberg_append_removes": "manifest {path} removes files, and its operation is append",
     "body_too_large": "body is larger than {bytes_max} bytes",
     "header_not_a_uuid": "header {header} is {value!r}, which is not a UUID",
 }

@@ -25,7 +25,10 @@ from commitlog.core.decisions import (
     Decision,
     FileToWrite,
     FileWanted,
+    FilteredWanted,
     Found,
+    ListDeltaWanted,
+    ListsWanted,
     PlaceWanted,
     VectorWanted,
     Wanted,
@@ -40,6 +43,7 @@ from commitlog.model.table import TableId
 from consumers.partition.allowed_places import Places
 from consumers.partition.follower import RECORDINGS
 from consumers.partition.in_the_way import put
+from consumers.partition.manifest_lists import ManifestLists
 
 VECTORS_MAX = 2_000
 STORES_MAX = 10_000
@@ -128,6 +132,7 @@ class StoreObserver:
         self._write_version = write_version
         self._stores: dict[str, ObjectStore] = {}
         self._vectors: OrderedDict[tuple[str, str], Found] = OrderedDict()
+        self._lists = ManifestLists()
         self._lock = threading.Lock()
 
     def observe(self, wanted: Wanted) -> Found:
@@ -156,6 +161,8 @@ class StoreObserver:
             target = store.link_target(wanted.path)
             if target is not None and not self._allows(target):
                 return Found(Observation(wanted.path, -1), error=f"it is a link to {target}")
+        if isinstance(wanted, ListDeltaWanted | ListsWanted | FilteredWanted):
+            return self._lists.look(wanted, store.read)
         if isinstance(wanted, VectorWanted):
             keep(store, wanted.path)
             try:
@@ -186,6 +193,8 @@ class StoreObserver:
         if isinstance(wanted, PlaceWanted):
             return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
         found = None
+        if isinstance(wanted, ListsWanted) and self._lists.knows(wanted):
+            return self._lists.look(wanted, self._store(wanted.location).read)
         if isinstance(wanted, VectorWanted):
             found = self._vectors.get((wanted.location, wanted.path))
             if found is not None:

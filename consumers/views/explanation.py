@@ -137,6 +137,13 @@ def _of_operation(one: Row, told: Row, is_one_of_many: bool) -> Iterable[str]:
     operation, table, head = one["operation"], one["table_name"], told["head"]
     part = f"operations[{one['ordinal']}]: " if is_one_of_many else ""
     read = one["read_version"]
+    if one["rebased"] and one["snapshot_id"] is not None:
+        yield (
+            f"{part}{operation} of the Iceberg table {table}: {one['rebased_over']} snapshots came "
+            "since the one that its client had read. Its manifests were put over them, and "
+            f"snapshot {one['snapshot_id']} is current since."
+        )
+        return
     if one["snapshot_id"] is not None or one["metadata_location"] is not None:
         yield (
             f"{part}{operation} of the Iceberg table {table}: all that the client required of it "

@@ -9,9 +9,11 @@ can read it; its name follows from the transaction.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from commitlog.core.catalogue.catalogue_state import Catalogue
+from commitlog.core.catalogue.iceberg_lists import ListRebases
 from commitlog.core.decisions import (
     Change,
     ChangeKind,
@@ -24,10 +26,15 @@ from commitlog.core.draft import Draft
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_iceberg
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.reading import dump_json
+from commitlog.core.lance.versions import record
 from commitlog.core.tables.iceberg_tables import iceberg_change
 from commitlog.core.tables.lance_tables import Place, location_parts, normalize_location
 from commitlog.errors import CorruptLog
-from commitlog.model.limits import ICEBERG_LOOKS_TOGETHER_SINCE
+from commitlog.model.limits import (
+    ICEBERG_LOOKS_TOGETHER_SINCE,
+    ICEBERG_PLACES_SINCE,
+    ICEBERG_REBASE_SINCE,
+)
 from commitlog.model.operations import (
     DeregisterTable,
     DropTable,
@@ -57,16 +64,18 @@ def decide_change(draft: Draft, operation: IcebergChange, root: str) -> None:
         draft.iceberg_results = _decide_all(draft, root)
     result = draft.iceberg_results[operation.table]
     after = result.after
-    draft.results.append(
-        OperationResult(
-            operation.table,
-            after.uuid,
-            "IcebergChange",
-            location=after.location,
-            metadata_location=after.metadata_location,
-            snapshot_id=-1 if after.current_snapshot_id is None else after.current_snapshot_id,
-        )
+    made = OperationResult(
+        operation.table,
+        after.uuid,
+        "IcebergChange",
+        location=after.location,
+        metadata_location=after.metadata_location,
+        snapshot_id=-1 if after.current_snapshot_id is None else after.current_snapshot_id,
     )
+    if result.plan is not None:
+        delta = record(draft, draft.iceberg_deltas[operation.table])
+        made = replace(made, rebased=True, rebased_over=result.plan.overtaken, delta=delta)
+    draft.results.append(made)
     if result.is_changed:
         draft.changes.append(iceberg_change(operation.table, ChangeKind.ICEBERG, after))
 
@@ -74,6 +83,7 @@ def decide_change(draft: Draft, operation: IcebergChange, root: str) -> None:
 def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
     operations = [o for o in draft.transaction.operations if isinstance(o, IcebergChange)]
     names = {operation.table for operation in operations}
+    lists = ListRebases(draft, root) if draft.rules.protocol >= ICEBERG_REBASE_SINCE else None
     decided = decide_iceberg(
         {name: table for name in names if (table := draft.iceberg(name)) is not None},
         operations,
@@ -83,9 +93,11 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
         others={
             name: view.table.incarnation for name in names if (view := draft.find(name)) is not None
         },
+        fits=lists.fits if lists is not None else None,
     )
     if isinstance(decided, IcebergRefused):
         raise _refused(decided)
+    draft.iceberg_deltas = lists.recorded if lists is not None else {}
     results: dict[TableId, IcebergResult] = {}
     new_files: list[tuple[TableId, str]] = []
     for result in decided:
@@ -93,9 +105,13 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
         if not result.is_changed:
             continue
         table_id, after = result.table, result.after
+        if result.before is None or result.before.uuid != after.uuid:
+            _check_uuid(draft, table_id, after)
         if _is_elsewhere(result):
             place = _checked_place(draft, table_id, after.location, root)
             file = _checked_place(draft, table_id, after.metadata_location, root)
+            for one in (place, file):
+                _check_alone(draft, table_id, after, one)
             if result.writes_file:
                 new_files.append((table_id, file.removeprefix(f"{root}/")))
                 if draft.rules.protocol < ICEBERG_LOOKS_TOGETHER_SINCE:
@@ -153,6 +169,26 @@ def _checked_place(draft: Draft, table: TableId, location: str, root: str) -> st
         refused = {"table": name, "location": location, "owner": owner}
         raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **refused)
     return place
+
+
+def _check_uuid(draft: Draft, table: TableId, after: IcebergTable) -> None:
+    """Refuse metadata that belongs to another table: each would change the other's files."""
+    if draft.rules.protocol < ICEBERG_PLACES_SINCE:
+        return
+    other = draft.iceberg_named(after.uuid)
+    if other is not None and other != table:
+        named = {"table": format_table_id(table), "owner": format_table_id(other)}
+        raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_uuid_taken", uuid=after.uuid, **named)
+
+
+def _check_alone(draft: Draft, table: TableId, after: IcebergTable, place: str) -> None:
+    """Refuse a place that is, contains or lies in the place of another Iceberg table."""
+    if draft.rules.protocol < ICEBERG_PLACES_SINCE:
+        return
+    owner = draft.clash_in_iceberg(place, after.uuid)
+    if owner is not None and owner != table:
+        named = {"table": format_table_id(table), "owner": format_table_id(owner)}
+        raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", location=place, **named)
 
 
 def _is_elsewhere(result: IcebergResult) -> bool:
@@ -277,6 +313,8 @@ def _decided_again(
         transaction_id=outcome.transaction_id,
         namespaces=catalogue.namespaces,
         others={name: others[name].incarnation for name in names if name in others},
+        # It committed, so the lists of what was rebased fitted.
+        fits=(lambda _: None) if any(result.rebased for result in outcome.results) else None,
     )
     if isinstance(decided, IcebergRefused):
         raise CorruptLog(

@@ -11,14 +11,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from commitlog.core.iceberg.errors import Invalid, Stale
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import dump_json, load_json
+from commitlog.core.iceberg.rebase import Fits, Plan
+from commitlog.core.iceberg.rebase import plan as plan_rebase
 from commitlog.core.iceberg.requests import TableChange, check_distinct, parse_change
-from commitlog.core.iceberg.requirements import unmet
+from commitlog.core.iceberg.requirements import Requirement, unmet
 from commitlog.core.iceberg.updates import apply_updates
 from commitlog.model.operations import IcebergChange
 from commitlog.model.reasons import Phrase
@@ -69,6 +72,8 @@ class IcebergResult:
 
     is_registered: bool = False
     """Whether `after` is somebody else's metadata file, taken over as it is."""
+    plan: Plan | None = None
+    """How it was rebased, if it was."""
 
     @property
     def is_changed(self) -> bool:
@@ -90,12 +95,14 @@ def decide_iceberg(
     namespaces: Container[TableId],
     others: Mapping[TableId, str],
     check_location: Callable[[str], str] = lambda location: "",
+    fits: Fits | None = None,
 ) -> tuple[IcebergResult, ...] | IcebergRefused:
     """Decide all Iceberg changes of one transaction; changes nothing.
 
     `others` are the tables of other formats, by name, with their uuids: they hold their names, but
     no Iceberg change can touch them. `check_location` says why metadata cannot be written at a
-    location, or nothing; it must depend on the log alone.
+    location, or nothing; it must depend on the log alone. `fits` says whether manifest lists can be
+    written anew where snapshots are rebased; without it, none is.
     """
     try:
         changes = [parse_change(operation) for operation in operations]
@@ -103,13 +110,17 @@ def decide_iceberg(
         for change in changes:
             if refused := _missing(change, tables, namespaces, others):
                 return refused
-        if refused := _failed(changes, tables, others):
-            return refused
+        unmet_ones = [_unmet(change, tables, others) for change in changes]
+        plans, problem = _planned(changes, unmet_ones, tables, transaction_id, fits)
+        if any(failed and plan is None for failed, plan in zip(unmet_ones, plans, strict=True)):
+            return _failed(list(chain.from_iterable(unmet_ones)), problem)
         results = []
-        for change in changes:
+        for change, plan in zip(changes, plans, strict=True):
             before = tables.get(change.table)
-            after = _applied(change, before, time_ms, transaction_id)
-            result = IcebergResult(change.table, before, after, change.is_register)
+            after = _applied(plan.change if plan else change, before, time_ms, transaction_id)
+            result = IcebergResult(
+                change.table, before, after, is_registered=change.is_register, plan=plan
+            )
             if result.writes_file and (reason := check_location(after.metadata_location)):
                 phrase = Phrase("iceberg_place_refused", {"problem": reason})
                 return IcebergRefused(Status.REJECTED, Code.LOCATION_NOT_ALLOWED, phrase)
@@ -160,29 +171,57 @@ def _missing(
     return None
 
 
-def _failed(
+def _unmet(
+    change: TableChange, tables: Mapping[TableId, IcebergTable], others: Mapping[TableId, str]
+) -> list[tuple[Requirement, UnmetRequirement]]:
+    found = []
+    for requirement in change.requirements:
+        if change.is_create and change.table in others:
+            actual: Mapping[str, Any] | None = {"uuid": others[change.table]}
+        else:
+            actual = unmet(requirement, tables.get(change.table))
+        if actual is not None:
+            failed = UnmetRequirement(change.table, requirement.sent, actual)
+            found.append((requirement, failed))
+    return found
+
+
+def _planned(
     changes: Sequence[TableChange],
+    unmet_ones: Sequence[Sequence[tuple[Requirement, UnmetRequirement]]],
     tables: Mapping[TableId, IcebergTable],
-    others: Mapping[TableId, str],
-) -> IcebergRefused | None:
-    failed = []
-    for change in changes:
-        for requirement in change.requirements:
-            if change.is_create and change.table in others:
-                actual: Mapping[str, Any] | None = {"uuid": others[change.table]}
-            else:
-                actual = unmet(requirement, tables.get(change.table))
-            if actual is not None:
-                failed.append(UnmetRequirement(change.table, requirement.sent, actual))
-    if not failed:
-        return None
-    names = dict.fromkeys(".".join(item.table) for item in failed)
+    transaction_id: str,
+    fits: Fits | None,
+) -> tuple[Sequence[Plan | None], Phrase | None]:
+    """Return how each change is rebased, or why none is; None where that is no matter of it."""
+    nothing: list[Plan | None] = [None] * len(changes)
+    if fits is None:
+        return nothing, None
+    plans = list(nothing)
+    for number, (change, failed) in enumerate(zip(changes, unmet_ones, strict=True)):
+        table = tables.get(change.table)
+        if table is None:
+            continue
+        named = "\x1f".join((transaction_id, *change.table))
+        planned = plan_rebase(change, table, [requirement for requirement, _ in failed], named)
+        if failed and not isinstance(planned, Plan):
+            return nothing, planned
+        plans[number] = planned if isinstance(planned, Plan) else None
+    known = {c.table: plan for c, plan in zip(changes, plans, strict=True) if plan is not None}
+    problem = fits(known) if known else None
+    return (nothing, problem) if problem is not None else (plans, None)
+
+
+def _failed(
+    failed: Sequence[tuple[Requirement, UnmetRequirement]], problem: Phrase | None
+) -> IcebergRefused:
+    names = dict.fromkeys(".".join(item.table) for _, item in failed)
     reason = "iceberg_requirements_failed" if len(names) > 1 else "iceberg_requirement_failed"
+    phrase = Phrase(reason, {"tables": list(names)})
+    if problem is not None:
+        phrase = Phrase("iceberg_not_rebased", {"failed": phrase, "problem": problem})
     return IcebergRefused(
-        Status.RETRYABLE,
-        Code.EXPECTATION_FAILED,
-        Phrase(reason, {"tables": list(names)}),
-        tuple(failed),
+        Status.RETRYABLE, Code.EXPECTATION_FAILED, phrase, tuple(item for _, item in failed)
     )
 
 

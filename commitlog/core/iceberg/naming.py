@@ -33,13 +33,18 @@ def check_place(location: str, what: str) -> str:
     return stripped
 
 
+def metadata_folder(location: str, properties: Mapping[str, str]) -> str:
+    """Return where a table's metadata goes."""
+    if METADATA_PATH in properties:
+        return check_place(properties[METADATA_PATH], f"property {METADATA_PATH}")
+    return f"{location.rstrip('/')}/metadata"
+
+
 def next_metadata_location(
     location: str, properties: Mapping[str, str], previous: str, uuid: str
 ) -> str:
     """Return where the metadata goes that follows the one at `previous` (empty: there is none)."""
-    folder = f"{location.rstrip('/')}/metadata"
-    if METADATA_PATH in properties:
-        folder = check_place(properties[METADATA_PATH], f"property {METADATA_PATH}")
+    folder = metadata_folder(location, properties)
     number = _NUMBER.search(previous)
     following = int(number[1]) + 1 if number else 0
     codec = properties.get(COMPRESSION, "none").lower()

@@ -154,7 +154,11 @@ def recorded(recording: Recording, recordings: Mapping[bytes, bytes]) -> bytes:
 
 def record_delta(draft: Draft, delta: ManifestDelta) -> Recording:
     """Record a delta that nobody could compute again."""
-    data = delta.to_bytes()
+    return record(draft, delta.to_bytes())
+
+
+def record(draft: Draft, data: bytes) -> Recording:
+    """Record bytes that nobody could compute again."""
     digest = hashlib.sha256(data).digest()
     inline = draft.inline_bytes + len(data)
     is_bounded = draft.rules.protocol < INLINE_SUM_SINCE or inline <= OUTCOME_INLINE_SUM_MAX

@@ -15,7 +15,18 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from commitlog.core.decisions import BuildWanted, Decision, Found, ManifestWanted, Need, Wanted
+from commitlog.core.decisions import (
+    BuildWanted,
+    Decision,
+    FilteredWanted,
+    Found,
+    ListDeltaWanted,
+    ListsWanted,
+    ManifestWanted,
+    Need,
+    Wanted,
+)
+from commitlog.core.iceberg.manifests import read_deltas
 from commitlog.core.lance.versions import STAGED_DIRECTORY, recorded
 from commitlog.core.log.replica import Decided
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
@@ -114,6 +125,8 @@ class Recorded(Mapping[Wanted, Found]):
         observation = self._next(wanted.path)
         if observation is None:
             return None
+        if isinstance(wanted, ListDeltaWanted | ListsWanted | FilteredWanted):
+            return self._manifests(wanted, observation)
         if isinstance(wanted, ManifestWanted):
             return self._manifest(wanted, observation)
         if observation.size < 0 or not observation.sha256:
@@ -169,6 +182,24 @@ class Recorded(Mapping[Wanted, Found]):
             is_new = isinstance(operation, RegisterTable) or table is None
             state = self._state(None if is_new or table is None else table.manifest, index)
             return None if state is None else Found(observation, state=state)
+        return None
+
+    def _manifests(
+        self, wanted: ListDeltaWanted | ListsWanted | FilteredWanted, observation: Observation
+    ) -> Found | None:
+        """Return what an outcome keeps of manifest lists: its client may have removed its own."""
+        results = self._decided.outcome.results
+        if observation.size < 0:
+            return Found(observation)
+        if not results:
+            return self._read_again(wanted, observation)
+        if not isinstance(wanted, ListDeltaWanted):
+            return Found(observation)
+        for result in results:
+            if result.operation == "IcebergChange" and result.delta is not None:
+                deltas = read_deltas(recorded(result.delta, self._recordings))
+                if wanted.path in deltas:
+                    return Found(observation, data=deltas[wanted.path].to_bytes())
         return None
 
     def _state(self, before: ManifestState | None, index: int) -> ManifestState | None:

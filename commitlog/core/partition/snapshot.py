@@ -183,8 +183,7 @@ def _restore_iceberg(machine: PartitionState, data: bytes) -> None:
     end = 8 + int.from_bytes(data[:8])
     state = json.loads(data[8:end])
     name = tuple(state["table"])
-    machine.iceberg.tables[name] = decode_state(data[end:])
-    machine.iceberg.changed_at[name] = state["changed_at"]
+    machine.iceberg.restore(name, decode_state(data[end:]), state["changed_at"])
 
 
 def _table(table: Table) -> bytes:

@@ -1,7 +1,7 @@
 """The Iceberg tables that stand, and how committed operations change them.
 
-They share names and namespaces with tables of other formats. A location is shared among Iceberg
-tables only, as Iceberg allows it: nothing else lies in, or around, a place that one ever had.
+They share names and namespaces with tables of other formats. Nothing else lies in, or around, a
+place that one ever had, but another Iceberg table may take the place of one that was dropped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,33 @@ class IcebergTables:
         self.changed_at: dict[TableId, int] = {}
         """The sequence of the last outcome that changed each of them."""
         self.locations = Locations()
+        self._names: dict[str, dict[TableId, None]] = {}
+        """By uuid: one, unless metadata was registered twice under an earlier protocol."""
+
+    def restore(self, table_id: TableId, table: IcebergTable, sequence: int) -> None:
+        """Take a table from a checkpoint, which knows the locations too."""
+        before = self.tables.get(table_id)
+        if before is not None:
+            self._forget_name(table_id, before)
+        self.tables[table_id] = table
+        self.changed_at[table_id] = sequence
+        self._names.setdefault(table.uuid, {})[table_id] = None
+
+    def names(self, uuid: str) -> list[TableId]:
+        """Return the names of the tables that have a uuid, sorted."""
+        return sorted(self._names.get(uuid, ()))
+
+    def _forget_name(self, table_id: TableId, table: IcebergTable) -> None:
+        names = self._names[table.uuid]
+        del names[table_id]
+        if not names:
+            del self._names[table.uuid]
 
     def put(self, table_id: TableId, after: IcebergTable, sequence: int) -> list[Change]:
         """Take a table as a committed change leaves it."""
         if self.tables.get(table_id) is after:
             return []
-        self.tables[table_id] = after
-        self.changed_at[table_id] = sequence
+        self.restore(table_id, after, sequence)
         self.locations.take(
             normalize_location(after.location), Place(table_id, after.uuid, is_live=True)
         )
@@ -37,15 +57,17 @@ class IcebergTables:
     def end(self, table_id: TableId, *, is_drop: bool) -> Change:
         """Forget a table; its location stays taken."""
         table = self.tables.pop(table_id)
+        self._forget_name(table_id, table)
         del self.changed_at[table_id]
         kind = ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED
         return iceberg_change(table_id, kind, table)
 
     def rename(self, table_id: TableId, new_id: TableId, sequence: int) -> Change:
         """Give a table another name."""
-        table = self.tables[new_id] = self.tables.pop(table_id)
+        table = self.tables.pop(table_id)
+        self._forget_name(table_id, table)
         del self.changed_at[table_id]
-        self.changed_at[new_id] = sequence
+        self.restore(new_id, table, sequence)
         return iceberg_change(new_id, ChangeKind.RENAMED, table)
 
     def below(self, namespace: TableId) -> list[TableId]:

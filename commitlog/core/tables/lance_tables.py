@@ -6,7 +6,7 @@ equals, contains or lies in another's: path components are compared, not charact
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from commitlog.core.conflicts.history import History
@@ -149,6 +149,16 @@ class Locations:
                 return place
         below = self._below.get(parts)
         return self._places[next(iter(below))] if below else None
+
+    def clashes(self, location: str) -> Iterator[Place]:
+        """Yield who has a location that is, contains or lies in this one."""
+        parts = location_parts(location)
+        for length in range(2, len(parts) + 1):
+            place = self._places.get(parts[:length])
+            if place is not None:
+                yield place
+        for below in self._below.get(parts, ()):
+            yield self._places[below]
 
     def at(self, location: str) -> Place | None:
         """Return who has exactly this location."""

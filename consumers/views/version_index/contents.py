@@ -18,7 +18,7 @@ from commitlog.core.manifest.manifest_state import ManifestDelta
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
-from commitlog.model.operations import CreateTable, CreateTableVersion, LanceCommit
+from commitlog.model.operations import CreateTable, CreateTableVersion, IcebergChange, LanceCommit
 from commitlog.model.records import Outcome
 from consumers.views.version_index.done import Done
 
@@ -37,7 +37,7 @@ class Contents:
         self._one, self._result = one, one.result
         self._message = _message(one)
         self._delta: ManifestDelta | None = None
-        if one.result.delta is not None:
+        if one.result.delta is not None and not isinstance(one.operation, IcebergChange):
             # Small ones are in the outcome; the others are read when they are needed.
             outside = {} if one.result.delta.inline is not None else recordings(outcome)
             self._delta = ManifestDelta.from_bytes(recorded(one.result.delta, outside))

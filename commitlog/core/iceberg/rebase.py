@@ -1,0 +1,316 @@
+"""Snapshots over others than their client saw: which may commit so, and what they become.
+
+A client that lost the race for a branch's head would read again and put the same manifests over
+the newer list. The log does it for the client, in its order. What a commit may overtake follows
+from its operation, as Iceberg's own clients check it when they try again; what only they know (the
+filter of a delete) is read in the strictest way. All of it follows from the log; whether the
+manifest lists fit is asked of the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from commitlog.core.iceberg.actions import Update
+from commitlog.core.iceberg.iceberg_table import ROW_IDS_SINCE, IcebergTable, Value
+from commitlog.core.iceberg.manifests import ListHeader, Numbers
+from commitlog.core.iceberg.naming import derived_uuid, metadata_folder
+from commitlog.core.iceberg.requests import TableChange
+from commitlog.core.iceberg.requirements import Requirement
+from commitlog.model.limits import ICEBERG_OVERTAKEN_MAX
+from commitlog.model.reasons import Phrase
+from commitlog.model.table import TableId
+
+POLICY = "commitlog.iceberg.rebase"
+APPEND, SERIALIZABLE, OFF = "append", "serializable", "off"
+REBASED_FROM, REBASED_OVER = "commitlog.rebased-from", "commitlog.rebased-over"
+"""In a snapshot's summary: the snapshot that its client saw, and how many came since."""
+
+_ASSERT_REF = "assert-ref-snapshot-id"
+_DATA_ONLY = frozenset(
+    {
+        "add-snapshot",
+        "set-snapshot-ref",
+        "set-properties",
+        "remove-properties",
+        "set-statistics",
+        "set-partition-statistics",
+    }
+)
+"""Updates that say nothing of columns, layout or place."""
+_ISOLATIONS = tuple(f"write.{kind}.isolation-level" for kind in ("delete", "update", "merge"))
+_TOTALS = {
+    "total-data-files": ("added-data-files", "deleted-data-files"),
+    "total-delete-files": ("added-delete-files", "removed-delete-files"),
+    "total-records": ("added-records", "deleted-records"),
+    "total-files-size": ("added-files-size", "removed-files-size"),
+    "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
+}
+_OF_THE_LIST = ("manifests-kept", "manifests-replaced")
+"""Counts of a summary that another list doesn't have."""
+
+
+class Step(NamedTuple):
+    """One snapshot that becomes another's successor, as its manifest list is written anew."""
+
+    operation: str
+    client_list: str
+    base_list: str
+    """The list that the client began from; empty: there was none, or it isn't known."""
+    new_list: str
+    header: ListHeader
+    believed: Numbers
+    filtered: str
+    """Where manifests go of which only the files are kept that the snapshot adds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a change commits over snapshots that its client hadn't seen."""
+
+    change: TableChange
+    """With the updates as they are applied."""
+    head_list: str
+    steps: tuple[Step, ...]
+    overtaken: int
+    """How many snapshots the client hadn't seen."""
+    knows_base: bool
+    """Whether the list is known that the client began from."""
+    spec_id: int
+    """The partition spec of new files."""
+
+
+class _Behind(NamedTuple):
+    """A commit that came too late for its branch's head."""
+
+    table: IcebergTable
+    snapshots: tuple[Value, ...]
+    """Those that it adds, each upon the one before."""
+    head: Value
+    base: Value | None
+    """What its client saw, if it is still there."""
+    overtaken: tuple[Value, ...]
+    is_below: bool
+    """Whether what its client saw is below the head; else the branch was set elsewhere."""
+
+
+Fits = Callable[[Mapping[TableId, Plan]], Phrase | None]
+"""Says why manifest lists can't be written anew, None if they can."""
+
+
+def plan(
+    change: TableChange,
+    table: IcebergTable,
+    unmet: Sequence[Requirement],
+    transaction_id: str,
+) -> Plan | Phrase | None:
+    """Return how a change is rebased, why it isn't, or None if it is no matter of rebasing."""
+    snapshots = [u.arguments for u in change.updates if u.action == "add-snapshot"]
+    if not snapshots:
+        return None
+    branch = _branch(change, table, snapshots, unmet)
+    if branch is None:
+        return None
+    behind = _behind(table, tuple(snapshots), int(table.refs[branch]["snapshot-id"]))
+    problem = (
+        _why_not(change, table)
+        or _why_not_chain(behind)
+        or next((p for s in snapshots if (p := _why_not_over(behind, s))), None)
+    )
+    return problem or _planned(change, behind, transaction_id)
+
+
+def _branch(
+    change: TableChange,
+    table: IcebergTable,
+    snapshots: Sequence[Value],
+    unmet: Sequence[Requirement],
+) -> str | None:
+    """Return the branch whose newer head is all that is in the way; None if that isn't so."""
+    last = snapshots[-1]["snapshot-id"]
+    moved = [
+        name
+        for update in change.updates
+        if update.action == "set-snapshot-ref"
+        for name, ref in [update.arguments]
+        if ref["type"] == "branch" and ref["snapshot-id"] == last
+    ]
+    parent = parent_of(snapshots[0])
+    if unmet:
+        expected = {(one.type, one.arguments) for one in unmet}
+        name = unmet[0].arguments[0] if unmet[0].type == _ASSERT_REF else ""
+        if expected != {(_ASSERT_REF, (name, parent))}:
+            return None
+    else:
+        names = {
+            name for name in moved if (ref := table.refs.get(name)) and ref["snapshot-id"] == parent
+        }
+        if not names or not _is_stale(table, snapshots[0]):
+            return None
+        name = min(names)
+    ref = table.refs.get(name)
+    return name if name in moved and ref is not None and ref["type"] == "branch" else None
+
+
+def parent_of(snapshot: Value) -> int | None:
+    """Return the snapshot before; some writers say -1 where there is none."""
+    parent = snapshot.get("parent-snapshot-id", -1)
+    return None if parent == -1 else int(parent)
+
+
+def _is_stale(table: IcebergTable, snapshot: Value) -> bool:
+    """Return True if other branches' commits took the numbers that a snapshot was to have."""
+    if table.format_version == 1:
+        return False
+    if snapshot.get("sequence-number", 0) <= table.last_sequence_number:
+        return True
+    first = snapshot.get("first-row-id")
+    return table.format_version >= ROW_IDS_SINCE and first is not None and first < table.next_row_id
+
+
+def _behind(table: IcebergTable, snapshots: tuple[Value, ...], head_id: int) -> _Behind:
+    head, parent = table.snapshots.get(head_id), parent_of(snapshots[0])
+    assert head is not None, "a ref names a snapshot that is there"
+    base = None if parent is None else table.snapshots.get(parent)
+    found: list[Value] = []
+    current: Value | None = head
+    while current is not None and current["snapshot-id"] != parent:
+        found.append(current)
+        above = parent_of(current)
+        current = None if above is None else table.snapshots.get(above)
+        if len(found) == ICEBERG_OVERTAKEN_MAX:
+            break
+    is_below = current is not None if parent is not None else parent_of(found[-1]) is None
+    return _Behind(table, snapshots, head, base, tuple(found), is_below)
+
+
+def _why_not(change: TableChange, table: IcebergTable) -> Phrase | None:
+    policy = table.properties.get(POLICY, APPEND)
+    if policy not in (APPEND, SERIALIZABLE):
+        return Phrase("iceberg_rebase_off", {"property": POLICY, "value": policy})
+    others = sorted({u.action for u in change.updates} - _DATA_ONLY)
+    if others:
+        return Phrase("iceberg_changes_more_than_rows", {"actions": others})
+    return None
+
+
+def _why_not_chain(behind: _Behind) -> Phrase | None:
+    table = behind.table
+    parent = parent_of(behind.snapshots[0])
+    for snapshot in behind.snapshots:
+        number = snapshot["snapshot-id"]
+        if parent_of(snapshot) != parent:
+            return Phrase("iceberg_snapshots_not_a_chain", {"snapshot": number})
+        if number in table.snapshots or "key-id" in snapshot:
+            return Phrase("iceberg_snapshot_not_rebasable", {"snapshot": number})
+        known = snapshot.get("schema-id", -1)
+        if known != table.current_schema_id and not (known == -1 and len(table.schemas) == 1):
+            return Phrase("iceberg_schema_changed_since", {"snapshot": number})
+        parent = number
+    for one in (behind.head, behind.base):
+        if one is not None and "manifest-list" not in one:
+            return Phrase("iceberg_snapshot_not_rebasable", {"snapshot": one["snapshot-id"]})
+    return None
+
+
+def _why_not_over(behind: _Behind, snapshot: Value) -> Phrase | None:
+    """Return why a snapshot may not overtake what its client hasn't seen."""
+    properties, operation = behind.table.properties, snapshot["summary"]["operation"]
+    is_serializable = properties.get(POLICY) == SERIALIZABLE
+    if operation == "append" and not is_serializable:
+        return None
+    if not behind.is_below:
+        return Phrase("iceberg_read_elsewhere", {"operation": operation})
+    if operation == "append":
+        allowed = {"replace"}
+    elif operation == "replace":
+        allowed = {"append"}
+    else:
+        levels = {properties.get(name, "").lower() for name in _ISOLATIONS}
+        allowed = {"append"} if levels == {"snapshot"} and not is_serializable else set()
+    found = {one["summary"]["operation"] for one in behind.overtaken}
+    if found <= allowed:
+        return None
+    refused = {"operation": operation, "overtaken": sorted(found - allowed)}
+    return Phrase("iceberg_overtakes", refused)
+
+
+def _planned(change: TableChange, behind: _Behind, transaction_id: str) -> Plan:
+    table, base = behind.table, behind.base
+    folder = metadata_folder(table.location, table.properties)
+    base_list = str(base["manifest-list"]) if base is not None else ""
+    next_row, before = table.next_row_id, behind.head
+    steps: list[Step] = []
+    renewed: list[Value] = []
+    for number, snapshot in enumerate(behind.snapshots):
+        uuid = derived_uuid(transaction_id, table.uuid, "manifest-list", str(number))
+        after = _renewed(snapshot, before, table)
+        after["manifest-list"] = f"{folder}/snap-{snapshot['snapshot-id']}-{number}-{uuid}.avro"
+        after["summary"] |= {
+            REBASED_FROM: str(parent_of(behind.snapshots[0])).lower(),
+            REBASED_OVER: str(len(behind.overtaken)),
+        }
+        if table.format_version > 1:
+            after["sequence-number"] = table.last_sequence_number + number + 1
+        if table.format_version >= ROW_IDS_SINCE and "first-row-id" in snapshot:
+            after["first-row-id"] = next_row
+            next_row += int(after["added-rows"])
+        header = ListHeader(
+            table.format_version,
+            snapshot["snapshot-id"],
+            before["snapshot-id"],
+            after.get("sequence-number", 0),
+            after.get("first-row-id"),
+        )
+        believed = Numbers(snapshot.get("sequence-number", 0), snapshot.get("first-row-id"))
+        step = Step(
+            operation=snapshot["summary"]["operation"],
+            client_list=snapshot["manifest-list"],
+            base_list=base_list,
+            new_list=after["manifest-list"],
+            header=header,
+            believed=believed,
+            filtered=f"{folder}/{uuid}",
+        )
+        steps.append(step)
+        renewed.append(after)
+        before, base_list = after, snapshot["manifest-list"]
+    fresh = iter(renewed)
+    updates = tuple(
+        Update(update.action, next(fresh)) if update.action == "add-snapshot" else update
+        for update in change.updates
+    )
+    return Plan(
+        replace(change, updates=updates),
+        str(behind.head["manifest-list"]),
+        tuple(steps),
+        len(behind.overtaken),
+        knows_base=base is not None or parent_of(behind.snapshots[0]) is None,
+        spec_id=table.default_spec_id,
+    )
+
+
+def _renewed(snapshot: Value, before: Value, table: IcebergTable) -> dict[str, Any]:
+    after = dict(snapshot)
+    after["parent-snapshot-id"] = before["snapshot-id"]
+    after["timestamp-ms"] = max(snapshot["timestamp-ms"], before["timestamp-ms"])
+    after["summary"] = _summary(snapshot["summary"], before.get("summary", {}))
+    return after
+
+
+def _summary(summary: Value, before: Value) -> dict[str, Any]:
+    after = {name: value for name, value in summary.items() if name not in _OF_THE_LIST}
+    for total, (more, less) in _TOTALS.items():
+        known = (before.get(total), summary.get(more, "0"), summary.get(less, "0"))
+        if total not in after:
+            continue
+        numbers = [int(one) for one in known if one is not None and one.isascii() and one.isdigit()]
+        if len(numbers) == len(known):
+            then, added, removed = numbers
+            after[total] = str(max(0, then + added - removed))
+        else:
+            del after[total]
+    return after
