@@ -32,7 +32,12 @@ from commitlog.model.operations import KeyHashes
 
 APPENDED_KEYS_MAX = 200_000
 """An append of more rows than this names no keys: 16 bytes each would fill the record."""
-_WRONG_ROWS = ("Invalid user input", "Invalid argument error", "LanceError(Schema)")
+_WRONG_ROWS = (
+    "Invalid user input",
+    "Invalid argument error",
+    "LanceError(Schema)",
+    "Not supported",
+)
 """How pylance begins what is wrong with rows, and not with storage."""
 ROW_ADDRESS, ROW_ID = "_rowaddr", "_rowid"
 OFFSET_BITS = 32

@@ -108,6 +108,10 @@ class UndoesChanges:
         table = parse_table_id(table_id)
         deadline = time.monotonic() + timeout
         life = self._dropped(table, incarnation, deadline)
+        if not life.version:
+            raise NoSuchVersion(
+                f"{format_table_id(table)} was dropped before it had a version; create it again"
+            )
         path = _newest_manifest(life)
         if path is None:
             raise NoSuchTable(
@@ -199,6 +203,11 @@ class UndoesChanges:
         Raises:
             NoSuchVersion: a version was deleted already; nothing is held.
         """
+        if not name or not tables:
+            raise InvalidRequest(
+                "a hold needs a name and a table", field="tables" if name else "name",
+                advice="For example log.hold('report', ['ns$table'])",
+            )  # fmt: skip
         then: Snapshot = self.snapshot(position, timeout=timeout)
         until = ""
         if lasting is not None:

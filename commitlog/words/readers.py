@@ -63,6 +63,7 @@ WORDS: dict[str, str] = {
     "struct_empty": "is a struct without fields in another field",
     "struct_empty_before_others": "is a struct without fields before other columns, which Lance"
     " would read wrongly; put it last, or leave it out",
+    "map_in_old_format": "is a map, which files of storage version {format} can't hold; use 2.2",
     "list_without_item": "has the type {kind} with other fields in it than its one item",
     "map_without_pair": "has the type map without a struct of a key and a value in it",
     "type_holds_no_fields": "has fields in it, and its type {kind} holds none",

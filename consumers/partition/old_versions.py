@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Protocol
 
 from commitlog.adapters.storage import ObjectStore, store_for
@@ -31,7 +32,7 @@ from commitlog.core.manifest.manifest_state import apply_delta
 from commitlog.core.tables.lance_tables import Table, is_in
 from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
 from commitlog.model.limits import Rules
-from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.operations import CreateTableVersion, DeleteTableVersions, LanceCommit
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log, Reader
@@ -40,6 +41,7 @@ from consumers.partition.follower import Recordings
 from consumers.partition.past import EVERY
 
 SEARCH_SECONDS = 60.0
+BLAME_SECONDS = 3.0
 
 
 class Places(Protocol):
@@ -101,8 +103,8 @@ class OldVersions:
         """
         if is_in(version, head.deleted):
             raise NoSuchVersion(
-                f"version {version} of table {format_table_id(head.table)} was deleted; "
-                f"{head.version} is the newest"
+                f"version {version} of table {format_table_id(head.table)} was deleted"
+                f"{self._by_whom(head, version)}; {head.version} is the newest"
             )
         store = store_for(head.location)
         for scheme in NamingScheme:
@@ -120,6 +122,31 @@ class OldVersions:
                 f"{min(states, default=1)} to {head.version}"
             )
         return self._rebuild(head, version, store, max(older), states)
+
+    def _by_whom(self, head: Head, version: int) -> str:
+        """Say which record deleted a version; nothing, if that takes long to find."""
+        transactions = _Transactions(self._log, self._partition)
+        deadline = time.monotonic() + BLAME_SECONDS
+        try:
+            for valid in self._outcomes_from(self._places.before_version(head, version)):
+                if time.monotonic() > deadline:
+                    break
+                outcome = valid.outcome
+                if not _deletes(outcome, head):
+                    continue
+                record = transactions.of(outcome).record
+                assert isinstance(record, Transaction)
+                deletions = (o for o in record.operations if isinstance(o, DeleteTableVersions))
+                if any(is_in(version, operation.ranges) for operation in deletions):
+                    when = datetime.fromtimestamp(outcome.time_ms / 1000, UTC)
+                    by = f" by {record.principal}" if record.principal else ""
+                    return (
+                        f"{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record {outcome.sequence}"
+                        f" ({outcome.transaction_id})"
+                    )
+        finally:
+            transactions.close()
+        return ""
 
     def _rebuild(
         self, head: Head, version: int, store: ObjectStore, base: int, states: dict[int, str]
@@ -243,6 +270,14 @@ class _Transactions:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+
+def _deletes(outcome: Outcome, head: Head) -> bool:
+    """Return True if an outcome deleted versions of a table."""
+    if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        return False
+    deletions = (r for r in outcome.results if r.operation == DeleteTableVersions.__name__)
+    return any(result.incarnation == head.incarnation for result in deletions)
 
 
 def _manifests(store: ObjectStore) -> Iterator[tuple[int, str]]:

@@ -23,7 +23,8 @@ def test_versions_behind_the_newest_ones_expire(tmp_path: Path) -> None:
         assert outcome is not None
         assert files_of_versions(made) == [3, 4]
         assert made.client.open(T).count_rows() == 12
-        with pytest.raises(NoSuchVersion):
+        record = f"by record {outcome.sequence} .{outcome.transaction_id}."
+        with pytest.raises(NoSuchVersion, match=record):
             made.client.open(T, 2)
         assert made.client.expire_versions(T, retain_versions=2) is None
         made.client.append(T, rows(20))

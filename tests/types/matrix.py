@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import duckdb
 import lance
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from commitlog import CommitLogError
 from commitlog.adapters.row_values import is_blob
+from commitlog.client import catalogue
 from tests.namespace_world import World
 from tests.types.columns import Column, columns, plain
 
@@ -198,8 +200,10 @@ READS: dict[str, Callable[[Table], pa.Table]] = {
 }
 
 
-def run(world: World) -> Iterator[tuple[str, dict[str, str]]]:
+def run(world: World, storage_version: str = "2.2") -> Iterator[tuple[str, dict[str, str]]]:
     """Yield each column's name, and what each path did: `YES`, or why it was refused.
+
+    Tables have files of a storage version.
 
     Raises AssertionError for a value that is another one afterwards.
     """
@@ -207,7 +211,8 @@ def run(world: World) -> Iterator[tuple[str, dict[str, str]]]:
         table = Table(world, column, f"t$c{number}")
         found: dict[str, str] = {}
         try:
-            world.log.create_table(table.name, table.schema).raise_for_conflict()
+            with mock.patch.object(catalogue, "DATA_STORAGE_VERSION", storage_version):
+                world.log.create_table(table.name, table.schema).raise_for_conflict()
         except CommitLogError as error:
             yield column.name, {"create": _reason(error)}
             continue
@@ -273,6 +278,13 @@ def _noted(reason: str) -> str:
         if found in reason:
             return words
     return reason.partition(". ")[0].rstrip(".,").replace("|", "\\|")
+
+
+def differing(found: dict[str, dict[str, str]]) -> list[str]:
+    """Return the types whose row isn't the documented one."""
+    documented = written_down().splitlines()
+    rows = document(found).splitlines()[2:]
+    return [row.split(" | ")[0].removeprefix("| ") for row in rows if row not in documented]
 
 
 def written_down() -> str:

@@ -14,7 +14,7 @@ from commitlog.core.manifest.row_lineage import check_lineage, new_row_lineage
 from commitlog.core.schema_check.index_entries import index_problem
 from commitlog.core.schema_check.messages import operation_problem
 from commitlog.core.schema_check.new_version import check_header
-from commitlog.core.schema_check.schema import misread_problem
+from commitlog.core.schema_check.schema import format_problem
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import (
     DataFragment,
@@ -104,13 +104,15 @@ def test_bad_names_are_refused_from_protocol_4_on(name: str) -> None:
         (["struct", "int32"], "2.0", False),
         (["struct", "int32"], "2.2", True),
         (["int32", "struct"], "2.2", False),
+        (["map"], "2.1", True),
+        (["map"], "2.2", False),
     ],
 )
-def test_a_struct_without_fields_comes_last_where_lance_would_misread_others(
+def test_what_lance_cannot_write_or_would_misread_in_a_file_format(
     fields: list[str], storage_version: str, is_bad: bool
 ) -> None:
     read = [Field.FromString(column(f"c{i}", i, kind)) for i, kind in enumerate(fields)]
-    assert (misread_problem(read, storage_version) is not None) is is_bad
+    assert (format_problem(read, storage_version) is not None) is is_bad
 
 
 def test_a_field_that_is_there_twice_is_a_change_of_the_schema() -> None:

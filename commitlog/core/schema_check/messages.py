@@ -14,7 +14,7 @@ from google.protobuf.message import DecodeError
 
 from commitlog.core.manifest.row_lineage import lost_lineage
 from commitlog.core.schema_check.index_entries import index_problem, is_bitmap
-from commitlog.core.schema_check.schema import misread_problem, schema_key_problem, schema_problem
+from commitlog.core.schema_check.schema import format_problem, schema_key_problem, schema_problem
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.rowids_pb2 import RowDatasetVersionSequence, RowIdSequence
 from commitlog.lancepb.table_pb2 import DataFragment, DataOverlayFile
@@ -46,7 +46,7 @@ def operation_problem(operation: Operation, message: Transaction | None) -> Name
         return (
             problem_of(operation)
             or schema_problem(fields)
-            or misread_problem(fields, operation.data_storage_version)
+            or format_problem(fields, operation.data_storage_version)
             or first_problem("metadata key", dict(operation.schema_metadata), schema_key_problem)
         )
     if isinstance(operation, IcebergChange):

@@ -41,7 +41,7 @@ from commitlog.core.schema_check.index_entries import (
 from commitlog.core.schema_check.messages import operation_problem
 from commitlog.core.schema_check.schema import (
     FIELD_ID_END,
-    misread_problem,
+    format_problem,
     schema_key_problem,
     schema_problem,
 )
@@ -117,7 +117,7 @@ def check_header(before: ManifestHeader, after: ManifestHeader, kind: str, name:
     problem = None
     if has_other_fields or new.data_format != old.data_format:
         problem = schema_problem(new.fields)
-        problem = problem or misread_problem(new.fields, new.data_format.version)
+        problem = problem or format_problem(new.fields, new.data_format.version)
     problem = problem or _new_keys(old, new)
     if problem is not None:
         raise problem_refused(problem, name)

@@ -37,7 +37,8 @@ _LISTS = {"list": False, "large_list": False, "list.struct": True, "large_list.s
 FIELD_ID_END = 2**30
 """Lance gives each new field the next id, a signed integer of 32 bits."""
 _STRUCTS = {"struct", "blob"}
-_FORMATS_THAT_COUNT_EMPTY_STRUCTS = frozenset({"", "0.1", "2.0"})
+_FORMATS_BEFORE_EMPTY_STRUCTS = frozenset({"", "0.1", "2.0"})
+_FORMATS_WITHOUT_MAPS = frozenset({"0.1", "2.0", "2.1"})
 
 _EXTENSION, _EXTENSION_METADATA = "ARROW:extension:name", "ARROW:extension:metadata"
 _STORAGE = {
@@ -91,13 +92,18 @@ def schema_problem(fields: Sequence[Field]) -> NameProblem | None:
     return None
 
 
-def misread_problem(fields: Sequence[Field], storage_version: str) -> NameProblem | None:
-    """Return a column whose followers Lance would read wrongly in a format, None if there is none.
+def format_problem(fields: Sequence[Field], storage_version: str) -> NameProblem | None:
+    """Return a column that Lance couldn't write or read in a file format, None if there is none.
 
     From 2.1 on, a struct without fields takes a column of the file when Lance reads and none when
     it writes: later columns are read as null, or as their neighbours.
     """
-    if storage_version in _FORMATS_THAT_COUNT_EMPTY_STRUCTS:
+    if storage_version in _FORMATS_WITHOUT_MAPS:
+        for field in fields:
+            if field.logical_type == "map":
+                needs = {"format": storage_version}
+                return NameProblem("column", field.name, Phrase("map_in_old_format", needs))
+    if storage_version in _FORMATS_BEFORE_EMPTY_STRUCTS:
         return None
     parents = {field.parent_id for field in fields}
     columns = [field for field in fields if field.parent_id == -1]
