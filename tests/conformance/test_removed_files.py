@@ -1,0 +1,187 @@
+"""Whatever is done to tables, each version that stands reads as before once files were removed.
+
+Steps are chosen at random. After every few of them all files go that nobody needs, without a grace
+time, and plain pylance reads each standing version of each table in whole. `REMOVAL_SEED` and
+`REMOVAL_STEPS` look for more.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from commitlog.core.tables.lance_tables import is_in
+from commitlog.errors import CommitConflict
+from consumers.tools.orphans import Leftovers
+from consumers.tools.verify import Options, verify
+from tests.service import Service, rows, service
+
+SEEDS = tuple(map(int, os.environ.get("REMOVAL_SEED", "1 2 3").split()))
+STEPS = int(os.environ.get("REMOVAL_STEPS", "40"))
+LOOK_EVERY = 5
+SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("name", pa.string())])
+
+
+class History:
+    """Tables, and what each of their versions read when it was made."""
+
+    def __init__(self, world: Service, chance: random.Random) -> None:
+        self.world = world
+        self.chance = chance
+        self.next_id = 0
+        self.known: dict[tuple[str, int], Any] = {}
+        self.names = ["t0"]
+        self.dropped: list[str] = []
+        self.make("t0")
+
+    def make(self, name: str) -> None:
+        """Create a table."""
+        stable = self.chance.random() < 0.5
+        self.world.client.create_table(name, SCHEMA, stable_row_ids=stable)
+        self.append(name)
+
+    def append(self, name: str) -> None:
+        ids = range(self.next_id, self.next_id + self.chance.randint(1, 6))
+        self.next_id = ids.stop
+        self.world.client.append(name, rows(*ids))
+
+    def delete(self, name: str) -> None:
+        self.world.client.delete(name, f"id % 5 = {self.chance.randrange(5)}")
+
+    def update(self, name: str) -> None:
+        self.world.client.update(name, {"name": "'u'"}, f"id % 4 = {self.chance.randrange(4)}")
+
+    def merge(self, name: str) -> None:
+        source = rows(self.next_id, *range(0, self.next_id, 3))
+        self.next_id += 1
+        self.world.client.merge_insert(name, source, "id")
+
+    def compact(self, name: str) -> None:
+        self.world.client.compact(name)
+
+    def native(self, name: str) -> None:
+        lance.write_dataset(rows(self.next_id), self.world.client.open(name), mode="append")
+        self.next_id += 1
+
+    def overwrite(self, name: str) -> None:
+        lance.write_dataset(rows(self.next_id), self.world.client.open(name), mode="overwrite")
+        self.next_id += 1
+
+    def index(self, name: str) -> None:
+        self.world.client.create_index(name, "id", "BTREE", replace=True)
+
+    def optimize(self, name: str) -> None:
+        self.world.client.optimize(name)
+
+    def tag(self, name: str) -> None:
+        dataset = self.world.client.open(name)
+        tags = list(dataset.tags.list())
+        if tags and self.chance.random() < 0.5:
+            dataset.tags.delete(self.chance.choice(tags))
+        else:
+            dataset.tags.create(f"v{dataset.version}-{len(self.known)}", dataset.version)
+
+    def expire(self, name: str) -> None:
+        self.world.client.expire_versions(name, retain_versions=self.chance.randint(1, 4))
+
+    def restore(self, name: str) -> None:
+        info = self.world.client.table(name)
+        standing = [v for v in range(2, info.version + 1) if not is_in(v, info.deleted)]
+        operation = lance.LanceOperation.Restore(version=self.chance.choice(standing))
+        self.world.client.submit(name, operation).result().raise_for_conflict()
+
+    def refused(self, name: str) -> None:
+        """Leave files behind that no version names."""
+        lance.fragment.write_fragments(rows(1), str(self.world.location(name)))
+
+    def clone(self, name: str) -> None:
+        info = self.world.client.table(name)
+        cloned = f"c{len(self.known)}-{self.next_id}"
+        operation = lance.LanceOperation.Clone(True, None, info.version, info.location, None)
+        self.world.client.submit(cloned, operation).result().raise_for_conflict()
+        self.names.append(cloned)
+
+    def drop(self, name: str) -> None:
+        self.world.client.drop_table(name)
+        self.names.remove(name)
+        if self.chance.random() < 0.5:
+            self.world.client.undrop(name)
+            self.names.append(name)
+        elif not self.names:
+            self.names.append(f"t{self.next_id}")
+            self.make(self.names[0])
+
+    def note(self) -> None:
+        """Read the newest versions as they are."""
+        for name in self.names:
+            info = self.world.client.table(name)
+            key = (info.incarnation, info.version)
+            if key not in self.known:
+                self.known[key] = contents(self.world.client.open(name))
+
+    def look(self) -> int:
+        """Remove what nobody needs, and read all that stands; return how many files went."""
+        removed: list[object] = []
+        leftovers = Leftovers(self.world.log, 0)
+        try:
+            found = list(leftovers.find())
+            leftovers.remove(found, self.world.client, on_removed=removed.append)
+        finally:
+            leftovers.close()
+        for name in self.names:
+            info = self.world.client.table(name)
+            for version in range(1, info.version + 1):
+                known = self.known.get((info.incarnation, version))
+                if known is None or is_in(version, info.deleted):
+                    continue
+                dataset = lance.dataset(info.location, version=version)
+                assert contents(dataset) == known, (name, version)
+            for tag in lance.dataset(info.location).tags.list().values():
+                lance.dataset(info.location, version=tag["version"]).to_table()
+        return len(removed)
+
+
+def contents(dataset: lance.LanceDataset) -> list[Any]:
+    """Return all rows, and those that indices find."""
+    found = dataset.to_table().to_pylist()
+    ids = [row["id"] for row in found]
+    by_index = dataset.to_table(filter="id >= 0")["id"].to_pylist()
+    assert sorted(by_index) == sorted(ids)
+    return sorted(found, key=str)
+
+
+STEP_KINDS: tuple[Callable[[History, str], None], ...] = (
+    *(History.append, History.append, History.delete, History.update, History.merge),
+    *(History.compact, History.native, History.overwrite, History.index, History.optimize),
+    *(History.tag, History.expire, History.expire, History.restore, History.refused),
+    *(History.clone, History.drop),
+)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_standing_versions_read_as_before(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    removed, done = 0, []
+    with service(tmp_path) as world:
+        history = History(world, chance)
+        for number in range(STEPS):
+            history.note()
+            step, name = chance.choice(STEP_KINDS), chance.choice(history.names)
+            done.append(f"{step.__name__} {name}")
+            try:
+                step(history, name)
+            except CommitConflict as error:
+                done.append(f"  {error}")
+            history.note()
+            if number % LOOK_EVERY == LOOK_EVERY - 1:
+                removed += history.look()
+        verdict = verify(world.log, 0, Options(root=world.root, contents=True))
+        assert verdict.problems == [], f"seed {seed}: {done}"
+    assert removed, f"seed {seed}: {done}"
