@@ -111,6 +111,8 @@ class Leftovers:
         for life in self._ledger.lives.values():
             if life.is_live and life.came_back:
                 _bring_back(life)
+            if life.dropped is not None:
+                store_for(life.location).prune()  # folders that a killed removal has left
         for leftovers in self.by_table(found):
             life = self._ledger.lives[leftovers[0].incarnation]
             if life.is_live:

@@ -240,6 +240,16 @@ def test_a_table_that_came_back_while_its_files_were_about_to_go_stays(world: Se
     assert ids_of(world) == [1, 2]
 
 
+def test_a_removal_that_died_before_the_folders_went_is_finished(world: Service) -> None:
+    world.client.append(TABLE, rows(1))
+    place = world.location(TABLE)
+    world.client.drop_table(TABLE)
+    for path in [path for path in place.rglob("*") if path.is_file()]:
+        path.unlink()
+    assert remove(world) == []
+    assert not place.exists()
+
+
 def test_a_clone_keeps_the_files_of_what_it_was_cloned_from(world: Service) -> None:
     client = world.client
     client.append(TABLE, rows(1, 2))
