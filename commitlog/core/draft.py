@@ -6,7 +6,7 @@ and files behind; if one refuses, all of it is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -256,23 +256,23 @@ class Draft:
             or self._iceberg.locations.clash(location)
         )
 
-    def clash_in_iceberg(self, location: str, uuid: str) -> TableId | None:
-        """Return the Iceberg table, of another uuid, that has such a location and stands."""
+    def clash_in_iceberg(self, location: str) -> Iterator[TableId]:
+        """Yield the Iceberg tables that stand and have such a location."""
         for places in (self.iceberg_places, self._iceberg.locations):
             for place in places.clashes(location):
-                owner = self.iceberg_named(place.incarnation)
-                if owner is not None and place.incarnation != uuid:
-                    return owner
-        return None
+                yield from self.iceberg_named(place.incarnation)
 
-    def iceberg_named(self, uuid: str) -> TableId | None:
-        """Return the name of an Iceberg table that stands and has a uuid; None if there is none."""
+    def iceberg_named(self, uuid: str) -> Iterator[TableId]:
+        """Yield the names of the Iceberg tables that stand and have a uuid."""
         made = self._iceberg_made.get(uuid)
-        for name in (*self._iceberg.names(uuid), *([made] if made else [])):
+        for name in dict.fromkeys((*self._iceberg.names(uuid), *([made] if made else []))):
             table = self.iceberg(name)
             if table is not None and table.uuid == uuid:
-                return name
-        return None
+                yield name
+
+    def is_as_registered(self, name: TableId) -> bool:
+        """Return True if nobody committed to a table since its metadata was registered."""
+        return name in self._iceberg.registered and name not in self.iceberg_views
 
     def clash_with_others(self, location: str, home: str = "") -> Place | None:
         """Return the same among tables that aren't Iceberg's."""

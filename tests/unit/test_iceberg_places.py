@@ -10,7 +10,14 @@ from commitlog.model.operations import CreateNamespace, DeregisterTable, DropTab
 from commitlog.model.records import Code, Status
 from tests.core_world import ROOT, replayed_from_parts
 from tests.unit.iceberg_examples import change, metadata
-from tests.unit.test_iceberg_machine import EVENTS, OTHER, IcebergWorld, made, metadata_at
+from tests.unit.test_iceberg_machine import (
+    EVENTS,
+    OTHER,
+    IcebergWorld,
+    made,
+    metadata_at,
+    set_property,
+)
 
 PLACE = f"{ROOT}/ice/events"
 FILE = f"{PLACE}/metadata/00001-x.metadata.json"
@@ -66,9 +73,15 @@ def test_metadata_of_a_table_is_not_registered_under_a_second_name(world: Iceber
         return world.ask(f"{len(world.log)}", operation).code
 
     assert register(EVENTS) is Code.NONE
+    assert register(("db", "copy")) is Code.NONE, "nobody committed to it yet"
+    world.check_replay()
+    assert world.ask("p", set_property(a="1")).status is Status.COMMITTED
+    assert register(OTHER) is Code.LOCATION_TAKEN
+    world.ask("x", DropTable(("db", "copy")))
     assert register(OTHER) is Code.LOCATION_TAKEN
     assert register(EVENTS, str(found["table-uuid"])) is Code.NONE
     world.ask("m", RenameTable(EVENTS, ("db", "moved")))
+    world.ask("q", set_property(("db", "moved"), a="2"))
     assert register(EVENTS) is Code.LOCATION_TAKEN
     world.ask("d", DeregisterTable(("db", "moved")))
     world.machine = replayed_from_parts(world.machine)

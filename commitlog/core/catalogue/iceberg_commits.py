@@ -105,13 +105,10 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
         if not result.is_changed:
             continue
         table_id, after = result.table, result.after
-        if result.before is None or result.before.uuid != after.uuid:
-            _check_uuid(draft, table_id, after)
         if _is_elsewhere(result):
             place = _checked_place(draft, table_id, after.location, root)
             file = _checked_place(draft, table_id, after.metadata_location, root)
-            for one in (place, file):
-                _check_alone(draft, table_id, after, one)
+            _check_alone(draft, result, (place, file))
             if result.writes_file:
                 new_files.append((table_id, file.removeprefix(f"{root}/")))
                 if draft.rules.protocol < ICEBERG_LOOKS_TOGETHER_SINCE:
@@ -171,24 +168,32 @@ def _checked_place(draft: Draft, table: TableId, location: str, root: str) -> st
     return place
 
 
-def _check_uuid(draft: Draft, table: TableId, after: IcebergTable) -> None:
-    """Refuse metadata that belongs to another table: each would change the other's files."""
+def _check_alone(draft: Draft, result: IcebergResult, places: Sequence[str]) -> None:
+    """Refuse metadata or a place of another table: each would change the other's files.
+
+    Copies of one metadata file may be registered under many names while nobody commits to them.
+    """
     if draft.rules.protocol < ICEBERG_PLACES_SINCE:
         return
-    other = draft.iceberg_named(after.uuid)
-    if other is not None and other != table:
-        named = {"table": format_table_id(table), "owner": format_table_id(other)}
-        raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_uuid_taken", uuid=after.uuid, **named)
+    after = result.after
+    named = {"table": format_table_id(result.table)}
+    for place in places:
+        for owner in draft.clash_in_iceberg(place):
+            if owner != result.table and not _is_copy(draft, result, owner):
+                named |= {"location": place, "owner": format_table_id(owner)}
+                raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **named)
+    if result.before is None or result.before.uuid != after.uuid:
+        for owner in draft.iceberg_named(after.uuid):
+            if owner != result.table and not _is_copy(draft, result, owner):
+                named |= {"uuid": after.uuid, "owner": format_table_id(owner)}
+                raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_uuid_taken", **named)
 
 
-def _check_alone(draft: Draft, table: TableId, after: IcebergTable, place: str) -> None:
-    """Refuse a place that is, contains or lies in the place of another Iceberg table."""
-    if draft.rules.protocol < ICEBERG_PLACES_SINCE:
-        return
-    owner = draft.clash_in_iceberg(place, after.uuid)
-    if owner is not None and owner != table:
-        named = {"table": format_table_id(table), "owner": format_table_id(owner)}
-        raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", location=place, **named)
+def _is_copy(draft: Draft, result: IcebergResult, owner: TableId) -> bool:
+    other = draft.iceberg(owner)
+    assert other is not None
+    is_same = other.metadata_location == result.after.metadata_location
+    return result.is_registered and is_same and draft.is_as_registered(owner)
 
 
 def _is_elsewhere(result: IcebergResult) -> bool:

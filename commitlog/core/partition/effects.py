@@ -12,6 +12,7 @@ from commitlog.core.conflicts.history import History
 from commitlog.core.decisions import Change, rejected
 from commitlog.core.draft import Parsed
 from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.updates import REGISTER
 from commitlog.core.lance.versions import finalize, realize, recorded, write_set_of_version
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
@@ -21,6 +22,7 @@ from commitlog.core.tables.lance_tables import Table
 from commitlog.core.tables.row_writes import Rows
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import (
+    ICEBERG_PLACES_SINCE,
     LANCE_RELEASE_LENGTH_MAX,
     LANCE_RELEASE_SINCE,
     PROTOCOL_SUPPORTED,
@@ -70,7 +72,12 @@ def carry_out(
             if iceberg is None:
                 iceberg = committed_tables(machine.catalogue, record, outcome, changes)
             after = iceberg(operation.table)
-            done += machine.iceberg.put(operation.table, after, outcome.sequence)
+            is_registered = (
+                machine.rules.protocol >= ICEBERG_PLACES_SINCE and REGISTER in operation.updates
+            )
+            done += machine.iceberg.put(
+                operation.table, after, outcome.sequence, is_registered=is_registered
+            )
             continue
         if isinstance(operation, WriteRows | ApplyRows):
             _carry_out_rows(machine, operation, index, outcome)

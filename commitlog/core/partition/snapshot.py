@@ -175,7 +175,10 @@ def _restore_machine(machine: PartitionState, state: Any) -> None:
 
 def _iceberg(machine: PartitionState, name: TableId) -> bytes:
     iceberg = machine.iceberg
-    head = to_json({"table": list(name), "changed_at": iceberg.changed_at[name]})
+    known: dict[str, Any] = {"table": list(name), "changed_at": iceberg.changed_at[name]}
+    if name in iceberg.registered:
+        known["is_registered"] = True
+    head = to_json(known)
     return len(head).to_bytes(8) + head + encode_state(iceberg.tables[name])
 
 
@@ -183,7 +186,8 @@ def _restore_iceberg(machine: PartitionState, data: bytes) -> None:
     end = 8 + int.from_bytes(data[:8])
     state = json.loads(data[8:end])
     name = tuple(state["table"])
-    machine.iceberg.restore(name, decode_state(data[end:]), state["changed_at"])
+    table, is_registered = decode_state(data[end:]), state.get("is_registered", False)
+    machine.iceberg.restore(name, table, state["changed_at"], is_registered=is_registered)
 
 
 def _table(table: Table) -> bytes:

@@ -25,8 +25,17 @@ class IcebergTables:
         self._names: dict[str, dict[TableId, None]] = {}
         """By uuid: one, unless metadata was registered twice under an earlier protocol."""
 
-    def restore(self, table_id: TableId, table: IcebergTable, sequence: int) -> None:
+        self.registered: dict[TableId, None] = {}
+        """Tables that are as they were registered, since protocol 4: nobody committed to them."""
+
+    def restore(
+        self, table_id: TableId, table: IcebergTable, sequence: int, *, is_registered: bool = False
+    ) -> None:
         """Take a table from a checkpoint, which knows the locations too."""
+        if is_registered:
+            self.registered[table_id] = None
+        else:
+            self.registered.pop(table_id, None)
         before = self.tables.get(table_id)
         if before is not None:
             self._forget_name(table_id, before)
@@ -44,11 +53,13 @@ class IcebergTables:
         if not names:
             del self._names[table.uuid]
 
-    def put(self, table_id: TableId, after: IcebergTable, sequence: int) -> list[Change]:
+    def put(
+        self, table_id: TableId, after: IcebergTable, sequence: int, *, is_registered: bool = False
+    ) -> list[Change]:
         """Take a table as a committed change leaves it."""
         if self.tables.get(table_id) is after:
             return []
-        self.restore(table_id, after, sequence)
+        self.restore(table_id, after, sequence, is_registered=is_registered)
         self.locations.take(
             normalize_location(after.location), Place(table_id, after.uuid, is_live=True)
         )
@@ -58,6 +69,7 @@ class IcebergTables:
         """Forget a table; its location stays taken."""
         table = self.tables.pop(table_id)
         self._forget_name(table_id, table)
+        self.registered.pop(table_id, None)
         del self.changed_at[table_id]
         kind = ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED
         return iceberg_change(table_id, kind, table)
@@ -67,7 +79,9 @@ class IcebergTables:
         table = self.tables.pop(table_id)
         self._forget_name(table_id, table)
         del self.changed_at[table_id]
-        self.restore(new_id, table, sequence)
+        is_registered = table_id in self.registered
+        self.registered.pop(table_id, None)
+        self.restore(new_id, table, sequence, is_registered=is_registered)
         return iceberg_change(new_id, ChangeKind.RENAMED, table)
 
     def below(self, namespace: TableId) -> list[TableId]:
