@@ -13,6 +13,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from typing import Protocol
 
 from commitlog.adapters.builds import Build, BuildRefused
@@ -162,7 +163,7 @@ class StoreObserver:
             if target is not None and not self._allows(target):
                 return Found(Observation(wanted.path, -1), error=f"it is a link to {target}")
         if isinstance(wanted, ListDeltaWanted | ListsWanted | FilteredWanted):
-            return self._lists.look(wanted, store.read)
+            return self._lists.look(wanted, partial(self._read_allowed, store))
         if isinstance(wanted, VectorWanted):
             keep(store, wanted.path)
             try:
@@ -185,6 +186,13 @@ class StoreObserver:
             return Found(observation, data=data, error=why_unreadable(error))
         return Found(observation, data=data, state=state, transaction=transaction)
 
+    def _read_allowed(self, store: ObjectStore, path: str) -> bytes:
+        """Return a file's bytes; a link to where the leader may not read leads nowhere."""
+        target = store.link_target(path) if isinstance(store, LocalStore) else None
+        if target is not None and not self._allows(target):
+            raise FileNotFoundError(f"{path} is a link to {target}")
+        return store.read(path)
+
     def _allows(self, place: str) -> bool:
         return self._places is None or self._places.holds(place)
 
@@ -194,7 +202,8 @@ class StoreObserver:
             return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
         found = None
         if isinstance(wanted, ListsWanted) and self._lists.knows(wanted):
-            return self._lists.look(wanted, self._store(wanted.location).read)
+            store = self._store(wanted.location)
+            return self._lists.look(wanted, partial(self._read_allowed, store))
         if isinstance(wanted, VectorWanted):
             found = self._vectors.get((wanted.location, wanted.path))
             if found is not None:
