@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import core_map
+
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("commitlog", "consumers")
 GENERATED = "commitlog/lancepb/"
@@ -59,8 +61,8 @@ CORE_FLOORS = (
     ("log",),
     ("tables",),
     ("draft", "refusals"),
-    ("rebase",),
-    ("schema_check",),
+    ("rebase", "schema_check"),
+    ("operations",),
     ("lance",),
     ("catalogue", "rows"),
     ("partition",),
@@ -146,6 +148,12 @@ BANNED = {
     "open": "ask for bytes by `prefetch`",
     "print": "return what there is to say",
 }
+
+# What the core has come to; may shrink freely.
+CORE_ROOMS_MAX = 15
+CORE_ARROWS_MAX = 68
+CORE_ROOMS_ENTERED_MAX = 10
+NAMING_PLACES_MAX = 15
 
 MODULE_LINES_MAX = 400
 TEST_MODULE_LINES_MAX = 600
@@ -278,17 +286,77 @@ def test_rooms_of_the_core_import_lower_ones() -> None:
     wrong = [
         f"{name}:{line}: {here} (floor {floors[here]}) imports {there} (floor {floors[there]})"
         for name in modules("commitlog/core/")
-        if (here := _room(module_name(name)))
+        if (here := core_map.room_of(module_name(name)))
         for imported, line in imports(name, for_types=True)
-        if (there := _room(imported)) and there != here and floors[there] >= floors[here]
+        if (there := core_map.room_of(imported)) and there != here
+        if floors[there] >= floors[here]
     ]
     assert not wrong, "\n".join(wrong)
 
 
-def _room(module: str) -> str:
-    """Return which room of the core a module is in; empty: in none."""
-    parts = module.split(".")
-    return parts[2] if parts[:2] == ["commitlog", "core"] and len(parts) > 2 else ""
+def test_the_core_stays_as_small_as_it_is() -> None:
+    """`python -m tests.core_map` prints what is counted."""
+    arrows = core_map.arrows()
+    assert len(arrows) <= CORE_ROOMS_MAX
+    assert sum(map(len, arrows.values())) <= CORE_ARROWS_MAX
+    assert core_map.floors() <= len(CORE_FLOORS)
+    for decision in core_map.deciding():
+        entered = core_map.rooms_entered(decision)
+        assert len(entered) <= CORE_ROOMS_ENTERED_MAX, sorted(entered)
+    places = core_map.naming_places()
+    assert len(places) <= NAMING_PLACES_MAX, "\n".join(places)
+
+
+def test_a_word_of_the_core_means_one_thing() -> None:
+    names: dict[str, list[str]] = {}
+    stems: dict[str, list[str]] = {}
+    for name in modules("commitlog/model/", "commitlog/core/"):
+        if name.startswith("commitlog/core/") and not name.endswith("__init__.py"):
+            stems.setdefault(Path(name).stem, []).append(name)
+        for node in tree(name).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                names.setdefault(node.name, []).append(name)
+    twice = {word: where for word, where in {**names, **stems}.items() if len(where) > 1}
+    assert not twice
+
+
+def test_the_glossary_is_true() -> None:
+    text = (ROOT / "infra/docs/glossary.md").read_text(encoding="utf-8")
+    rows = [line.strip("| ").split(" | ") for line in text.splitlines() if "/" in line]
+    rows = [row for row in rows if len(row) >= 3]
+    assert len(rows) > 20
+    for word, _, where, *_ in rows:
+        assert (ROOT / where.strip("` |")).exists(), f"{word}: {where} isn't there"
+    lost = {w.strip(" |") for row in rows if len(row) > 3 for w in row[3].split(",")} - {""}
+    assert "asking" in lost
+    wrong = []
+    for name in modules("commitlog/core/"):
+        named = [Path(name).stem]
+        named += [n.name for n in ast.walk(tree(name)) if isinstance(n, ast.ClassDef)]
+        named += [n.name for n in ast.walk(tree(name)) if isinstance(n, ast.FunctionDef)]
+        for one in named:
+            words = re.findall(r"[A-Z]?[a-z]+", one)
+            wrong += [f"{name}: {one}" for word in words if word.lower() in lost]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_worked_example_is_true() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    module = (ROOT / "commitlog/core/operations/reserve_fragments.py").read_text(encoding="utf-8")
+    registry = (ROOT / "commitlog/core/operations/registry.py").read_text(encoding="utf-8")
+    scenario = (ROOT / "tests/scenarios/overwrite.txt").read_text(encoding="utf-8")
+    grid = (ROOT / "commitlog/core/conflicts/grid.py").read_text(encoding="utf-8")
+    example = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    row = re.search(r"```\n +(ReserveFragments .*)\n", text)
+    assert example is not None
+    assert example[1] in module
+    assert row is not None
+    assert row[1] in grid
+    assert "    ReserveFragmentsOperation(),\n" in registry
+    for line in re.findall(r"`(reserve t g [^`]*|g incompatible [^`]*)`", text):
+        assert line in scenario
+    for path in re.findall(r"`((?:commitlog|tests|infra)/[\w./]*)`", text):
+        assert (ROOT / path).exists(), path
 
 
 def _reached(edges: dict[str, set[str]], start: str) -> set[str]:

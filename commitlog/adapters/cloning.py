@@ -17,8 +17,8 @@ from commitlog.codecs.manifest_file import (
     encode_manifest,
     manifest_name,
 )
-from commitlog.core.lance.cloning import Original, cloned, originals
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState
+from commitlog.core.operations.clone import Original, cloned, originals
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.transaction_pb2 import Transaction
 

@@ -33,7 +33,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.lance.branch_names import branch_location
+from commitlog.core.tables.branch_names import branch_location
 from commitlog.errors import CommitConflict, InvalidTransaction, NoSuchTable
 from commitlog.model.table import TableId
 

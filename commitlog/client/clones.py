@@ -11,7 +11,7 @@ from commitlog.client import catalogue
 from commitlog.client.host import Host
 from commitlog.client.lance_request import LanceRequest, parse_message
 from commitlog.codecs.lance_objects import to_transaction_bytes
-from commitlog.core.lance.branch_names import branch_home, branch_location, branch_name_problem
+from commitlog.core.tables.branch_names import branch_home, branch_location, branch_name_problem
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import BRANCHES_SINCE

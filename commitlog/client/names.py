@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from commitlog.client.host import Pairs
 from commitlog.client.lance_request import parse_message
-from commitlog.core.schema_check.messages import operation_problem
+from commitlog.core.lance.operation_check import operation_problem
 from commitlog.model.names import first_problem, key_problem, properties_problem
 from commitlog.model.operations import LanceCommit, Operation, Properties
 from commitlog.model.records import Application

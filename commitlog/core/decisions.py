@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pyroaring import BitMap
 
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from commitlog.core.iceberg.manifests import ListHeader, Numbers
+from commitlog.core.iceberg.manifests import ListHeader, SnapshotNumbers
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
 from commitlog.model.operations import Properties
 from commitlog.model.reasons import Phrase
@@ -102,7 +102,7 @@ class Layer(NamedTuple):
     delta: bytes
     """A `ListDelta`."""
     header: ListHeader
-    believed: Numbers
+    believed: SnapshotNumbers
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from commitlog.core.decisions import (
     Found,
     Observed,
     Refused,
+    VectorWanted,
     Wanted,
     Wants,
     rejected,
@@ -106,6 +107,19 @@ class View:
     def version(self) -> int:
         """The newest version, this record's own included."""
         return self.state.version if self.state is not None else 0
+
+    def location_of(self, base_id: int | None) -> str:
+        """Return where files of a base lie; of none, the table's own; empty: no such base."""
+        if base_id is None:
+            return self.table.location
+        assert self.state is not None
+        bases = self.state.header.message.base_paths
+        return next((base.path for base in bases if base.id == base_id), "")
+
+    def deletion_file(self, path: str) -> VectorWanted:
+        """Return where a deletion file lies: with the table, or at a base as in a shallow clone."""
+        base_id, is_elsewhere, there = path.rpartition(":")
+        return VectorWanted(self.location_of(int(base_id) if is_elsewhere else None), there)
 
     def advance(self, transaction_id: str, write_set: WriteSet, delta: ManifestDelta) -> None:
         """Take a version that this record makes."""

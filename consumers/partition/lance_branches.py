@@ -14,7 +14,7 @@ from uuid import NAMESPACE_OID, uuid5
 from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.lance.branch_names import branch_home
+from commitlog.core.tables.branch_names import branch_home
 from commitlog.lancepb.transaction_pb2 import Transaction
 from consumers.partition.table_files import TableFiles
 

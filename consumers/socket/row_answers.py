@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from commitlog.core.decisions import ChangeKind
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import Table
-from commitlog.core.tables.row_writes import Application
+from commitlog.core.tables.row_writes import AppliedRange
 from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
 from commitlog.model.records import Code, Status, Submitted, Transaction
 from commitlog.model.table import parse_table_id
@@ -99,7 +99,7 @@ class RowAnswers:
         waiter = _Waiter(operation, readable, self._loop.create_future())
         self._waiting.setdefault(key, []).append(waiter)
 
-        def look(session: Session) -> Application | Answer | None:
+        def look(session: Session) -> AppliedRange | Answer | None:
             return _known(session, name, incarnation, sequence, readable=readable)
 
         try:
@@ -121,7 +121,7 @@ class RowAnswers:
                 self._waiting.pop(key, None)
 
     async def _writes(
-        self, application: Application, name: tuple[str, ...]
+        self, application: AppliedRange, name: tuple[str, ...]
     ) -> Sequence[AppliedWrite]:
         def recall(session: Session) -> tuple[AppliedWrite, ...] | None:
             table = session.follower.machine.tables.get(name)
@@ -210,7 +210,7 @@ def _table_of(machine: Machine, name: tuple[str, ...], incarnation: str) -> Tabl
 
 def _known(
     session: Session, name: tuple[str, ...], incarnation: str, sequence: int, *, readable: bool
-) -> Application | Answer | None:
+) -> AppliedRange | Answer | None:
     """Return by what a write was applied, or what is said of it if that is unknown."""
     machine = session.follower.machine
     table = _table_of(machine, name, incarnation)

@@ -28,13 +28,11 @@ from commitlog.adapters.builds import Build, BuildRefused
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY, build
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
-from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import LETTERS, first_conflict
 from commitlog.core.conflicts.history import History
-from commitlog.core.conflicts.write_sets import keys_of, kind_of, write_set_of
+from commitlog.core.conflicts.write_sets import kind_of
 from commitlog.core.lance.direct import direct_delta, is_direct
 from commitlog.core.lance.staged import check_effect
-from commitlog.core.lance.versions import READ_AT_HEAD
 from commitlog.core.manifest.manifest_state import (
     DeltaRefused,
     ManifestState,
@@ -42,9 +40,14 @@ from commitlog.core.manifest.manifest_state import (
     apply_delta,
     diff,
 )
-from commitlog.core.rebase.deletions import fragments_with_known_rows
-from commitlog.core.rebase.index_coverage import rebased_indices
-from commitlog.core.rebase.overlay_rows import with_newer_overlays
+from commitlog.core.operations.create_index import rebased_indices
+from commitlog.core.operations.data_replacement import with_newer_overlays
+from commitlog.core.operations.registry import (
+    OPERATION_NAMED,
+    candidate_of,
+    keys_of,
+    write_set_of,
+)
 from commitlog.lancepb.transaction_pb2 import Transaction
 from tests.conformance.lance_history import comparable
 
@@ -351,7 +354,7 @@ def history_of(dataset: lance.LanceDataset, head: int) -> History:
         after, message = manifest(dataset, version)
         assert message is not None
         transaction = Transaction.FromString(message)
-        history.record(str(version), write_set_of(transaction, keys_of(transaction, None), state))
+        history.record(str(version), write_set_of(transaction, None, state))
         state = after
     return history
 
@@ -361,14 +364,13 @@ def of_grid(dataset: lance.LanceDataset, operation: LanceOperation.BaseOperation
     history = history_of(dataset, head)
     encoded = to_transaction_bytes(operation, read_version=1, uuid=str(uuid4()))
     transaction = Transaction.FromString(encoded.message)
-    kind, state = kind_of(transaction), manifest(dataset, head)[0]
-    candidate = Candidate(
-        kind,
+    kind, state = OPERATION_NAMED[kind_of(transaction)], manifest(dataset, head)[0]
+    candidate = candidate_of(
         transaction,
         keys=keys_of(transaction, None),
         # Pylance isn't told by its Python which rows an Update or Delete takes.
-        rows_known=fragments_with_known_rows(kind, transaction, {}, history, state, 1)
-        if kind == "DataOverlay"
+        rows_known=kind.fragments_with_known_rows(kind.body(transaction), {}, history, state, 1)
+        if kind.name == "DataOverlay"
         else frozenset(),
         overlays_by_row=True,
     )
@@ -384,7 +386,7 @@ def built_on(
     transaction = Transaction.FromString(encoded.message)
     state, _ = manifest(dataset, head)
     if is_direct(transaction):
-        if kind_of(transaction) not in READ_AT_HEAD:
+        if not OPERATION_NAMED[kind_of(transaction)].read_at_head:
             transaction.read_version = 1
         try:
             delta = direct_delta(state, transaction, timestamp_ms=1, release=lance.__version__)
@@ -408,7 +410,7 @@ def built_on(
         apply_delta(state, with_newer_overlays(diff(state, built.state), state, transaction))
     else:
         state = built.state
-    if kind_of(transaction) not in READ_AT_HEAD:
+    if not OPERATION_NAMED[kind_of(transaction)].read_at_head:
         state.transaction_file = f"1-{uuid}.txn"
     return state  # type: ignore[no-any-return]
 
@@ -523,6 +525,6 @@ def test_what_pylance_makes_is_accepted_as_staged(base: Base, other: str) -> Non
     for version in range(2, lance.dataset(dataset.uri).version + 1):
         after, message = manifest(dataset, version)
         transaction = Transaction.FromString(message)
-        check_effect(before, after, diff(before, after), transaction, kind_of(transaction))
+        check_effect(before, after, diff(before, after), transaction)
         before = after
     shutil.rmtree(dataset.uri)

@@ -11,11 +11,14 @@ from typing import Any
 from unittest import mock
 
 from commitlog.codecs.avro import decode_log_record
+from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.deduplication import Deduplication
 from commitlog.core.log.replica import Replica
+from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.repeats import find_repeat
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.records import Submitted, Transaction
 from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.events import Event
@@ -38,7 +41,14 @@ def _delivered_in_any_order(
         self._end(error)
 
 
+def _candidate_without_keys(
+    self: LanceOperation[Any], transaction: LanceTransaction, **known: Any
+) -> Candidate:
+    return _candidate(self, transaction, **{**known, "keys": None})
+
+
 _append = Leader._append
+_candidate = LanceOperation.candidate
 _delivered = Leader._delivered
 _write_next = Materializer._write_next
 _campaign = Session.campaign
@@ -217,8 +227,8 @@ PROGRAM_MUTANTS: dict[str, Break] = {
     "records decided before a restart are decided again": lambda: mock.patch.object(
         Replica, "resume_point", _resume_without_decided
     ),
-    "keys are not compared": lambda: mock.patch(
-        "commitlog.core.lance.commits.keys_of", return_value=None
+    "keys are not compared": lambda: mock.patch.object(
+        LanceOperation, "candidate", _candidate_without_keys
     ),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from commitlog.core.conflicts import grid
-from commitlog.core.conflicts.candidate import Candidate, Verdict
+from commitlog.core.conflicts.candidate import Verdict
 from commitlog.core.conflicts.grid import (
     GRID,
     LETTERS,
@@ -15,7 +15,8 @@ from commitlog.core.conflicts.grid import (
     first_conflict,
 )
 from commitlog.core.conflicts.history import History, WriteSet
-from commitlog.core.conflicts.write_sets import OPERATIONS, UNKNOWN
+from commitlog.core.conflicts.write_sets import KINDS, UNKNOWN
+from commitlog.core.operations.registry import candidate_of
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 # Verdicts that Lance 14.0.2's own pairs may end in: Compatible, reBasable, Retryable, X, Error.
@@ -61,7 +62,7 @@ def lance_verdicts() -> dict[tuple[str, str], str]:
 
 
 def test_the_grid_is_total() -> None:
-    every = {*OPERATIONS.values(), UNKNOWN}
+    every = {*KINDS.values(), UNKNOWN}
     assert set(OPERATION_NAMES) == every
     assert set(LETTERS) == set(product(every, repeat=2))
 
@@ -115,7 +116,7 @@ def committed(kind: str, *later: str) -> History:
 
 
 def test_the_first_conflict_in_version_order_decides() -> None:
-    candidate = Candidate("Delete", Transaction(delete=Transaction.Delete()))
+    candidate = candidate_of(Transaction(delete=Transaction.Delete()))
     found = first_conflict(candidate, committed("Append", "Merge", "Restore"), 1)
     assert found is not None
     assert (found.version, found.verdict) == (3, Verdict.RETRYABLE)
@@ -127,11 +128,11 @@ def test_the_first_conflict_in_version_order_decides() -> None:
 
 def test_an_unknown_operation_is_refused_by_everything_but_clone_and_bases() -> None:
     message = Transaction(append=Transaction.Append())
-    found = first_conflict(Candidate("Append", message), committed(UNKNOWN), 1)
+    found = first_conflict(candidate_of(message), committed(UNKNOWN), 1)
     assert found is not None
     assert found.verdict is Verdict.INCOMPATIBLE
     bases = Transaction(update_bases=Transaction.UpdateBases())
-    assert first_conflict(Candidate("UpdateBases", bases), committed(UNKNOWN), 1) is None
+    assert first_conflict(candidate_of(bases), committed(UNKNOWN), 1) is None
 
 
 def test_the_table_is_parsed_from_its_text() -> None:

@@ -7,6 +7,7 @@ import pytest
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.history import History, WriteSet
+from commitlog.core.operations.registry import candidate_of
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import Rules
 from tests.core_world import World, append, delete, replayed_from_parts
@@ -16,7 +17,7 @@ def deleting(*fragment_ids: int) -> Candidate:
     """Ask to delete whole fragments."""
     message = Transaction()
     message.delete.deleted_fragment_ids.extend(fragment_ids)
-    return Candidate("Delete", message)
+    return candidate_of(message)
 
 
 def history_of(count: int, fragments: int = 100) -> History:

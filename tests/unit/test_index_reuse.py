@@ -8,11 +8,13 @@ from typing import Any, cast
 import pytest
 from pyroaring import BitMap
 
-from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
+from commitlog.core.conflicts.candidate import Finding, Verdict
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.history import History, WriteSet
 from commitlog.core.decisions import Refused
+from commitlog.core.draft import View
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
+from commitlog.core.operations.registry import candidate_of
 from commitlog.core.rebase.overlay_rows import coverage
 from commitlog.core.rebase.reused_fragments import groups_in, reused_since
 from commitlog.lancepb.table_pb2 import (
@@ -49,7 +51,7 @@ def finding(*indices: IndexMetadata, reused: tuple[int, ...]) -> Finding | None:
     history.record("r", WriteSet("Rewrite", (("Rewrite.old", 0), ("Rewrite.old", 1))))
     message = Transaction(read_version=1)
     message.create_index.new_indices.extend(indices)
-    return first_conflict(Candidate("CreateIndex", message, reused=[reused]), history, 1)
+    return first_conflict(candidate_of(message, reused=[reused]), history, 1)
 
 
 def test_groups_are_read_as_they_were_replaced_together() -> None:
@@ -113,7 +115,6 @@ def test_details_that_lie_nowhere_are_not_looked_for(wrong: str) -> None:
     details.external.path = "../../data/large" if wrong == "path" else "details.binpb"
     index.index_details.value = details.SerializeToString()
     state.index_section = IndexSection(indices=[index]).SerializeToString()
-    table = world.machine.tables["t",]
-    view = SimpleNamespace(table=table, state=state)
+    view = View(world.machine.tables["t",])
     draft = SimpleNamespace(rules=world.rules, want=lambda _: pytest.fail("looked for"))
-    assert reused_since(cast(Any, draft), cast(Any, view), 1) == ()
+    assert reused_since(cast(Any, draft), view, 1) == ()

@@ -24,11 +24,11 @@ from commitlog.core.catalogue.version_deletion import decide_delete_versions
 from commitlog.core.decisions import ChangeKind, ManifestWanted, rejected
 from commitlog.core.draft import Draft, View
 from commitlog.core.lance.bases import check_bases
-from commitlog.core.lance.cloning import home_of
+from commitlog.core.lance.new_version import check_header
 from commitlog.core.lance.staged import manifest_version
 from commitlog.core.lance.versions import record_delta
 from commitlog.core.manifest.manifest_state import ManifestDelta, diff
-from commitlog.core.schema_check.new_version import check_header
+from commitlog.core.operations.clone import home_of
 from commitlog.core.tables.creation import check_primary_key, empty_state
 from commitlog.core.tables.iceberg_tables import below
 from commitlog.core.tables.lance_tables import Place, Table, location_parts, normalize_location
@@ -215,7 +215,8 @@ def _register(draft: Draft, operation: RegisterTable, location: str) -> Manifest
     check_primary_key(operation.primary_key, list(message.fields))
     empty = empty_state()
     if draft.rules.protocol >= NAMES_CHECKED_SINCE:
-        check_header(empty.header, state.header, "RegisterTable", format_table_id(operation.table))
+        name = format_table_id(operation.table)
+        check_header(empty.header, state.header, name, renumbers_fields=False)
     delta = diff(empty, state)
     check_bases(draft, operation.table, location, None, delta.header)
     return delta

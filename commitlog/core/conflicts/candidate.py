@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
 from typing import Any, NamedTuple
 
-from commitlog.core.conflicts.write_sets import Keys, moves_rows, rewritten_fragments
+from commitlog.core.conflicts.write_sets import Keys
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 
@@ -31,6 +31,11 @@ class Finding(NamedTuple):
     keys: tuple[str, ...] = ()
 
 
+def moves_rows(operation: Transaction.Update) -> bool:
+    """Return True if an Update takes rows out of their fragments and writes them anew."""
+    return bool(operation.new_fragments) and operation.update_mode == Transaction.REWRITE_ROWS
+
+
 class Candidate:
     """One operation that asks to commit."""
 
@@ -39,6 +44,7 @@ class Candidate:
         kind: str,
         transaction: Transaction,
         *,
+        changed: Callable[[Any], Iterable[int]] | None = None,
         keys: Keys | None = None,
         declares_key: bool = False,
         rows_known: frozenset[int] = frozenset(),
@@ -49,6 +55,8 @@ class Candidate:
         """Describe it; `rows_known` are the fragments of which we know which rows it changes."""
         self.kind = kind
         self.transaction = transaction
+        self.changed = changed
+        """Returns the fragments that its operation changes or removes."""
         self.keys = keys
         """The keys of the rows that it adds; None if it adds none."""
         self.declares_key = declares_key
@@ -70,22 +78,7 @@ class Candidate:
     @cached_property
     def fragments(self) -> tuple[int, ...]:
         """The fragments that it changes or removes, ascending."""
-        operation = self.operation
-        if self.kind == "Delete":
-            found = {f.id for f in operation.updated_fragments}
-            found.update(operation.deleted_fragment_ids)
-        elif self.kind == "Update":
-            found = {f.id for f in operation.updated_fragments}
-            found.update(operation.removed_fragment_ids)
-        elif self.kind == "Rewrite":
-            found = set(rewritten_fragments(operation))
-        elif self.kind == "DataReplacement":
-            found = {group.fragment_id for group in operation.replacements}
-        elif self.kind == "DataOverlay":
-            found = {group.fragment_id for group in operation.groups}
-        else:
-            found = set()
-        return tuple(sorted(found))
+        return tuple(sorted(set(self.changed(self.operation)))) if self.changed else ()
 
     def compares_overlaid(self, fragment_id: int) -> bool:
         """Whether a fragment's rows are compared with overlays later, one by one."""

@@ -6,10 +6,10 @@ from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Nearest, Verdict
 from commitlog.core.conflicts.history import History
-from commitlog.core.conflicts.metadata_write_sets import covered_fragments
 from commitlog.core.manifest.indices import (
     FRAGMENT_REUSE_INDEX,
     MEM_WAL_INDEX,
+    covered_fragments,
     is_mixed,
     needs_addresses,
 )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Nearest, Verdict
-from commitlog.core.conflicts.history import History
-from commitlog.core.conflicts.metadata_write_sets import (
+from commitlog.core.conflicts.config_changes import (
     changes_schema,
     config_changes,
     field_metadata_ids,
     sets_schema_metadata,
 )
+from commitlog.core.conflicts.history import History
 
 
 def nullability_committed(

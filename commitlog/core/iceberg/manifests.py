@@ -34,7 +34,7 @@ class ListHeader(NamedTuple):
     first_row_id: int | None
 
 
-class Numbers(NamedTuple):
+class SnapshotNumbers(NamedTuple):
     """What a client believed that its snapshot would get."""
 
     sequence_number: int
@@ -117,7 +117,7 @@ def why_unfit(
     return None
 
 
-def stamped(record: Record, header: ListHeader, believed: Numbers) -> Record:
+def stamped(record: Record, header: ListHeader, believed: SnapshotNumbers) -> Record:
     """Return a new manifest with the numbers that its snapshot got, not those it hoped for."""
     changed = dict(record)
     if header.format_version > 1:

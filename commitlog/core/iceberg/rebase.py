@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from commitlog.core.iceberg.actions import Update
 from commitlog.core.iceberg.iceberg_table import ROW_IDS_SINCE, IcebergTable, Value
-from commitlog.core.iceberg.manifests import ListHeader, Numbers
+from commitlog.core.iceberg.manifests import ListHeader, SnapshotNumbers
 from commitlog.core.iceberg.naming import derived_uuid, metadata_folder
 from commitlog.core.iceberg.requests import TableChange
 from commitlog.core.iceberg.requirements import Requirement
@@ -62,7 +62,7 @@ class Step(NamedTuple):
     """The list that the client began from; empty: there was none, or it isn't known."""
     new_list: str
     header: ListHeader
-    believed: Numbers
+    believed: SnapshotNumbers
     filtered: str
     """Where manifests go of which only the files are kept that the snapshot adds."""
 
@@ -265,7 +265,7 @@ def _planned(change: TableChange, behind: _Behind, transaction_id: str) -> Plan:
             after.get("sequence-number", 0),
             after.get("first-row-id"),
         )
-        believed = Numbers(snapshot.get("sequence-number", 0), snapshot.get("first-row-id"))
+        believed = SnapshotNumbers(snapshot.get("sequence-number", 0), snapshot.get("first-row-id"))
         step = Step(
             operation=snapshot["summary"]["operation"],
             client_list=snapshot["manifest-list"],

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
-from commitlog.core.conflicts.write_sets import keys_of
 from commitlog.core.decisions import BuildWanted, rejected
 from commitlog.core.draft import Draft, Parsed, View
-from commitlog.core.lance.cloning import decide_clone
-from commitlog.core.lance.direct import direct_delta, is_direct
-from commitlog.core.lance.references import check_fits
+from commitlog.core.lance.direct import direct_delta
+from commitlog.core.lance.new_version import Builder, check_version
 from commitlog.core.lance.request_checks import check_files, check_request, check_window
 from commitlog.core.lance.versions import (
-    READ_AT_HEAD,
     add_version,
     finalize,
     record_delta,
@@ -27,69 +26,58 @@ from commitlog.core.manifest.manifest_state import (
     NotDirect,
     diff,
 )
-from commitlog.core.rebase.deletions import (
-    NOT_NEEDED,
-    Rebased,
-    affected_rows,
-    fragments_with_known_rows,
-    rebase,
+from commitlog.core.operations.operation import LanceOperation
+from commitlog.core.operations.references import References
+from commitlog.core.operations.registry import (
+    OPERATION_NAMED,
+    operation_of,
 )
-from commitlog.core.rebase.index_coverage import as_built, rebased_indices
-from commitlog.core.rebase.overlay_rows import check_overlaid_rows, with_newer_overlays
-from commitlog.core.rebase.reused_fragments import reused_since
-from commitlog.core.rebase.rewrites import keeps_row_order, rebase_rewrite, without_gone
+from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased, affected_rows
 from commitlog.core.refusals import conflict_refused, delta_refused
-from commitlog.core.schema_check.new_version import Builder, check_version
+from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import (
     OVERLAYS_BY_ROW_SINCE,
     REMOVALS_CONFLICT_SINCE,
-    UPDATES_BUILT_HERE_SINCE,
 )
 from commitlog.model.operations import LanceCommit
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, FileWritten, OperationResult, Recording
 from commitlog.model.table import format_table_id
 
-_BRINGS_FILES = frozenset(
-    {"Append", "DataOverlay", "DataReplacement", "Merge", "Overwrite", "Rewrite", "Update"}
-)
 _NO_ROWS: dict[int, BitMap] = {}
 
 
 def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Parsed) -> None:
     """Add what comes of `operation` to the draft, or refuse."""
     view = draft.view(operation.table, operation.incarnation)
-    if view.state is None and parsed.kind == "Clone":
-        decide_clone(draft, index, operation, parsed, view)
+    new = operation_of(parsed.transaction) if view.state is None else None
+    if new is not None and new.makes_table:
+        _decide_first(draft, index, operation, parsed, view, new)
         return
     check_request(view, operation, parsed)
-    table, kind = view.table, parsed.kind
+    table, kind, of_kind = view.table, parsed.kind, OPERATION_NAMED[parsed.kind]
     read_version = operation.read_version or table.version
     rebased = NOT_NEEDED
     if read_version != table.version or view.own is not None or operation.affected_rows:
-        rebased = _check_conflicts(draft, view, operation, parsed, read_version)
+        rebased = _check_conflicts(draft, view, operation, parsed, of_kind, read_version)
     since = read_version if draft.rules.protocol >= REMOVALS_CONFLICT_SINCE else None
-    check_fits(view, kind, without_gone(parsed.transaction, rebased.images), since)
-    if kind in _BRINGS_FILES:
-        check_files(draft, view, parsed)
+    of_kind.check_references(References(view, kind, since, rebased.images), parsed.transaction)
+    check_files(draft, view, parsed)
     state = view.state
     assert state is not None
-    built_on = state.version if kind in READ_AT_HEAD else read_version
+    built_on = state.version if of_kind.read_at_head else read_version
     final = finalize(parsed.transaction, built_on, rebased.images)
-    delta = _direct(draft, state, final)
+    delta = _direct(draft, state, final, of_kind)
     recording: Recording | None = None
     files = rebased.files
     if delta is None:
         built_on = state.version
-        told = finalize(parsed.transaction, built_on, rebased.images)
-        if kind == "CreateIndex":
-            reused = reused_since(draft, view, read_version)
-            told = rebased_indices(told, table.history, state.index_section, read_version, reused)
-        delta, staged = _built(draft, index, operation, view, told)
-        if kind == "DataReplacement" and draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE:
-            delta = with_newer_overlays(delta, state, final)
-        final = as_built(final, state.index_section, delta.index_section)
+        at_head = finalize(parsed.transaction, built_on, rebased.images)
+        at_head = of_kind.for_pylance(draft, view, at_head, read_version)
+        delta, staged = _built(draft, index, operation, view, at_head)
+        delta = of_kind.adjusted(delta, state, final, draft.rules)
+        final = of_kind.as_built(final, state.index_section, delta.index_section)
         delta = delta._replace(transaction_file=f"{final.read_version}-{final.uuid}.txn")
         recording = record_delta(draft, delta)
         files += staged
@@ -108,15 +96,40 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         delta=recording,
     )
     draft.files.extend(rebased.to_write)
-    check_version(draft, view, delta, kind, Builder.HERE if recording is None else Builder.PYLANCE)
+    check_version(
+        draft, view, delta, of_kind, Builder.HERE if recording is None else Builder.PYLANCE
+    )
     add_version(draft, view, operation, parsed, final, result, delta)
 
 
-def _direct(draft: Draft, state: ManifestState, final: Transaction) -> ManifestDelta | None:
+def _decide_first(
+    draft: Draft,
+    index: int,
+    operation: LanceCommit,
+    parsed: Parsed,
+    view: View,
+    of_kind: LanceOperation[Any],
+) -> None:
+    """Give a declared table its first version."""
+    delta = of_kind.first_version(draft, index, operation, parsed, view)
+    view.state = empty_state()
+    result = OperationResult(
+        table=view.table.table_id,
+        incarnation=view.table.incarnation,
+        operation=parsed.kind,
+        version=delta.version,
+        read_version=operation.read_version,
+        delta=record_delta(draft, delta),
+    )
+    add_version(draft, view, operation, parsed, parsed.transaction, result, delta)
+
+
+def _direct(
+    draft: Draft, state: ManifestState, final: Transaction, of_kind: LanceOperation[Any]
+) -> ManifestDelta | None:
     """Build the delta here; None if only pylance can."""
-    if not is_direct(final):
-        return None
-    if final.HasField("update") and draft.rules.protocol < UPDATES_BUILT_HERE_SINCE:
+    since = of_kind.built_here_since
+    if since is None or draft.rules.protocol < since:
         return None
     try:
         release = draft.rules.lance_release
@@ -128,7 +141,12 @@ def _direct(draft: Draft, state: ManifestState, final: Transaction) -> ManifestD
 
 
 def _check_conflicts(
-    draft: Draft, view: View, operation: LanceCommit, parsed: Parsed, read_version: int
+    draft: Draft,
+    view: View,
+    operation: LanceCommit,
+    parsed: Parsed,
+    of_kind: LanceOperation[Any],
+    read_version: int,
 ) -> Rebased:
     """Ask the grid, then the rows; return what the operation has to change."""
     affected = affected_rows(operation) if operation.affected_rows else _NO_ROWS
@@ -136,17 +154,15 @@ def _check_conflicts(
     check_window(draft, view, kind, read_version)
     history, state = table.history, view.state
     assert state is not None
-    candidate = Candidate(
-        kind,
+    body = of_kind.body(parsed.transaction)
+    candidate = of_kind.candidate(
         parsed.transaction,
-        keys=keys_of(parsed.transaction, operation.inserted_keys),
+        keys=of_kind.keys(body, operation.inserted_keys),
         declares_key=table.declares_key,
-        rows_known=fragments_with_known_rows(
-            kind, parsed.transaction, affected, history, state, read_version
-        ),
+        rows_known=of_kind.fragments_with_known_rows(body, affected, history, state, read_version),
         overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
-        reused=reused_since(draft, view, read_version) if kind == "CreateIndex" else (),
-        keeps_row_order=keeps_row_order(parsed.transaction, draft.rules),
+        reused=of_kind.reused_fragments(draft, view, read_version),
+        keeps_row_order=of_kind.keeps_row_order(parsed.transaction, draft.rules),
     )
     if read_version < table.version:
         finding = first_conflict(candidate, history, read_version)
@@ -155,12 +171,8 @@ def _check_conflicts(
     if view.own is not None:
         check_own(view, candidate)
     if candidate.overlays_by_row:
-        check_overlaid_rows(draft, view, candidate, affected, read_version)
-    if kind in {"Delete", "Update"}:
-        return rebase(draft, view, candidate, affected, read_version)
-    if candidate.keeps_row_order:
-        return rebase_rewrite(draft, view, candidate, read_version)
-    return NOT_NEEDED
+        of_kind.check_overlaid_rows(draft, view, candidate, affected, read_version)
+    return of_kind.rebase(draft, view, candidate, affected, read_version)
 
 
 def check_own(view: View, candidate: Candidate, read_version: int = 0) -> None:
@@ -174,6 +186,7 @@ def check_own(view: View, candidate: Candidate, read_version: int = 0) -> None:
     strict = Candidate(
         candidate.kind,
         candidate.transaction,
+        changed=candidate.changed,
         keys=candidate.keys,
         declares_key=candidate.declares_key,
     )

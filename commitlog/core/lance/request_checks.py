@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-from commitlog.core.conflicts.write_sets import EXPLICIT_HASH_BYTES, OPERATIONS
+from commitlog.core.conflicts.write_sets import EXPLICIT_HASH_BYTES, UNKNOWN
 from commitlog.core.decisions import FileWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
-from commitlog.core.lance.references import no_version
-from commitlog.core.lance.versions import brought_files, images
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.operations.references import no_version
+from commitlog.core.operations.registry import OPERATION_NAMED, OPERATIONS, operation_of
 from commitlog.core.refusals import winner_of
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.model.operations import LanceCommit
@@ -20,7 +20,7 @@ from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
 from commitlog.model.table import format_table_id
 
-COMMITTED_HERE = frozenset(OPERATIONS.values()) - {"Clone"}
+COMMITTED_HERE = frozenset(of_kind.name for of_kind in OPERATIONS if not of_kind.makes_table)
 _FIRST_OPERATION = 100
 """From here on, the field numbers of Lance's Transaction are operations."""
 FRAGMENT_ID_END = 2**32
@@ -54,7 +54,8 @@ def check_request(view: View, operation: LanceCommit, parsed: Parsed) -> None:
 
 def _unsupported(operation: LanceCommit, parsed: Parsed) -> Refused:
     name, kind = format_table_id(operation.table), parsed.kind
-    if kind == "Clone":
+    of_kind = operation_of(parsed.transaction)
+    if of_kind is not None and of_kind.makes_table:
         return rejected(Code.UNSUPPORTED_OPERATION, "clone_of_existing_table", table=name)
     if kind not in COMMITTED_HERE:
         return rejected(
@@ -92,7 +93,7 @@ def _check_read_version(operation: LanceCommit, parsed: Parsed) -> None:
             read_version=read_version,
             of_message=parsed.transaction.read_version,
         )
-    if read_version < 0 or (not read_version and parsed.kind != "Append"):
+    if read_version < 0 or (not read_version and not OPERATION_NAMED[parsed.kind].only_adds):
         raise rejected(
             Code.INVALID_OPERATION,
             "read_version_missing",
@@ -103,16 +104,8 @@ def _check_read_version(operation: LanceCommit, parsed: Parsed) -> None:
 
 
 def _check_ids(parsed: Parsed) -> None:
-    if parsed.kind == "Append":
-        ids = [f.id for f in parsed.transaction.append.fragments if f.id]
-    elif parsed.kind == "Update":
-        update = parsed.transaction.update
-        ids = [f.id for f in update.updated_fragments]
-        ids.extend(update.removed_fragment_ids)
-    elif parsed.kind == "Overwrite":
-        ids = [f.id for f in parsed.transaction.overwrite.fragments if f.id]
-    else:
-        return  # the builder of Delete looks at its ids
+    of_kind = OPERATION_NAMED[parsed.kind]
+    ids = of_kind.named_fragments(of_kind.body(parsed.transaction))
     if not ids:
         return
     if len(set(ids)) != len(ids):
@@ -159,7 +152,11 @@ def files_wanted(location: str, header: ManifestHeader, parsed: Parsed) -> Files
     if known is not None and known[0] is header:
         kept: FilesWanted = known[1]
         return kept
-    found = _wanted(location, header, brought_files(parsed.transaction))
+    brought: Iterable[DataFile] = ()
+    if parsed.kind != UNKNOWN:
+        of_kind = OPERATION_NAMED[parsed.kind]
+        brought = of_kind.brought_files(of_kind.body(parsed.transaction))
+    found = _wanted(location, header, brought)
     parsed.files = (header, found)
     return found
 
@@ -181,9 +178,9 @@ def _wanted(location: str, header: ManifestHeader, files: Iterable[DataFile]) ->
     return tuple(wanted), tuple(sizes)
 
 
-def _patches(state: ManifestState, parsed: Parsed) -> Iterable[DataFile]:
+def _patches(state: ManifestState, images: Iterable[DataFragment]) -> Iterable[DataFile]:
     """Return the data files that images of fragments have and the head's fragments have not."""
-    for image in images(parsed.transaction):
+    for image in images:
         encoded = state.fragments.get(image.id)
         if encoded == image.SerializeToString(deterministic=True):
             continue
@@ -198,9 +195,13 @@ def check_files(draft: Draft, view: View, parsed: Parsed) -> None:
     assert state is not None
     location, header = view.table.location, state.header
     wanted, sizes = files_wanted(location, header, parsed)
-    if images(parsed.transaction):
-        more, more_sizes = _wanted(location, header, _patches(state, parsed))
+    of_kind = OPERATION_NAMED[parsed.kind]
+    images = of_kind.images(of_kind.body(parsed.transaction))
+    if images:
+        more, more_sizes = _wanted(location, header, _patches(state, images))
         wanted, sizes = wanted + more, sizes + more_sizes
+    if not wanted:
+        return
     for file, size, found in zip(wanted, sizes, draft.want_all(wanted), strict=True):
         seen = found.observation.size
         if seen < 0 or (size and size != seen):

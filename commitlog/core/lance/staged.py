@@ -8,19 +8,20 @@ client that rebases from storage cannot see versions that have no file.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Any
 
-from commitlog.core.conflicts.write_sets import UNKNOWN, rewritten_fragments
+from commitlog.core.conflicts.write_sets import UNKNOWN, kind_of
 from commitlog.core.decisions import Found, ManifestWanted, Refused, rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.commits import first_new_fragment
+from commitlog.core.lance.new_version import Builder, check_version
 from commitlog.core.lance.staged_conflicts import check_staged
 from commitlog.core.lance.versions import add_version, record_delta, same_operation
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, diff
+from commitlog.core.operations.operation import LanceOperation
+from commitlog.core.operations.references import REMOVED_BY
+from commitlog.core.operations.registry import OPERATION_NAMED
 from commitlog.core.refusals import winner_of
-from commitlog.core.schema_check.new_version import Builder, check_version
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -32,14 +33,9 @@ from commitlog.model.table import format_table_id
 _STAGED = re.compile(r"_versions/([0-9]+)\.manifest-([A-Za-z0-9_.-]+)")
 _PUBLISHED = re.compile(r"_versions/([0-9]+)\.manifest()")
 _VERSION_MAX = 2**64 - 1
-
-_ALL_FRAGMENTS = frozenset({"Overwrite", "Restore"})
-_ALL_IMAGES = frozenset({"Merge", "Project"})
-_SCHEMA_CHANGES = frozenset({"Overwrite", "Merge", "Project", "Restore", "UpdateConfig"})
-_CONFIG_CHANGES = frozenset({"Overwrite", "Restore", "UpdateConfig"})
-_BASE_CHANGES = frozenset({"Overwrite", "Restore", "UpdateBases"})
-_FORMAT_CHANGES = frozenset({"Overwrite", "Restore"})
-_INDICES_STAY = frozenset({"Append", "ReserveFragments", "UpdateBases", "UpdateConfig"})
+_HEADER_PARTS = (
+    *("fields", "schema_metadata", "config", "table_metadata", "base_paths", "data_format"),
+)
 
 
 def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -> None:
@@ -61,6 +57,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     transaction, kind = parsed.transaction, parsed.kind
     if kind == UNKNOWN:
         raise rejected(Code.UNSUPPORTED_OPERATION, "staged_operation_unknown", table=name)
+    of_kind = OPERATION_NAMED[kind]
     if view.state is not None:
         check_staged(draft, view, operation, parsed)
     found = _manifest(draft, view, operation)
@@ -73,8 +70,8 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     before = view.state if view.state is not None else empty_state()
     delta = diff(before, staged)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
     if view.state is not None:
-        check_effect(before, staged, delta, transaction, kind)
-        _check_reserved(view, transaction)
+        check_effect(before, staged, delta, transaction)
+        _check_reserved(view, transaction, of_kind)
     result = OperationResult(
         table=view.table.table_id,
         incarnation=view.table.incarnation,
@@ -88,7 +85,7 @@ def decide_staged(draft: Draft, operation: CreateTableVersion, parsed: Parsed) -
     )
     if view.state is None:
         view.state = before
-    check_version(draft, view, delta, kind, Builder.CLIENT)
+    check_version(draft, view, delta, of_kind, Builder.CLIENT)
     add_version(draft, view, operation, parsed, transaction, result, delta)
 
 
@@ -146,26 +143,31 @@ def check_effect(
     staged: ManifestState,
     delta: ManifestDelta,
     transaction: Transaction,
-    kind: str,
 ) -> None:
     """Refuse a manifest, `head` plus `delta`, that isn't what `transaction` claims to do."""
-    maximum = _max_fragment_id(head)
+    of_kind = OPERATION_NAMED[kind_of(transaction)]
+    maximum, kind = _max_fragment_id(head), of_kind.name
     if _max_fragment_id(staged) < maximum:
         raise _not_its_effect(kind, "max_fragment_id", "fragment_ids_go_back")
     if staged.next_row_id < head.next_row_id:
         raise _not_its_effect(kind, "next_row_id", "row_ids_go_back")
-    if kind not in _ALL_FRAGMENTS:
-        _check_fragments(head, delta, transaction, kind, maximum)
-    _check_header(head.header.message, staged.header.message, kind)
-    if kind in _INDICES_STAY and _index_ids(head) != _index_ids(staged):
+    if not of_kind.replaces_fragments:
+        _check_fragments(head, delta, transaction, of_kind, maximum)
+    _check_header(head.header.message, staged.header.message, of_kind)
+    if of_kind.keeps_indices and _index_ids(head) != _index_ids(staged):
         raise _not_its_effect(kind, "indices", "they_differ_from_head")
 
 
 def _check_fragments(
-    head: ManifestState, delta: ManifestDelta, transaction: Transaction, kind: str, maximum: int
+    head: ManifestState,
+    delta: ManifestDelta,
+    transaction: Transaction,
+    of_kind: LanceOperation[Any],
+    maximum: int,
 ) -> None:
-    may_change, may_go = claimed_fragments(transaction)
-    may_come = set(reserved_fragments(transaction))
+    kind, body = of_kind.name, of_kind.body(transaction)
+    may_change, may_go = of_kind.claims(body)
+    may_come = set(of_kind.reserved_fragments(body))
     gone = [i for i in delta.removed if i not in may_go]
     if gone:
         raise _not_its_effect(kind, "fragments", "fragments_gone", fragments=gone[:5])
@@ -174,79 +176,26 @@ def _check_fragments(
         if known is None:
             if fragment_id <= maximum and fragment_id not in may_come:
                 raise _not_its_effect(kind, "fragments", "fragment_reuses_id", fragment=fragment_id)
-        elif fragment_id not in may_change and kind not in _ALL_IMAGES:
+        elif fragment_id not in may_change and not of_kind.changes_all_fragments:
             is_same = DataFragment.FromString(known) == DataFragment.FromString(encoded)
             if not is_same:
                 raise _not_its_effect(kind, "fragments", "fragment_changed", fragment=fragment_id)
 
 
-def reserved_fragments(transaction: Transaction) -> Iterator[int]:
-    """Return the ids that a compaction reserved before (ReserveFragments), and now uses."""
-    if transaction.WhichOneof("operation") == "rewrite":
-        groups = (group.new_fragments for group in transaction.rewrite.groups)
-        yield from (f.id for f in chain(transaction.rewrite.new_fragments, *groups))
-
-
-def _check_reserved(view: View, transaction: Transaction) -> None:
+def _check_reserved(view: View, transaction: Transaction, of_kind: LanceOperation[Any]) -> None:
     history = view.table.history
-    for fragment_id in reserved_fragments(transaction):
-        hows = ("Delete.removed", "Update.removed", "Rewrite.old")
-        if any(history.last(how, fragment_id) for how in hows):
+    for fragment_id in of_kind.reserved_fragments(of_kind.body(transaction)):
+        if any(history.last(how, fragment_id) for how in REMOVED_BY):
             raise _not_its_effect(
-                "Rewrite", "fragments", "fragment_used_before", fragment=fragment_id
+                of_kind.name, "fragments", "fragment_used_before", fragment=fragment_id
             )
 
 
-def claimed_fragments(transaction: Transaction) -> tuple[set[int], set[int]]:
-    """Return the fragments that an operation may change, and those that it may remove."""
-    field = transaction.WhichOneof("operation") or ""
-    claim = _CLAIMS.get(field)
-    return claim(transaction) if claim else (set(), set())
-
-
-def _delete_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
-    changed = {f.id for f in transaction.delete.updated_fragments}
-    return changed, changed | set(transaction.delete.deleted_fragment_ids)
-
-
-def _update_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
-    changed = {f.id for f in transaction.update.updated_fragments}
-    return changed, changed | set(transaction.update.removed_fragment_ids)
-
-
-def _rewrite_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
-    return set(), set(rewritten_fragments(transaction.rewrite))
-
-
-def _replacement_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
-    return {g.fragment_id for g in transaction.data_replacement.replacements}, set()
-
-
-def _overlay_claims(transaction: Transaction) -> tuple[set[int], set[int]]:
-    return {g.fragment_id for g in transaction.data_overlay.groups}, set()
-
-
-_CLAIMS: dict[str, Callable[[Transaction], tuple[set[int], set[int]]]] = {
-    "delete": _delete_claims,
-    "update": _update_claims,
-    "rewrite": _rewrite_claims,
-    "data_replacement": _replacement_claims,
-    "data_overlay": _overlay_claims,
-}
-
-
-def _check_header(head: Manifest, staged: Manifest, kind: str) -> None:
-    parts = (
-        ("fields", _SCHEMA_CHANGES),
-        ("schema_metadata", _SCHEMA_CHANGES),
-        ("config", _CONFIG_CHANGES),
-        ("table_metadata", _CONFIG_CHANGES),
-        ("base_paths", _BASE_CHANGES),
-        ("data_format", _FORMAT_CHANGES),
-    )
-    for name, changed_by in parts:
-        if kind not in changed_by and getattr(head, name) != getattr(staged, name):
-            raise _not_its_effect(kind, name, "differs_from_head")
+def _check_header(head: Manifest, staged: Manifest, of_kind: LanceOperation[Any]) -> None:
+    for name in _HEADER_PARTS:
+        is_same = name in of_kind.header_parts or getattr(head, name) == getattr(staged, name)
+        if not is_same:
+            raise _not_its_effect(of_kind.name, name, "differs_from_head")
 
 
 def _index_ids(state: ManifestState) -> list[bytes]:

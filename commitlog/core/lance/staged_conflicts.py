@@ -9,13 +9,12 @@ from __future__ import annotations
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.overlap import keys_inserted
-from commitlog.core.conflicts.write_sets import keys_of
 from commitlog.core.decisions import rejected
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.commits import check_own
 from commitlog.core.lance.request_checks import check_window
 from commitlog.core.lance.staged_keys import base_version, keys_in
-from commitlog.core.rebase.reused_fragments import reused_since
+from commitlog.core.operations.registry import OPERATION_NAMED, candidate_of, keys_of
 from commitlog.core.refusals import conflict_refused
 from commitlog.model.limits import OVERLAYS_BY_ROW_SINCE
 from commitlog.model.operations import CreateTableVersion
@@ -34,13 +33,12 @@ def check_staged(draft: Draft, view: View, operation: CreateTableVersion, parsed
             read_version=read_version,
             head=view.version,
         )
-    candidate = Candidate(
-        kind,
+    candidate = candidate_of(
         transaction,
         keys=keys_of(transaction, keys_in(operation.metadata)),
         declares_key=table.declares_key,
         overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
-        reused=reused_since(draft, view, read_version) if kind == "CreateIndex" else (),
+        reused=OPERATION_NAMED[kind].reused_fragments(draft, view, read_version),
     )
     if read_version < table.version:
         check_window(draft, view, kind, read_version)

@@ -7,22 +7,21 @@ same state, message and result to the same builder.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
 from commitlog.core.conflicts.history import WriteSet
-from commitlog.core.conflicts.write_sets import keys_of, write_set_of
 from commitlog.core.decisions import Change, ChangeKind, noted
 from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.bases import check_bases
 from commitlog.core.lance.direct import direct_delta
-from commitlog.core.lance.references import added_fragments
 from commitlog.core.lance.staged_keys import keys_in
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
-from commitlog.core.rebase.index_coverage import as_built
-from commitlog.core.rebase.rewrites import put_images
+from commitlog.core.operations.registry import (
+    OPERATION_NAMED,
+    operation_of,
+)
 from commitlog.core.tables.lance_tables import Table
 from commitlog.errors import CorruptLog
-from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import (
     INLINE_SUM_SINCE,
@@ -35,10 +34,6 @@ from commitlog.model.table import format_table_id
 
 STAGED_DIRECTORY = "_versions/"
 
-READ_AT_HEAD = frozenset({"Delete", "Update", "DataOverlay"})
-"""Operations that Lance records as read at the version that they were built on."""
-
-_PLAIN_APPEND = WriteSet("Append")
 VersionMaker = LanceCommit | CreateTableVersion
 
 
@@ -57,7 +52,7 @@ def add_version(
     draft.changes.append(_change(view.table, operation, parsed, final, result, delta))
     if not draft.is_single:
         assert view.state is not None
-        seen = write_set_of_version(view.table, operation, final, view.state)
+        seen = write_set_of_version(view.table, operation, parsed.kind, final, view.state)
         view.advance(draft.transaction.transaction_id, seen, delta)
 
 
@@ -94,17 +89,16 @@ def _change(
 
 
 def write_set_of_version(
-    table: Table, operation: VersionMaker, final: Transaction, before: ManifestState
+    table: Table, operation: VersionMaker, kind: str, final: Transaction, before: ManifestState
 ) -> WriteSet:
     """Return what the history has to keep of a version."""
     if isinstance(operation, LanceCommit):
         explicit = operation.inserted_keys
     else:
         explicit = keys_in(operation.metadata)
-    has_keys = "Append.keys" in table.history.keyed
-    if explicit is None and not has_keys and final.HasField("append"):
-        return _PLAIN_APPEND
-    return write_set_of(final, keys_of(final, explicit), before, has_keys=has_keys)
+    of_kind = OPERATION_NAMED[kind]
+    has_keys = f"{kind}.keys" in table.history.keyed
+    return of_kind.write_set(of_kind.body(final), explicit, before, has_keys=has_keys)
 
 
 def realize(
@@ -122,13 +116,15 @@ def realize(
     final = parsed.transaction
     if isinstance(operation, LanceCommit):
         read_version = operation.read_version or result.read_version
-        if parsed.kind in READ_AT_HEAD:
+        if OPERATION_NAMED[parsed.kind].read_at_head:
             read_version = result.read_version
         final = finalize(final, read_version, result.images)
     if result.delta is not None:
         delta = ManifestDelta.from_bytes(recorded(result.delta, recordings))
         if isinstance(operation, LanceCommit):
-            final = as_built(final, state.index_section, delta.index_section)
+            final = OPERATION_NAMED[parsed.kind].as_built(
+                final, state.index_section, delta.index_section
+            )
     else:
         delta = direct_delta(state, final, timestamp_ms=time_ms, release=release)
     is_next = result.version == state.version + 1 or not state.version
@@ -178,72 +174,18 @@ def finalize(
         transaction.CopyFrom(original)
         transaction.read_version = read_version
     if images:
-        _put_images(transaction, images)
+        operation = operation_of(transaction)
+        assert operation is not None
+        operation.put_images(operation.body(transaction), images)
     return transaction
-
-
-def _put_images(transaction: Transaction, images: tuple[FragmentImage, ...]) -> None:
-    field = transaction.WhichOneof("operation")
-    if field == "rewrite":
-        put_images(transaction.rewrite, images)
-        return
-    rebased = {image.fragment_id: image.image for image in images}
-    operation = transaction.delete if field == "delete" else transaction.update
-    kept: list[DataFragment] = []
-    for fragment in operation.updated_fragments:
-        image = rebased.get(fragment.id, b"")
-        if image is not None:
-            kept.append(DataFragment.FromString(image or fragment.SerializeToString()))
-    del operation.updated_fragments[:]
-    operation.updated_fragments.extend(kept)
-    emptied = sorted(fragment_id for fragment_id, image in rebased.items() if image is None)
-    if field == "delete":
-        transaction.delete.deleted_fragment_ids.extend(emptied)
-    else:
-        transaction.update.removed_fragment_ids.extend(emptied)
 
 
 def same_operation(message: bytes, expected: Transaction) -> bool:
     """Say whether a message holds the same operation, whatever its uuid and read version."""
     found = Transaction.FromString(message)
-    field = expected.WhichOneof("operation")
-    if field is None or found.WhichOneof("operation") != field:
+    operation = operation_of(expected)
+    if operation is None or operation_of(found) is not operation:
         return False
-    mine: bytes = getattr(expected, field).SerializeToString(deterministic=True)
-    theirs: bytes = getattr(found, field).SerializeToString(deterministic=True)
+    mine: bytes = operation.body(expected).SerializeToString(deterministic=True)
+    theirs: bytes = operation.body(found).SerializeToString(deterministic=True)
     return mine == theirs
-
-
-def new_fragments(transaction: Transaction) -> Iterable[DataFragment]:
-    """Return the fragments that an operation brings."""
-    field = transaction.WhichOneof("operation")
-    if field == "append":
-        return transaction.append.fragments
-    if field == "update":
-        return transaction.update.new_fragments
-    if field == "overwrite":
-        return transaction.overwrite.fragments
-    if field == "rewrite":
-        return added_fragments(transaction.rewrite)
-    return ()
-
-
-def images(transaction: Transaction) -> Sequence[DataFragment]:
-    """Return the fragments that an operation lists as they are to be, with or without new files."""
-    field = transaction.WhichOneof("operation")
-    if field == "merge":
-        return transaction.merge.fragments
-    if field == "update" and transaction.update.update_mode == Transaction.REWRITE_COLUMNS:
-        return transaction.update.updated_fragments
-    return ()
-
-
-def brought_files(transaction: Transaction) -> Iterable[DataFile]:
-    """Return the data files that an operation brings, besides those of `images`."""
-    field = transaction.WhichOneof("operation")
-    if field == "data_replacement":
-        return [group.new_file for group in transaction.data_replacement.replacements]
-    if field == "data_overlay":
-        groups = transaction.data_overlay.groups
-        return [overlay.data_file for group in groups for overlay in group.overlays]
-    return [file for fragment in new_fragments(transaction) for file in fragment.files]

@@ -100,3 +100,15 @@ def merge_deletions(
         deletion_file_path(image.id, deletion_file),
         portable(union),
     )
+
+
+def deletion_file_of(fragment: DataFragment) -> str:
+    """Return the path of a fragment's deletion file, empty if it has none.
+
+    A file that lies at one of the table's bases has the base's id and a colon before its path.
+    """
+    if not fragment.HasField("deletion_file"):
+        return ""
+    path = deletion_file_path(fragment.id, fragment.deletion_file)
+    is_here = not fragment.deletion_file.HasField("base_id")
+    return path if is_here else f"{fragment.deletion_file.base_id}:{path}"

@@ -95,3 +95,9 @@ def is_mixed(indices: list[IndexMetadata]) -> bool:
 def needs_addresses(index: IndexMetadata) -> bool:
     """Say whether an index cannot be read through a fragment reuse index."""
     return index.index_details.type_url.endswith(NGRAM_DETAILS)
+
+
+def covered_fragments(index: IndexMetadata) -> BitMap | None:
+    """Return the fragments that an index covers, None if it doesn't say."""
+    bitmap = index.fragment_bitmap
+    return BitMap.deserialize(bitmap) if bitmap else None

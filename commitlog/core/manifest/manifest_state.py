@@ -10,6 +10,7 @@ are also what keeps fields that a newer Lance wrote.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from commitlog.core.manifest.encoded_fragments import changes
@@ -17,7 +18,7 @@ from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.errors import CommitLogError, CorruptLog, InvalidTransaction
 from commitlog.lancepb.manifest_delta_pb2 import ManifestDelta as ManifestDeltaMessage
-from commitlog.lancepb.table_pb2 import Manifest
+from commitlog.lancepb.table_pb2 import IndexMetadata, IndexSection, Manifest
 from commitlog.model.reasons import Phrase
 from commitlog.words import say
 
@@ -239,3 +240,20 @@ def diff(old: ManifestState, new: ManifestState) -> ManifestDelta:
         header=None if header == old.header.encoded else header,
         index_section=None if index_section == (old.index_section or b"") else index_section,
     )
+
+
+def put_header(state: ManifestState, header: ManifestHeader) -> None:
+    """Put a header into a manifest, with the feature flags that it asks for."""
+    state.header = header
+    reader, writer = header.flags
+    state.reader_feature_flags |= reader
+    state.writer_feature_flags |= writer
+
+
+def change_indices(state: ManifestState, change: Callable[[IndexMetadata], None]) -> None:
+    """Change each entry of a manifest's index section, if it has one."""
+    if state.index_section:
+        section = IndexSection.FromString(state.index_section)
+        for index in section.indices:
+            change(index)
+        state.index_section = section.SerializeToString(deterministic=True)

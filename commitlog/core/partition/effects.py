@@ -19,7 +19,7 @@ from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table
-from commitlog.core.tables.row_writes import Rows
+from commitlog.core.tables.row_writes import RowQueue
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import (
     ICEBERG_PLACES_SINCE,
@@ -120,7 +120,7 @@ def _advance(
     final = parsed.transaction
     if isinstance(operation, LanceCommit) and result.images:
         final = finalize(final, result.read_version, result.images)
-    write_set = write_set_of_version(table, operation, final, state)
+    write_set = write_set_of_version(table, operation, parsed.kind, final, state)
     apply_delta(state, delta)
     table.history.record(outcome.transaction_id, write_set)
     table.history.prune(machine.rules.history_versions)
@@ -134,7 +134,7 @@ def _carry_out_rows(
     machine: PartitionState, operation: WriteRows | ApplyRows, index: int, outcome: Outcome
 ) -> None:
     table = machine.tables[operation.table]
-    table.rows = table.rows or Rows()
+    table.rows = table.rows or RowQueue()
     sequence, offset = outcome.sequence, outcome.transaction_offset
     if isinstance(operation, WriteRows):
         table.rows.accept(sequence, offset, index, operation)

@@ -6,6 +6,7 @@ from typing import Any
 
 from commitlog.core.conflicts.history import History
 from commitlog.core.decisions import Refused, rejected
+from commitlog.core.operations.registry import OPERATIONS
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.refusals import winner_of
 from commitlog.core.tables.lance_tables import Table, no_such_table
@@ -28,9 +29,7 @@ from commitlog.model.records import (
 )
 from commitlog.model.table import DomainMap, TableId, format_table_id
 
-KEEPS_ROWS = frozenset(
-    {"CreateIndex", "Rewrite", "ReserveFragments", "UpdateConfig", "UpdateBases", "Clone"}
-)
+KEEPS_ROWS = frozenset(operation.name for operation in OPERATIONS if operation.keeps_rows)
 """Operations after which every row reads as before."""
 
 

@@ -32,6 +32,7 @@ from commitlog.core.decisions import (
 )
 from commitlog.core.draft import Draft, Parses
 from commitlog.core.lance.commits import decide_commit
+from commitlog.core.lance.new_version import check_operation
 from commitlog.core.lance.request_checks import files_wanted
 from commitlog.core.lance.staged import decide_staged, manifest_version
 from commitlog.core.log.deduplication import KnownId
@@ -46,7 +47,6 @@ from commitlog.core.partition.repeats import find_repeat
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.refusals import refusal_told, told
 from commitlog.core.rows.deciding import decide_application, decide_write
-from commitlog.core.schema_check.new_version import check_operation
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import NAMES_CHECKED_SINCE, Rules
 from commitlog.model.operations import (

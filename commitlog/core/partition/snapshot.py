@@ -24,7 +24,7 @@ from commitlog.core.manifest.manifest_state import ManifestDelta, diff
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.tables.creation import empty_state, state_of
 from commitlog.core.tables.lance_tables import Locations, Place, Table
-from commitlog.core.tables.row_writes import Rows
+from commitlog.core.tables.row_writes import RowQueue
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import Rules
 from commitlog.model.table import Policy, TableId
@@ -293,7 +293,7 @@ def _restore_table(data: bytes, hint: bytes | None) -> Table:
     table.changed_at = state["changed_at"]
     table.deleted = tuple((first, last) for first, last in state.get("deleted", ()))
     if "rows" in state:
-        table.rows = Rows.of_json(state["rows"])
+        table.rows = RowQueue.of_json(state["rows"])
     for version, e_tag, metadata in state.get("noted", ()):
         table.noted[version] = Noted(e_tag, tuple((k, v) for k, v in metadata))
     table.history = History.of_entries(

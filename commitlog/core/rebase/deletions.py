@@ -9,21 +9,24 @@ done again.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
 from commitlog.core.conflicts.history import History
-from commitlog.core.conflicts.write_sets import deletion_file_of
 from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
 from commitlog.core.draft import Draft, View
-from commitlog.core.manifest.deletion_vectors import MergedDeletions, merge_deletions
+from commitlog.core.manifest.deletion_vectors import (
+    MergedDeletions,
+    deletion_file_of,
+    merge_deletions,
+)
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.rebase.vectors import observed, sample_of, vector_in
 from commitlog.core.refusals import conflict_refused
 from commitlog.lancepb.table_pb2 import DataFragment
-from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Code, FileWritten, FragmentImage
 
@@ -37,6 +40,7 @@ class Rebased(NamedTuple):
 
 
 NOT_NEEDED = Rebased()
+CHANGED_BY = ("Delete.updated", "Delete.removed", "Update.updated", "Update.removed")
 
 
 class _Flagged(NamedTuple):
@@ -67,52 +71,52 @@ def affected_rows(operation: LanceCommit) -> dict[int, BitMap]:
     return rows
 
 
-def fragments_with_known_rows(
-    kind: str,
-    transaction: Transaction,
-    affected: dict[int, BitMap],
+def images_with_known_rows(
+    images: Iterable[DataFragment],
+    affected: Mapping[int, BitMap],
     history: History,
     state: ManifestState,
     read_version: int,
 ) -> frozenset[int]:
-    """Return the fragments of which we know, or can derive, which rows are changed.
+    """Return the fragments of which we know, or can derive, which rows are deleted."""
+    return frozenset(
+        image.id
+        for image in images
+        if image.id in affected or _is_derivable(image, history, state, read_version)
+    )
 
-    A column patch deletes nothing, which isn't the same as deleting other rows.
-    """
-    if kind == "Delete":
-        images = transaction.delete.updated_fragments
-    elif kind == "Update" and transaction.update.update_mode == Transaction.REWRITE_ROWS:
-        images = transaction.update.updated_fragments
-    elif kind == "DataOverlay":
-        return frozenset(group.fragment_id for group in transaction.data_overlay.groups)
-    else:
-        return frozenset()
-    known = []
-    for image in images:
-        read = history.deletion_file_at(image.id, read_version)
-        if read is None:
-            current = state.fragments.get(image.id)
-            read = deletion_file_of(DataFragment.FromString(current)) if current else ""
-        staged = deletion_file_of(image)
-        if image.id in affected or (staged and staged != read and not _is_elsewhere(image)):
-            known.append(image.id)
-    return frozenset(known)
+
+def _is_derivable(
+    image: DataFragment, history: History, state: ManifestState, read_version: int
+) -> bool:
+    """Return True if a fragment's staged deletion file holds more than the one that was read."""
+    staged = deletion_file_of(image)
+    if not staged or _is_elsewhere(image):
+        return False
+    read = history.deletion_file_at(image.id, read_version)
+    if read is None:
+        current = state.fragments.get(image.id)
+        read = deletion_file_of(DataFragment.FromString(current)) if current else ""
+    return staged != read
 
 
 def _is_elsewhere(image: DataFragment) -> bool:
     return image.deletion_file.HasField("base_id")
 
 
-def rebase(
+def rebase_deletions(
     draft: Draft,
     view: View,
     candidate: Candidate,
-    affected: dict[int, BitMap],
+    affected: Mapping[int, BitMap],
     read_version: int,
+    *,
+    only_deletes: bool,
 ) -> Rebased:
-    """Return what a candidate has to change on top of the head; refuse conflicts on rows."""
-    if candidate.kind not in {"Delete", "Update"}:
-        return NOT_NEEDED
+    """Return what a candidate has to change on top of the head; refuse conflicts on rows.
+
+    One that `only_deletes` leaves a fragment as the head has it, but for the rows.
+    """
     history, state = view.table.history, view.state
     assert state is not None
     flagged: list[_Flagged] = []
@@ -130,7 +134,8 @@ def rebase(
         return NOT_NEEDED
     vectors = _observe(draft, view, flagged, affected)
     merged = [
-        _merge(draft, view, candidate, one, affected, vectors, read_version) for one in flagged
+        _merge(draft, view, candidate, one, affected, vectors, read_version, only_deletes)
+        for one in flagged
     ]
     return Rebased(
         tuple(m.images[0] for m in merged),
@@ -140,7 +145,7 @@ def rebase(
 
 
 def _observe(
-    draft: Draft, view: View, flagged: list[_Flagged], affected: dict[int, BitMap]
+    draft: Draft, view: View, flagged: list[_Flagged], affected: Mapping[int, BitMap]
 ) -> dict[str, Found]:
     paths: dict[str, None] = {}
     for one in flagged:
@@ -158,9 +163,10 @@ def _merge(
     view: View,
     candidate: Candidate,
     flagged: _Flagged,
-    affected: dict[int, BitMap],
+    affected: Mapping[int, BitMap],
     vectors: dict[str, Found],
     read_version: int,
+    only_deletes: bool,
 ) -> Rebased:
     image, state = flagged.image, view.state
     assert state is not None
@@ -174,7 +180,7 @@ def _merge(
         rule = "same_rows" if both else "rows_unknown"
         sample = sample_of(image.id, both)
         raise _refused(draft, view, candidate, image.id, read_version, rule, sample)
-    base = state.fragments[image.id] if candidate.kind == "Delete" else image.SerializeToString()
+    base = state.fragments[image.id] if only_deletes else image.SerializeToString()
     merged = merge_deletions(
         base,
         deleted,
@@ -208,8 +214,7 @@ def _refused(
     sample: tuple[str, ...] = (),
 ) -> Refused:
     history = view.table.history
-    hows = ("Delete.updated", "Delete.removed", "Update.updated", "Update.removed")
-    version = max(history.last(how, fragment_id) for how in hows)
+    version = max(history.last(how, fragment_id) for how in CHANGED_BY)
     finding = Finding(
         version=version, verdict=Verdict.RETRYABLE, rule=rule, fragments=(fragment_id,), keys=sample
     )

@@ -15,7 +15,6 @@ from google.protobuf.message import DecodeError
 from commitlog.core.decisions import BytesWanted
 from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
-from commitlog.core.rebase.vectors import location_of
 from commitlog.lancepb.table_pb2 import FragmentReuseIndexDetails, IndexMetadata, IndexSection
 from commitlog.model.limits import FRAGMENT_REUSE_SINCE
 
@@ -51,7 +50,7 @@ def _groups(draft: Draft, view: View, index: IndexMetadata) -> Groups:
         return groups_in(details.inline.SerializeToString(deterministic=True))
     # Large ones lie in a file of their own.
     file = details.external
-    location = location_of(view, index.base_id if index.HasField("base_id") else None)
+    location = view.location_of(index.base_id if index.HasField("base_id") else None)
     if not location or len(index.uuid.uuid) != UUID_BYTES or "/" in file.path:
         return ()
     path = f"_indices/{UUID(bytes=index.uuid.uuid)}/{file.path}"

@@ -13,9 +13,9 @@ from typing import Any
 
 from commitlog.core.decisions import FileWanted, Refused, rejected
 from commitlog.core.draft import Draft, View
-from commitlog.core.lance.references import no_version
 from commitlog.core.manifest.header import ManifestHeader
-from commitlog.core.tables.row_writes import Rows
+from commitlog.core.operations.references import no_version
+from commitlog.core.tables.row_writes import RowQueue
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.limits import (
     ROWS_INLINE_BYTES_MAX,
@@ -50,7 +50,7 @@ def decide_write(draft: Draft, operation: WriteRows) -> None:
 def decide_application(draft: Draft, operation: ApplyRows) -> None:
     """Take a range of writes as applied, if it follows the ranges before."""
     view = draft.view(operation.table, operation.incarnation)
-    rows = view.table.rows or Rows()
+    rows = view.table.rows or RowQueue()
     name = format_table_id(operation.table)
     named = [(write.sequence, write.operation) for write in operation.writes]
     if operation.after != rows.applied or not named:

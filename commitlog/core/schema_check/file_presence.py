@@ -8,7 +8,6 @@ from uuid import UUID
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
 
-from commitlog.core.conflicts.write_sets import deletion_file_of
 from commitlog.core.decisions import (
     BytesWanted,
     FileWanted,
@@ -17,10 +16,10 @@ from commitlog.core.decisions import (
     rejected,
 )
 from commitlog.core.draft import Draft, View
+from commitlog.core.manifest.deletion_vectors import deletion_file_of
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
-from commitlog.core.rebase.vectors import location_of, place_of
 from commitlog.core.schema_check.index_entries import content_problem, files_of
 from commitlog.lancepb.table_pb2 import (
     DataFile,
@@ -44,7 +43,7 @@ def check_index_files(
     for index in new:
         if index.uuid.uuid in seen:
             continue
-        location = location_of(view, index.base_id if index.HasField("base_id") else None)
+        location = view.location_of(index.base_id if index.HasField("base_id") else None)
         folder = f"_indices/{UUID(bytes=index.uuid.uuid)}"
         for name, size in files_of(index):
             path = f"{folder}/{name}"
@@ -133,7 +132,7 @@ def check_deletions(draft: Draft, view: View, state: ManifestState, delta: Manif
     """Refuse deletion files that aren't there, or hold other rows than the fragment says."""
     written = {(file.location, file.path) for file in draft.files}
     changed = _deletion_files(state.fragments, delta)
-    places = {i: place_of(view, deletion_file_of(f)) for i, f in changed.items()}
+    places = {i: view.deletion_file(deletion_file_of(f)) for i, f in changed.items()}
     looked = {i: at for i, at in places.items() if (at.location, at.path) not in written}
     found = draft.want_all(looked.values())
     for (fragment_id, place), one in zip(looked.items(), found, strict=True):

@@ -14,7 +14,7 @@ from commitlog.core.decisions import Noted, rejected
 from commitlog.core.log.applications import Applications
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS
 from commitlog.core.manifest.manifest_state import ManifestState
-from commitlog.core.tables.row_writes import Rows
+from commitlog.core.tables.row_writes import RowQueue
 from commitlog.model.operations import Properties
 from commitlog.model.records import Code
 from commitlog.model.table import Policy, TableId, format_table_id
@@ -72,7 +72,7 @@ class Table:
         """Versions that were deleted: their numbers aren't given again."""
         self.noted: dict[int, Noted] = {}
         """What clients said about the versions that they offered: e_tags of late ones only."""
-        self.rows: Rows | None = None
+        self.rows: RowQueue | None = None
         """The writes of rows that it has accepted; None if it never did."""
         self.changed_at = 0
         """The sequence of the last outcome that changed it."""

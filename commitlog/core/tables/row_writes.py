@@ -25,7 +25,7 @@ class Accepted(NamedTuple):
     """Of their rows, in bytes."""
 
 
-class Application(NamedTuple):
+class AppliedRange(NamedTuple):
     """A range of writes that were applied by one transaction."""
 
     after: int
@@ -40,7 +40,7 @@ class Application(NamedTuple):
     """The version that has all of them."""
 
 
-class Rows:
+class RowQueue:
     """The writes that one table has accepted."""
 
     __slots__ = ("applications", "applied", "pending", "recent", "size")
@@ -53,7 +53,7 @@ class Rows:
         """Of all rows that are pending, in bytes."""
         self.applied = 0
         """The position through which writes are applied."""
-        self.applications: list[Application] = []
+        self.applications: list[AppliedRange] = []
         """The newest ones, oldest first."""
         self.recent: dict[int, tuple[AppliedWrite, ...]] = {}
         """What came of the newest ones' writes, by the last one's position: kept to answer
@@ -73,7 +73,7 @@ class Rows:
         """Take a range as applied."""
         for position in [p for p in self.pending if p <= operation.through]:
             self.size -= self.pending.pop(position).size
-        application = Application(
+        application = AppliedRange(
             after=self.applied,
             through=operation.through,
             sequence=sequence,
@@ -96,7 +96,7 @@ class Rows:
             for index in accepted.operations
         ]
 
-    def application_of(self, position: int) -> Application | None:
+    def application_of(self, position: int) -> AppliedRange | None:
         """Return by what a write was applied; None if it wasn't, or so long ago."""
         at = bisect_left(self.applications, position, key=lambda one: one.through)
         found = self.applications[at] if at < len(self.applications) else None
@@ -111,12 +111,12 @@ class Rows:
         return [self.applied, pending, [list(one) for one in self.applications]]
 
     @classmethod
-    def of_json(cls, state: list[Any]) -> Rows:
+    def of_json(cls, state: list[Any]) -> RowQueue:
         """Return what `to_json` gave."""
         rows = cls()
         rows.applied = state[0]
         for sequence, offset, operations, count, size in state[1]:
             rows.pending[sequence] = Accepted(offset, tuple(operations), count, size)
             rows.size += size
-        rows.applications = [Application(*one) for one in state[2]]
+        rows.applications = [AppliedRange(*one) for one in state[2]]
         return rows

@@ -30,7 +30,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.lance.branch_names import MAIN, branch_location, branch_name_problem
+from commitlog.core.tables.branch_names import MAIN, branch_location, branch_name_problem
 from commitlog.errors import CommitLogError
 from consumers.servers.namespace.call import Call, page
 from consumers.servers.namespace.service import Service

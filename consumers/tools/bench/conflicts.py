@@ -19,8 +19,8 @@ from pyroaring import BitMap
 from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.grid import first_conflict
 from commitlog.core.conflicts.history import History
-from commitlog.core.conflicts.write_sets import keys_of, kind_of, write_set_of
 from commitlog.core.manifest.deletion_vectors import portable
+from commitlog.core.operations.registry import candidate_of, keys_of, write_set_of
 from commitlog.core.tables.creation import empty_state
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import KeyHashes
@@ -170,7 +170,7 @@ def _askers() -> list[Candidate]:
     )
     inserted = KeyHashes((0,), b"".join(number.to_bytes(16) for number in range(100)))
     return [
-        Candidate(kind_of(one), one, keys=keys_of(one, keys), declares_key=True)
+        candidate_of(one, keys=keys_of(one, keys), declares_key=True)
         for one, keys in (
             (append, inserted),
             (delete, None),
@@ -191,5 +191,5 @@ def _missed(versions: int, fragments: int) -> History:
             update.update.updated_fragments.add(id=(version * each + at) % fragments)
         update.update.new_fragments.add()
         inserted = KeyHashes((0,), (2**64 + version).to_bytes(16))
-        history.record(str(version), write_set_of(update, keys_of(update, inserted), state))
+        history.record(str(version), write_set_of(update, inserted, state))
     return history

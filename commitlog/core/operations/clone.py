@@ -1,4 +1,4 @@
-"""Clones: a new table that starts as a version of another one, at that version's number.
+"""Clone: a new table that starts as a version of another one, at that version's number.
 
 A shallow clone's files stay where they are, and its manifest names the source as a base path; a
 deep clone's files are copied first, and its manifest knows of no other place. Both are what Lance
@@ -18,13 +18,6 @@ from uuid import UUID
 
 from commitlog.core.decisions import BuildWanted, rejected
 from commitlog.core.draft import Draft, Parsed, View
-from commitlog.core.lance.branch_names import (
-    FOLDER,
-    branch_home,
-    branch_location,
-    branch_name_problem,
-)
-from commitlog.core.lance.versions import add_version, record_delta
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.feature_flags import (
     FLAG_COVERED_INDEX_METADATA,
@@ -34,7 +27,19 @@ from commitlog.core.manifest.feature_flags import (
     STICKY,
 )
 from commitlog.core.manifest.fragments import Fragments
-from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState, diff
+from commitlog.core.manifest.manifest_state import (
+    DeltaRefused,
+    ManifestDelta,
+    ManifestState,
+    diff,
+)
+from commitlog.core.operations.operation import LanceOperation
+from commitlog.core.tables.branch_names import (
+    FOLDER,
+    branch_home,
+    branch_location,
+    branch_name_problem,
+)
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, normalize_location
 from commitlog.lancepb.table_pb2 import (
@@ -46,58 +51,65 @@ from commitlog.lancepb.table_pb2 import (
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import BRANCHES_SINCE
+from commitlog.model.names import NameProblem, first_problem, key_problem, label_problem
 from commitlog.model.operations import LanceCommit
 from commitlog.model.reasons import Phrase
-from commitlog.model.records import Code, OperationResult
+from commitlog.model.records import Code
 from commitlog.model.table import TableId, format_table_id
 
 _KEPT_FLAGS = FLAG_COVERED_INDEX_METADATA | STICKY | FLAG_STABLE_ROW_IDS
 
 
-def decide_clone(
-    draft: Draft, index: int, operation: LanceCommit, parsed: Parsed, view: View
-) -> None:
-    """Give a declared table its first version, which is one of another table's; or refuse."""
-    name, clone = format_table_id(operation.table), parsed.transaction.clone
-    if operation.operation != "Clone" or operation.read_version != parsed.transaction.read_version:
-        raise rejected(
-            Code.INVALID_OPERATION,
-            "clone_record_differs",
-            table=name,
-            operation=operation.operation,
-            read_version=operation.read_version,
+class CloneOperation(LanceOperation[Transaction.Clone]):
+    """Makes a table of another one's version."""
+
+    field = "clone"
+    makes_table = True
+    keeps_rows = True
+    renumbers_fields = True
+
+    def problem(self, body: Transaction.Clone) -> NameProblem | None:
+        named = (body.ref_path, body.ref_name)
+        return first_problem("location", named, key_problem) or first_problem(
+            "branch", (body.branch_name,), label_problem
         )
-    is_branch = clone.HasField("branch_name")
-    if operation.branch or (is_branch and draft.rules.protocol < BRANCHES_SINCE):
-        # First, and in these words: older logs hold such refusals, and replays compare them.
-        raise rejected(Code.UNSUPPORTED_OPERATION, "branches_unsupported", table=name)
-    source = _source(draft, clone)
-    if is_branch:
-        _check_branch(draft, view.table, source, clone)
-    wanted = BuildWanted(
-        index=index,
-        table=source.table_id,
-        incarnation=source.incarnation,
-        location=source.location,
-        version=clone.ref_version + 1,
-        message=operation.message,
-        target=view.table.location,
-    )
-    found = draft.want(wanted)
-    built = found.state
-    if built is None:
-        raise rejected(Code.BUILD_REFUSED, "clone_refused", table=name, error=found.error)
-    delta = diff(empty_state(), built)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
-    view.state = empty_state()
-    result = OperationResult(
-        table=view.table.table_id,
-        incarnation=view.table.incarnation,
-        operation=parsed.kind,
-        version=delta.version,
-        read_version=operation.read_version,
-        delta=record_delta(draft, delta),
-    )
-    add_version(draft, view, operation, parsed, parsed.transaction, result, delta)
+
+    def first_version(
+        self, draft: Draft, index: int, operation: LanceCommit, parsed: Parsed, view: View
+    ) -> ManifestDelta:
+        name, clone = format_table_id(operation.table), parsed.transaction.clone
+        if (
+            operation.operation != self.name
+            or operation.read_version != parsed.transaction.read_version
+        ):
+            raise rejected(
+                Code.INVALID_OPERATION,
+                "clone_record_differs",
+                table=name,
+                operation=operation.operation,
+                read_version=operation.read_version,
+            )
+        is_branch = clone.HasField("branch_name")
+        if operation.branch or (is_branch and draft.rules.protocol < BRANCHES_SINCE):
+            # First, and in these words: older logs hold such refusals, and replays compare them.
+            raise rejected(Code.UNSUPPORTED_OPERATION, "branches_unsupported", table=name)
+        source = _source(draft, clone)
+        if is_branch:
+            _check_branch(draft, view.table, source, clone)
+        wanted = BuildWanted(
+            index=index,
+            table=source.table_id,
+            incarnation=source.incarnation,
+            location=source.location,
+            version=clone.ref_version + 1,
+            message=operation.message,
+            target=view.table.location,
+        )
+        found = draft.want(wanted)
+        built = found.state
+        if built is None:
+            raise rejected(Code.BUILD_REFUSED, "clone_refused", table=name, error=found.error)
+        return diff(empty_state(), built)._replace(timestamp_nanos=draft.time_ms * 1_000_000)
 
 
 def _source(draft: Draft, clone: Transaction.Clone) -> Table:

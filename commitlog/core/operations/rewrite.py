@@ -1,4 +1,4 @@
-"""Carries a Rewrite over rows that were deleted from its fragments meanwhile.
+"""Rewrite: fragments are replaced by others that hold the same rows, as a compaction does.
 
 A compaction keeps the order of the rows that live, so a row's rank among the live rows of its
 group is its position in the group's new fragments. Rows that newer Deletes and Updates took out of
@@ -10,26 +10,135 @@ A Rewrite may also sort rows, so one is carried only if its writer vouches for t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from pyroaring import BitMap
 
 from commitlog.core.conflicts.candidate import Candidate, Finding, Verdict
-from commitlog.core.conflicts.write_sets import deletion_file_of
-from commitlog.core.decisions import FileToWrite, Found, Refused
+from commitlog.core.conflicts.write_sets import Writes
+from commitlog.core.decisions import FileToWrite, Found, Refused, rejected
 from commitlog.core.draft import Draft, View
-from commitlog.core.manifest.deletion_vectors import MergedDeletions, merge_deletions
-from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased, written
+from commitlog.core.manifest.deletion_vectors import (
+    MergedDeletions,
+    deletion_file_of,
+    merge_deletions,
+)
+from commitlog.core.manifest.manifest_state import ManifestState, change_indices
+from commitlog.core.operations.operation import Claims, LanceOperation
+from commitlog.core.operations.references import REMOVED_BY, References
+from commitlog.core.rebase.deletions import CHANGED_BY, NOT_NEEDED, Rebased, written
 from commitlog.core.rebase.vectors import observed, vector_in
 from commitlog.core.refusals import conflict_refused
-from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.core.schema_check.messages import fragments_problem
+from commitlog.lancepb.table_pb2 import DataFragment, IndexMetadata
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import REWRITES_CARRIED_SINCE, Rules
+from commitlog.model.names import NameProblem
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT
-from commitlog.model.records import FileWritten, FragmentImage
+from commitlog.model.records import Code, FileWritten, FragmentImage
 
-_HOWS = ("Delete.updated", "Delete.removed", "Update.updated", "Update.removed")
+
+class RewriteOperation(LanceOperation[Transaction.Rewrite]):
+    """Replaces fragments by others with the same rows."""
+
+    field = "rewrite"
+    keeps_rows = True
+
+    def problem(self, body: Transaction.Rewrite) -> NameProblem | None:
+        return fragments_problem(self.new_fragments(body))
+
+    def writes(self, body: Transaction.Rewrite, before: ManifestState) -> Writes:
+        return Writes(tuple(("Rewrite.old", f) for f in self.changed_fragments(body)))
+
+    def changed_fragments(self, body: Transaction.Rewrite) -> list[int]:
+        groups = (group.old_fragments for group in body.groups)
+        return [fragment.id for fragment in chain(body.old_fragments, *groups)]
+
+    def keeps_row_order(self, transaction: Transaction, rules: Rules) -> bool:
+        body = transaction.rewrite
+        if rules.protocol < REWRITES_CARRIED_SINCE or body.old_fragments or body.new_fragments:
+            return False
+        return transaction.transaction_properties.get(ROW_ORDER) == ROW_ORDER_KEPT
+
+    def new_fragments(self, body: Transaction.Rewrite) -> list[DataFragment]:
+        groups = (group.new_fragments for group in body.groups)
+        return list(chain(body.new_fragments, *groups))
+
+    def rebase(
+        self,
+        draft: Draft,
+        view: View,
+        candidate: Candidate,
+        affected: Mapping[int, BitMap],
+        read_version: int,
+    ) -> Rebased:
+        if not candidate.keeps_row_order:
+            return NOT_NEEDED
+        return _rebase(draft, view, candidate, read_version)
+
+    def check_references(self, references: References, transaction: Transaction) -> None:
+        body = _without_gone(transaction, references.images).rewrite
+        state = references.state
+        references.check_fragments(self.changed_fragments(body))
+        maximum = state.max_fragment_id
+        last = state.fragments.last_id if maximum is None else maximum
+        ids = [fragment.id for fragment in self.new_fragments(body) if fragment.id]
+        references.check_distinct(ids)
+        history = references.view.table.history
+        for fragment_id in ids:
+            is_used = any(history.last(how, fragment_id) for how in REMOVED_BY)
+            if fragment_id > last or fragment_id in state.fragments or is_used:
+                raise rejected(
+                    Code.DUPLICATE_FRAGMENT,
+                    "fragment_id_taken",
+                    kind=references.kind,
+                    table=references.table_name,
+                    fragment=fragment_id,
+                )
+
+    def put_images(self, body: Transaction.Rewrite, images: Sequence[FragmentImage]) -> None:
+        """Put a rebased Rewrite's fragments in the place of its own.
+
+        The images are those of all new fragments, in order (None: no row of it is left), and then
+        one for each old fragment that is gone.
+        """
+        news = iter(images)
+        for group in body.groups:
+            new = [next(news).image for _ in group.new_fragments]
+            del group.new_fragments[:]
+            group.new_fragments.extend(DataFragment.FromString(image) for image in new if image)
+        _drop_old(body, {image.fragment_id for image in news})
+
+    def leave_unsaid(self, body: Transaction.Rewrite) -> bool:
+        for index in body.rewritten_indices:
+            del index.new_index_files[:]
+        if body.old_fragments or body.new_fragments:
+            # The older form, which names fragments itself, is one group.
+            group = body.groups.add()
+            group.old_fragments.extend(body.old_fragments)
+            group.new_fragments.extend(body.new_fragments)
+            del body.old_fragments[:], body.new_fragments[:]
+        return True
+
+    def complete(self, built: ManifestState, transaction: Transaction) -> None:
+        rewritten = transaction.rewrite.rewritten_indices
+        files = {index.new_id.uuid: index.new_index_files for index in rewritten}
+
+        def with_files(index: IndexMetadata) -> None:
+            if files.get(index.uuid.uuid):
+                del index.files[:]
+                index.files.extend(files[index.uuid.uuid])
+
+        if any(files.values()):
+            change_indices(built, with_files)
+
+    def claims(self, body: Transaction.Rewrite) -> Claims:
+        return Claims(removed=frozenset(self.changed_fragments(body)))
+
+    def reserved_fragments(self, body: Transaction.Rewrite) -> Iterable[int]:
+        return [fragment.id for fragment in self.new_fragments(body)]
 
 
 class _Old(NamedTuple):
@@ -60,16 +169,8 @@ class _Group(NamedTuple):
         return any(old.is_changed for old in self.olds)
 
 
-def keeps_row_order(transaction: Transaction, rules: Rules) -> bool:
-    """Return True if a Rewrite's writer vouches for the order of its rows."""
-    if rules.protocol < REWRITES_CARRIED_SINCE or not transaction.HasField("rewrite"):
-        return False
-    in_groups = not transaction.rewrite.old_fragments and not transaction.rewrite.new_fragments
-    return in_groups and transaction.transaction_properties.get(ROW_ORDER) == ROW_ORDER_KEPT
-
-
-def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version: int) -> Rebased:
-    """Return the new fragments without the rows that are gone, in the form of `put_images`."""
+def _rebase(draft: Draft, view: View, candidate: Candidate, read_version: int) -> Rebased:
+    """Return the new fragments without the rows that are gone, as `put_images` wants them."""
     groups = [
         _Group([_old(view, old, read_version) for old in group.old_fragments], group.new_fragments)
         for group in candidate.operation.groups
@@ -104,32 +205,18 @@ def rebase_rewrite(draft: Draft, view: View, candidate: Candidate, read_version:
     return Rebased(tuple(images), tuple(files), tuple(to_write))
 
 
-def put_images(rewrite: Transaction.Rewrite, images: Sequence[FragmentImage]) -> None:
-    """Put a rebased Rewrite's fragments in the place of its own.
-
-    The images are those of all new fragments, in order (None: no row of it is left), and then one
-    for each old fragment that is gone.
-    """
-    news = iter(images)
-    for group in rewrite.groups:
-        new = [next(news).image for _ in group.new_fragments]
-        del group.new_fragments[:]
-        group.new_fragments.extend(DataFragment.FromString(image) for image in new if image)
-    drop_old(rewrite, {image.fragment_id for image in news})
-
-
-def without_gone(transaction: Transaction, images: Sequence[FragmentImage]) -> Transaction:
+def _without_gone(transaction: Transaction, images: Sequence[FragmentImage]) -> Transaction:
     """Return a rebased Rewrite's transaction without the old fragments that are gone."""
-    if not images or not transaction.HasField("rewrite"):
+    if not images:
         return transaction
     count = sum(len(group.new_fragments) for group in transaction.rewrite.groups)
     left = Transaction()
     left.CopyFrom(transaction)
-    drop_old(left.rewrite, {image.fragment_id for image in images[count:]})
+    _drop_old(left.rewrite, {image.fragment_id for image in images[count:]})
     return left
 
 
-def drop_old(rewrite: Transaction.Rewrite, gone: set[int]) -> None:
+def _drop_old(rewrite: Transaction.Rewrite, gone: set[int]) -> None:
     """Take old fragments out of a Rewrite, and groups of which nothing is left."""
     for group in rewrite.groups:
         left = [fragment for fragment in group.old_fragments if fragment.id not in gone]
@@ -223,6 +310,6 @@ def _refused(
 ) -> Refused:
     changed = tuple(old.fragment.id for old in group.olds if old.is_changed)
     history = view.table.history
-    version = max(history.last(how, fragment_id) for how in _HOWS for fragment_id in changed)
+    version = max(history.last(how, fragment_id) for how in CHANGED_BY for fragment_id in changed)
     finding = Finding(version, Verdict.RETRYABLE, rule, changed[:10])
     return conflict_refused(view.table, candidate.kind, finding, read_version, view.version)

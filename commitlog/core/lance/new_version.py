@@ -8,12 +8,14 @@ as far as it is.
 from __future__ import annotations
 
 from enum import Enum
+from typing import Any
 
 from commitlog.core.decisions import (
     Refused,
     rejected,
 )
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.lance.operation_check import operation_problem
 from commitlog.core.manifest.data_files import (
     LEGACY_FILE_FORMAT,
     check_fragment,
@@ -27,6 +29,7 @@ from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
 from commitlog.core.manifest.metadata_changes import verify_primary_key
 from commitlog.core.manifest.row_lineage import check_lineage
+from commitlog.core.operations.operation import LanceOperation
 from commitlog.core.refusals import delta_refused
 from commitlog.core.schema_check.file_presence import (
     check_brought_files,
@@ -38,7 +41,6 @@ from commitlog.core.schema_check.index_entries import (
     index_problem,
     section_problem,
 )
-from commitlog.core.schema_check.messages import operation_problem
 from commitlog.core.schema_check.schema import (
     FIELD_ID_END,
     format_problem,
@@ -57,8 +59,6 @@ from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code
 from commitlog.model.table import format_table_id
 
-_OTHER_SCHEMA = frozenset({"Overwrite", "Restore", "Clone"})
-"""Operations after which a field's id may mean another field."""
 _DROPPED = -2
 """In a file's list of fields: a column that was dropped or replaced."""
 _FORMATS = (*STORAGE_VERSIONS, LEGACY_FILE_FORMAT)
@@ -82,34 +82,41 @@ def check_operation(draft: Draft, operation: Operation, parsed: Parsed | None) -
 
 
 def check_version(
-    draft: Draft, view: View, delta: ManifestDelta, kind: str, built_by: Builder
+    draft: Draft, view: View, delta: ManifestDelta, of_kind: LanceOperation[Any], built_by: Builder
 ) -> None:
     """Refuse a version that Lance couldn't open, read or go on from."""
     state = view.state
     if draft.rules.protocol < NAMES_CHECKED_SINCE or state is None:
         return
-    if kind == "Restore" and built_by is Builder.PYLANCE:
+    if of_kind.returns_to_version and built_by is Builder.PYLANCE:
         return  # the log has had it before
     header = state.header
     if delta.header is not None:
         header = ManifestHeader(delta.header)
-        check_header(state.header, header, kind, format_table_id(view.table.table_id))
+        check_header(
+            state.header,
+            header,
+            format_table_id(view.table.table_id),
+            renumbers_fields=of_kind.renumbers_fields,
+        )
     try:
-        if kind != "Append" or built_by is not Builder.HERE:
-            _check_fragments(state, delta, kind, header)
+        if not of_kind.only_adds or built_by is not Builder.HERE:
+            _check_fragments(state, delta, of_kind, header)
     except DeltaRefused as error:
         raise delta_refused(error) from error
     section = state.index_section if delta.index_section is None else delta.index_section
     if section and (delta.index_section or header.fields != state.header.fields):
         _check_indices(draft, view, state, section, header)
     if built_by is Builder.CLIENT:
-        _check_counters(state, delta, kind)
-    if delta.fragments and kind != "Append":
+        _check_counters(state, delta, of_kind)
+    if delta.fragments and not of_kind.only_adds:
         check_deletions(draft, view, state, delta)
         check_brought_files(draft, view, state, header, delta)
 
 
-def check_header(before: ManifestHeader, after: ManifestHeader, kind: str, name: str) -> None:
+def check_header(
+    before: ManifestHeader, after: ManifestHeader, name: str, *, renumbers_fields: bool
+) -> None:
     """Refuse a schema, metadata or format that Lance can't open."""
     old, new = before.message, after.message
     # As lists: by id, a field that is there twice is one.
@@ -126,7 +133,7 @@ def check_header(before: ManifestHeader, after: ManifestHeader, kind: str, name:
             verify_primary_key(new, after.fields)
     except DeltaRefused as error:
         raise delta_refused(error) from error
-    if kind not in _OTHER_SCHEMA:
+    if not renumbers_fields:
         _check_same_fields(before, after, name)
     lowest = max((field.id for field in new.fields), default=-1)
     mark = new.max_allocated_field_id if new.HasField("max_allocated_field_id") else lowest
@@ -213,7 +220,10 @@ def _check_indices(
 
 
 def _check_fragments(
-    state: ManifestState, delta: ManifestDelta, kind: str, header: ManifestHeader
+    state: ManifestState,
+    delta: ManifestDelta,
+    of_kind: LanceOperation[Any],
+    header: ManifestHeader,
 ) -> None:
     """Refuse fragments that Lance couldn't read; those that stay keep their rows and files."""
     is_stable = bool(delta.reader_feature_flags & FLAG_STABLE_ROW_IDS)
@@ -221,12 +231,14 @@ def _check_fragments(
         fragment = DataFragment.FromString(encoded)
         check_fragment(header, fragment)
         check_lineage(fragment, is_stable=is_stable)
-        known = state.fragments.get(fragment_id) if kind not in _OTHER_SCHEMA else None
+        known = None if of_kind.renumbers_fields else state.fragments.get(fragment_id)
         if known is not None:
             _check_kept(DataFragment.FromString(known), fragment)
 
 
-def _check_counters(state: ManifestState, delta: ManifestDelta, kind: str) -> None:
+def _check_counters(
+    state: ManifestState, delta: ManifestDelta, of_kind: LanceOperation[Any]
+) -> None:
     """Refuse ids that leave no room: those of fragments end at 2**32, those of rows at 2**64."""
     last = state.fragments.last_id if state.max_fragment_id is None else state.max_fragment_id
     new = [i for i, _ in delta.fragments if i not in state.fragments]
@@ -237,7 +249,7 @@ def _check_counters(state: ManifestState, delta: ManifestDelta, kind: str) -> No
         )
     maximum = max(highest, delta.max_fragment_id or 0)
     allowed = max(last, 0) + len(new)
-    if kind != "ReserveFragments" and maximum > allowed:
+    if not of_kind.reserves_ids and maximum > allowed:
         raise _counter_refused("max_fragment_id", maximum, 0, highest=allowed)
     if maximum > FRAGMENT_ID_MAX:
         raise _counter_refused("max_fragment_id", maximum, 0, highest=FRAGMENT_ID_MAX)
