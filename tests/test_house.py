@@ -25,6 +25,7 @@ LAYERS = (
     ("commitlog.words", 1),
     ("commitlog.lancepb", 1),
     ("commitlog.core", 2),
+    ("commitlog.messages", 3),
     ("commitlog.wire", 3),
     ("commitlog.protocol", 3),
     ("commitlog.ports", 3),

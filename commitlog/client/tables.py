@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import difflib
 import json
 import threading
@@ -10,43 +9,24 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import pyarrow as pa
 from lance.schema import LanceSchema
 
 from commitlog.client.runtime import Runtime
-from commitlog.codecs.lance_schema import SchemaMetadata, arrow_schema
-from commitlog.core.tables.lance_tables import VersionRanges
+from commitlog.codecs.lance_schema import arrow_schema
 from commitlog.errors import NoSuchTable
 from commitlog.lancepb.file_pb2 import Field
-from commitlog.model.table import Policy, TableId, format_table_id
+from commitlog.messages import TableDescription
+from commitlog.model.table import TableId, format_table_id
 
 MAX_AGE_SECONDS = 60.0
 """How long a description is used for what the leader checks again anyway."""
 
 
-@dataclass(frozen=True)
-class TableInfo:
+@dataclass(frozen=True, kw_only=True)
+class TableInfo(TableDescription):
     """A table as the leader described it at some moment."""
-
-    table_id: TableId
-    incarnation: str
-    location: str
-    version: int
-    """The head: the newest committed version."""
-    readable_version: int
-    """The newest version that opens by path."""
-    policy: Policy
-    primary_key: tuple[str, ...]
-    properties: Mapping[str, str]
-    stable_row_ids: bool
-    fields: tuple[bytes, ...] = ()
-    """One serialized `lance.file.Field` per field, parents before children."""
-    schema_metadata: SchemaMetadata = ()
-    data_storage_version: str = ""
-    deleted: VersionRanges = ()
-    """Versions that were deleted."""
 
     @property
     def name(self) -> str:
@@ -73,30 +53,6 @@ class TableInfo:
         """Return the ids of top-level columns."""
         by_name = {f.name: f.id for f in self.field_ids.values() if f.parent_id == -1}
         return tuple(by_name[name] for name in names)
-
-
-def table_info(body: Mapping[str, Any]) -> TableInfo:
-    """Read a leader's description of a table."""
-    return TableInfo(
-        table_id=tuple(body["table"]),
-        incarnation=body["incarnation"],
-        location=body["location"],
-        version=body["version"],
-        readable_version=body["readable_version"],
-        policy=Policy(body["policy"]),
-        primary_key=tuple(body["primary_key"]),
-        properties=dict(body["properties"]),
-        stable_row_ids=body["stable_row_ids"],
-        fields=tuple(base64.b64decode(field) for field in body.get("fields", ())),
-        schema_metadata=tuple(
-            sorted(
-                (key, base64.b64decode(value))
-                for key, value in body.get("schema_metadata", {}).items()
-            )
-        ),
-        data_storage_version=body.get("data_storage_version", ""),
-        deleted=tuple((first, last) for first, last in body.get("deleted", ())),
-    )
 
 
 class Tables:
@@ -132,7 +88,7 @@ class Tables:
         partition = runtime.domains.partition(table)
         asked = {"table": list(table)} | ({"readable": True} if readable else {})
         try:
-            info = table_info(runtime.request(partition, "table", **asked))
+            info = TableInfo.from_json(runtime.request(partition, "table", **asked))
         except NoSuchTable as error:
             self.forget(table)
             if "Did you mean" in str(error):
@@ -150,7 +106,7 @@ class Tables:
     def ask_all(self, runtime: Runtime) -> list[TableInfo]:
         """Ask every leader for its tables."""
         found = [
-            table_info(body)
+            TableInfo.from_json(body)
             for partition in range(runtime.partitions)
             for body in runtime.request(partition, "tables")
         ]

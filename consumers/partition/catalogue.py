@@ -5,7 +5,6 @@ The machine runs ahead of Kafka's acknowledgements, so its own heads are not to 
 
 from __future__ import annotations
 
-import base64
 import difflib
 import threading
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.tables.lance_tables import Table, VersionRanges
 from commitlog.errors import NoSuchTable
+from commitlog.messages import TableDescription
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -58,33 +58,33 @@ class Head:
         found = self.noted.get(version)
         return [found.e_tag, dict(found.metadata)] if found is not None else ["", {}]
 
-    def to_json(self, readable_version: int) -> dict[str, Any]:
+    def described(self, readable_version: int) -> TableDescription:
         """Describe the table without its schema."""
-        return {
-            "table": list(self.table),
-            "incarnation": self.incarnation,
-            "location": self.location,
-            "version": self.version,
-            "readable_version": readable_version,
-            "policy": self.policy.value,
-            "primary_key": list(self.primary_key),
-            "properties": dict(self.properties),
-            "stable_row_ids": self.stable_row_ids,
-            "deleted": [list(one) for one in self.deleted],
-        }
+        return TableDescription(
+            table_id=self.table,
+            incarnation=self.incarnation,
+            location=self.location,
+            version=self.version,
+            readable_version=readable_version,
+            policy=self.policy,
+            primary_key=self.primary_key,
+            properties=dict(self.properties),
+            stable_row_ids=self.stable_row_ids,
+            deleted=self.deleted,
+        )
 
-    def schema_json(self) -> dict[str, Any]:
-        """Describe the schema: fields as base64 of `lance.file.Field`, and its metadata."""
+    def described_whole(self, readable_version: int) -> TableDescription:
+        """Describe the table with its schema."""
+        told = self.described(readable_version)
         if self.header is None:
-            return {"fields": [], "schema_metadata": {}, "data_storage_version": ""}
+            return told
         message = self.header.message
-        return {
-            "fields": [_base64(field.SerializeToString()) for field in message.fields],
-            "schema_metadata": {
-                key: _base64(value) for key, value in sorted(message.schema_metadata.items())
-            },
-            "data_storage_version": message.data_format.version,
-        }
+        return replace(
+            told,
+            fields=tuple(one.SerializeToString() for one in message.fields),
+            schema_metadata=tuple(sorted(message.schema_metadata.items())),
+            data_storage_version=message.data_format.version,
+        )
 
 
 class Catalogue:
@@ -224,7 +224,3 @@ def _head(table: Table) -> Head:
         deleted=table.deleted,
         noted=dict(table.noted),
     )
-
-
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()

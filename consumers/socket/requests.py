@@ -221,14 +221,14 @@ class Requests:
             return head, session.readable.newest(head.incarnation)
 
         head, readable = await self._ask(describe)
-        return {**head.to_json(readable), **head.schema_json()}
+        return head.described_whole(readable).to_json()
 
     async def _tables(self, params: Params) -> list[dict[str, Any]]:
         def list_all(session: Session) -> list[tuple[Head, int]]:
             newest = session.readable.newest
             return [(head, newest(head.incarnation)) for head in session.catalogue.heads()]
 
-        return [head.to_json(readable) for head, readable in await self._ask(list_all)]
+        return [head.described(readable).to_json() for head, readable in await self._ask(list_all)]
 
     async def _namespaces(self, params: Params) -> list[dict[str, Any]]:
         found = await self._ask(lambda session: session.catalogue.namespaces())

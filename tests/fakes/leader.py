@@ -324,7 +324,16 @@ class FakeLeader:
                 return replace(blank(Status.REJECTED, Code.TABLE_EXISTS), message="it exists")
         else:
             schema = TableInfo(
-                operation.table, "", "", 0, 0, operation.policy, (), {}, False, operation.fields
+                table_id=operation.table,
+                incarnation="",
+                location="",
+                version=0,
+                readable_version=0,
+                policy=operation.policy,
+                primary_key=(),
+                properties={},
+                stable_row_ids=False,
+                fields=operation.fields,
             ).schema
             stable = operation.stable_row_ids
             empty = schema.empty_table()

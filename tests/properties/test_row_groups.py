@@ -18,7 +18,18 @@ from commitlog.model.table import Policy
 
 SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.string())])
 FIELDS = tuple(f.SerializeToString() for f in schema_fields(SCHEMA)[0])
-INFO = TableInfo(("t",), "i-t", "/t", 1, 1, Policy.EVERY, ("id",), {}, False, fields=FIELDS)
+INFO = TableInfo(
+    table_id=("t",),
+    incarnation="i-t",
+    location="/t",
+    version=1,
+    readable_version=1,
+    policy=Policy.EVERY,
+    primary_key=("id",),
+    properties={},
+    stable_row_ids=False,
+    fields=FIELDS,
+)
 Row = dict[str, Any]
 
 

@@ -1,0 +1,81 @@
+"""What is said on a leader's socket: one dataclass for each message, which both ends use.
+
+A reader takes what it knows from a message and leaves the rest, so that newer programs may say
+more; what an older one left out has a default.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from commitlog.model.table import Policy, TableId
+
+Described = TypeVar("Described", bound="TableDescription")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableDescription:
+    """A table as its leader knows it."""
+
+    table_id: TableId
+    incarnation: str
+    location: str
+    version: int
+    """The head: the newest committed version."""
+    readable_version: int
+    """The newest version that opens by path."""
+    policy: Policy
+    primary_key: tuple[str, ...]
+    properties: Mapping[str, str]
+    stable_row_ids: bool
+    fields: tuple[bytes, ...] = ()
+    """One serialized `lance.file.Field` per field, parents before children."""
+    schema_metadata: tuple[tuple[str, bytes], ...] = ()
+    data_storage_version: str = ""
+    deleted: tuple[tuple[int, int], ...] = ()
+    """Versions that were deleted: first and last of each range."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message."""
+        return {
+            "table": list(self.table_id),
+            "incarnation": self.incarnation,
+            "location": self.location,
+            "version": self.version,
+            "readable_version": self.readable_version,
+            "policy": self.policy.value,
+            "primary_key": list(self.primary_key),
+            "properties": dict(self.properties),
+            "stable_row_ids": self.stable_row_ids,
+            "deleted": [list(one) for one in self.deleted],
+            "fields": [_base64(one) for one in self.fields],
+            "schema_metadata": {key: _base64(value) for key, value in self.schema_metadata},
+            "data_storage_version": self.data_storage_version,
+        }
+
+    @classmethod
+    def from_json(cls: type[Described], body: Mapping[str, Any]) -> Described:
+        """Read the message."""
+        metadata = body.get("schema_metadata", {})
+        return cls(
+            table_id=tuple(body["table"]),
+            incarnation=body["incarnation"],
+            location=body["location"],
+            version=body["version"],
+            readable_version=body["readable_version"],
+            policy=Policy(body["policy"]),
+            primary_key=tuple(body["primary_key"]),
+            properties=dict(body["properties"]),
+            stable_row_ids=body["stable_row_ids"],
+            fields=tuple(base64.b64decode(field) for field in body.get("fields", ())),
+            schema_metadata=tuple(sorted((k, base64.b64decode(v)) for k, v in metadata.items())),
+            data_storage_version=body.get("data_storage_version", ""),
+            deleted=tuple((first, last) for first, last in body.get("deleted", ())),
+        )
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
