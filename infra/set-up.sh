@@ -55,8 +55,9 @@ with_uv() {
     index=$("$venv/bin/python" -m pip config get global.index-url 2>/dev/null || true)
     index=${PIP_INDEX_URL:-$index}
     if [ -n "$index" ]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}; fi
+    # As pip does: otherwise each process compiles what it imports, if it may not keep it.
     "$venv/bin/uv" pip install --require-hashes --no-deps --build-constraints requirements.lock \
-        -r requirements.lock &&
+        --compile-bytecode -r requirements.lock &&
         "$venv/bin/uv" pip install -q --no-deps --no-build-isolation --editable .
 }
 

@@ -206,8 +206,13 @@ def module_name(path: str) -> str:
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-def imports(name: str, *, for_types: bool = False) -> Iterator[tuple[str, int]]:
+@cache
+def imports(name: str, *, for_types: bool = False) -> tuple[tuple[str, int], ...]:
     """Names of imported modules, with their lines; those for type checkers alone if asked for."""
+    return tuple(_imports(name, for_types))
+
+
+def _imports(name: str, for_types: bool) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree(name)) if for_types else _running(tree(name)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -217,10 +222,12 @@ def imports(name: str, *, for_types: bool = False) -> Iterator[tuple[str, int]]:
             base = node.module or ""
             for alias in node.names:
                 inner = f"{base}.{alias.name}"
-                is_module = f"{inner.replace('.', '/')}.py" in tracked() or (
-                    f"{inner.replace('.', '/')}/__init__.py" in tracked()
-                )
-                yield inner if is_module else base, node.lineno
+                yield inner if inner in known_modules() else base, node.lineno
+
+
+@cache
+def known_modules() -> frozenset[str]:
+    return frozenset(module_name(name) for name in tracked() if name.endswith(".py"))
 
 
 def _running(node: ast.AST) -> Iterator[ast.AST]:

@@ -195,15 +195,35 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+@pytest.fixture(scope="module")
+def sealed(tmp_path_factory: pytest.TempPathFactory, stream: PartitionLog) -> tuple[Path, Path]:
+    """Return the root of an index with segments, and a copy of all that is in it."""
+    root = tmp_path_factory.mktemp("sealed")
+    build(root, log_of(stream), hot=1000)
+    build(root, log_of(stream), hot=1000)
+    return root, Path(shutil.copytree(root, root.with_name("copy-of-sealed")))
+
+
+@pytest.fixture(scope="module")
+def expected(built: Path) -> dict[str, list[tuple[object, ...]]]:
+    return contents(built)
+
+
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 def test_what_is_lost_is_rebuilt_equal(
-    tmp_path: Path, stream: PartitionLog, built: Path, loss: Callable[[Path], object]
+    stream: PartitionLog,
+    sealed: tuple[Path, Path],
+    expected: dict[str, list[tuple[object, ...]]],
+    loss: Callable[[Path], object],
 ) -> None:
-    build(tmp_path, log_of(stream), hot=1000)
-    build(tmp_path, log_of(stream), hot=1000)
-    loss(tmp_path)
-    build(tmp_path, log_of(stream), hot=1000)
-    assert contents(tmp_path) == contents(built)
+    # An index stays where it is: it notices a root that was moved.
+    root, copy = sealed
+    shutil.rmtree(root)
+    shutil.copytree(copy, root)
+    assert contents(root) == expected
+    loss(root)
+    build(root, log_of(stream), hot=1000)
+    assert contents(root) == expected
 
 
 def test_readers_of_a_rebuilt_index_see_no_step_back(
