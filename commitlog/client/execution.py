@@ -205,11 +205,7 @@ class Execution:
                 self._log.describe(self._table, fresh=True)
             self._back_off(attempt)
         outcome = settled(runtime, accepted, self._wait, self._deadline)
-        self.counts = {
-            "inserted": outcome.inserted,
-            "updated": outcome.updated,
-            "deleted": outcome.deleted,
-        }
+        self.counts = outcome.counts
         return outcome
 
     def _by_what_is_known(self, work: Callable[[TableInfo], Found]) -> Found:

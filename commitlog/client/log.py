@@ -26,7 +26,7 @@ from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions
 from commitlog.client.names import check_names, pairs
 from commitlog.client.opening import Opened, is_readable
-from commitlog.client.row_tickets import RowsWait, settled, writes_rows
+from commitlog.client.row_tickets import RowsWait, settled_if_rows
 from commitlog.client.row_writes import WritesRows
 from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.client.session import TransactionBuilder
@@ -295,11 +295,15 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
         keys = (on,) if isinstance(on, str) else tuple(on)
         return Execution(self, parse_table_id(table_id), **others).merge_insert(data, keys, merge)
 
-    def open(self, table_id: TableName, version: int | None = None) -> lance.LanceDataset:
-        """Open a table at a version, else at its head; native writes go through the log."""
+    def open(
+        self, table_id: TableName, version: int | None = None, *, fresh: bool = False
+    ) -> lance.LanceDataset:
+        """Open a version, else the head, or a `fresh` view; native writes go through the log."""
         from commitlog.client.managed import ManagedDataset
         from commitlog.client.native import open_managed
 
+        if fresh:
+            return self.open_fresh(table_id, version)
         info = self.table(table_id)
         dataset = open_managed(self.runtime, self._tables, info, version)
         return ManagedDataset.of(dataset, self, info.table_id)
@@ -317,9 +321,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
             outcome = ticket.result(timeout, "committed" if wait == "accepted" else wait)
         finally:
             self.runtime().forget(ticket)
-        if writes_rows(outcome):
-            return settled(self.runtime(), outcome, wait, deadline)
-        return outcome
+        return settled_if_rows(self.runtime(), outcome, wait, deadline)
 
     def close(self, timeout: float = 5.0) -> None:
         """Let what was submitted reach Kafka, and end threads and connections."""

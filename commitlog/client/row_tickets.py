@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -42,6 +42,11 @@ class RowsOutcome(Outcome):
 
     writes: tuple[RowsApplied, ...] = ()
     """One for each write of rows in it; none as long as they are only accepted."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """How many rows were inserted, updated and deleted."""
+        return {"inserted": self.inserted, "updated": self.updated, "deleted": self.deleted}
 
     @property
     def inserted(self) -> int:
@@ -112,6 +117,11 @@ class RowsTicket:
 def writes_rows(outcome: Outcome) -> bool:
     """Return True if a committed transaction wrote rows."""
     return any(result.operation == _WRITE for result in outcome.results)
+
+
+def settled_if_rows(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float) -> Outcome:
+    """Return an outcome, with what came of its rows if it has any."""
+    return settled(runtime, outcome, wait, deadline) if writes_rows(outcome) else outcome
 
 
 def settled(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float) -> RowsOutcome:

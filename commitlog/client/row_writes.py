@@ -11,21 +11,22 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
+import lance
 import pyarrow as pa
 
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
 from commitlog.client.data import rows_table
-from commitlog.client.host import Pairs
+from commitlog.client.host import Host, Pairs
 from commitlog.client.merging import MergeOptions, check_merge
 from commitlog.client.row_tickets import RowsTicket
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.core.rows.deciding import ROWS_DIRECTORY, schema_digest
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidRequest, InvalidTransaction
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsColumn, RowsMode, WriteRows
 from commitlog.model.records import Application, Expect, Transaction
@@ -197,6 +198,7 @@ class WritesRows(ABC):
 
     if TYPE_CHECKING:
         transaction: Callable[..., Transaction]
+        open: Callable[..., lance.LanceDataset]
 
     @abstractmethod
     def runtime(self) -> Runtime:
@@ -205,6 +207,33 @@ class WritesRows(ABC):
     @abstractmethod
     def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
         """Return a table's description."""
+
+    def scan(
+        self,
+        table_id: str | Sequence[str],
+        filter: str | None = None,  # noqa: A002  # as Lance calls it
+        columns: Sequence[str] | None = None,
+        *,
+        fresh: bool = False,
+    ) -> pa.Table:
+        """Read rows; with `fresh` those too that were accepted and aren't applied yet."""
+        dataset = self.open(table_id, fresh=fresh)
+        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+
+    def open_fresh(
+        self, table_id: str | Sequence[str], version: int | None = None
+    ) -> lance.LanceDataset:
+        """Open a table with all that is accepted by now; it can only be read."""
+        from commitlog.client.fresh import open_fresh
+
+        if version is not None:
+            raise InvalidRequest(
+                f"version {version} is as it is, and a fresh view is newer than any",
+                field="version",
+                value=version,
+                advice="Leave out one of version and fresh",
+            )
+        return open_fresh(cast(Host, self), parse_table_id(table_id))
 
     def write_rows(
         self,

@@ -14,6 +14,7 @@ from commitlog.core.decisions import ChangeKind
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import Table
 from commitlog.core.tables.row_writes import AppliedRange
+from commitlog.model.limits import ROWS_PENDING_MAX
 from commitlog.model.operations import AppliedWrite, ApplyRows, WriteRows
 from commitlog.model.records import Code, Status, Submitted, Transaction
 from commitlog.model.table import parse_table_id
@@ -68,12 +69,13 @@ class RowAnswers:
         self._loop = asyncio.get_running_loop()
         only = parse_table_id(params["table"]) if params.get("table") else None
         until = self._loop.time() + _seconds(params)
+        limit = min(int(params.get("limit") or PENDING_MAX), ROWS_PENDING_MAX)
 
         def look(session: Session) -> list[dict[str, Any]]:
             tables = session.follower.machine.tables
             chosen = tables.values() if only is None else [tables[only]] if only in tables else []
             return [
-                _pending(table, session.published)
+                _pending(table, session.published, limit)
                 for table in chosen
                 if only is not None or (table.rows is not None and table.rows.pending)
             ]
@@ -184,11 +186,11 @@ def _is_about_rows(event: Event) -> bool:
     )
 
 
-def _pending(table: Table, published: int) -> dict[str, Any]:
+def _pending(table: Table, published: int, limit: int) -> dict[str, Any]:
     rows = table.rows
     found: list[Any] = []
     for sequence, one in rows.pending.items() if rows is not None else ():
-        if sequence > published or len(found) == PENDING_MAX:
+        if sequence > published or len(found) == limit:
             break
         found.append([sequence, one.offset, list(one.operations)])
     return {

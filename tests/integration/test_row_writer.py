@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,12 @@ from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.row_tail import Tail, Waiting
 from commitlog.client.row_tickets import RowsTicket
-from commitlog.errors import InvalidTransaction, NoSuchTable, TransactionRejected
+from commitlog.errors import (
+    InvalidRequest,
+    InvalidTransaction,
+    NoSuchTable,
+    TransactionRejected,
+)
 from commitlog.model.records import Code, Outcome, Status
 from consumers.tools.row_writer import RowWriter, RowWriterOptions
 from tests.properties.test_row_groups import Model, random_write
@@ -263,3 +269,46 @@ def test_wrong_writes_are_refused_before_anything_is_appended(
         running.client.write_rows(T, data, **options)
     assert field is None or error.value.field == field, str(error.value)
     assert running.client.runtime().request(0, "status")["sequence"] == before
+
+
+def test_a_fresh_read_equals_what_a_later_version_holds(running: Service) -> None:
+    client, chance, model = running.client, random.Random(7), Model([])
+    for round_number in range(3):
+        tickets = []
+        for number in range(12):
+            mode, rows, settings = random_write(chance, 100 * round_number + number)
+            tickets.append(write(client, mode, rows, settings))
+            model.apply(mode, rows, **settings)
+        for ticket in tickets:
+            ticket.result(60, "accepted")
+        fresh = client.open(T, fresh=True)
+        shown = fresh.to_table().to_pylist()
+        assert sorted(tuple(repr(r[n]) for n in SCHEMA.names) for r in shown) == in_order(model)
+        assert content(running) != in_order(model), "nothing was applied meanwhile"
+        some = client.scan(T, "id < 5", ["a"], fresh=True)
+        wanted = [row for row in model.rows if row["id"] is not None and row["id"] < 5]
+        assert (some.num_rows, some.schema.names) == (len(wanted), ["a"])
+        while apply_once(RowWriter(client), client) is not None:
+            pass
+        assert content(running) == in_order(model)
+        again = client.scan(T, fresh=True).to_pylist()
+        assert sorted(tuple(repr(r[n]) for n in SCHEMA.names) for r in again) == in_order(model)
+
+
+def test_a_fresh_view_can_only_be_read(running: Service) -> None:
+    client = running.client
+    client.write_rows(T, [{"id": 1, "a": 1, "b": "x"}]).result(60, "accepted")
+    view = client.open(T, fresh=True)
+    writes: list[tuple[str, Any]] = [("delete", "true"), ("merge_insert", "id"), ("insert", None)]
+    for name, given in writes:
+        with pytest.raises(InvalidRequest, match=f"fresh view can't be written, and {name}"):
+            getattr(view, name)(given)
+    with pytest.raises(InvalidRequest, match="fresh view"):
+        view.optimize.compact_files()
+    folder = Path(view.uri)
+    assert view.count_rows() == 1
+    del view
+    gc.collect()
+    assert not folder.exists()
+    with pytest.raises(InvalidRequest, match="Leave out one"):
+        client.open(T, 1, fresh=True)

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from commitlog.client.caller import Caller
 from commitlog.codecs.lance_schema import check_schema_names
+from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.table import DELIMITER, TableId, parse_table_id
 from consumers.servers.namespace.remote import REQUEST_ID, fields_in, is_remote, key_of
 from consumers.servers.namespace.status import HttpError
@@ -271,6 +272,17 @@ class Call:
             raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
         check_schema_names(found.schema)
         return found
+
+    def rows(self) -> pa.RecordBatchReader | pa.Table:
+        """Read the body's rows if they may fit a record of the log, else as `arrow`."""
+        found = self.arrow()
+        length = self.headers.get("content-length", "")
+        if not length.isdecimal() or int(length) > ROWS_INLINE_BYTES_MAX:
+            return found
+        try:
+            return found.read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
 
     def need_arrow(self) -> None:
         """Refuse a body of another type."""

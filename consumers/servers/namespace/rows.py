@@ -26,6 +26,7 @@ from lance_namespace import (
 from commitlog.client.execution import Execution
 from commitlog.client.merging import MergeOptions
 from commitlog.client.repeats import noted_counts
+from commitlog.client.row_tickets import settled, writes_rows
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction, TableAlreadyExists
 from commitlog.model.operations import DeclareTable, Operation
@@ -168,7 +169,7 @@ def insert(service: Service, call: Call) -> dict[str, Any]:
             service, call, lambda dataset: lance.write_dataset(rows, dataset, mode="overwrite")
         )
         return {**body, "num_inserted_rows": rows.num_rows}
-    outcome, counts = _carried_out(service, call, lambda made: made.append(call.arrow()))
+    outcome, counts = _carried_out(service, call, lambda made: made.append(call.rows()))
     return {
         "transaction_id": outcome.transaction_id,
         "version": outcome.version,
@@ -216,7 +217,7 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
     outcome, counts = _carried_out(
         service,
         call,
-        lambda made: made.merge_insert(call.arrow(), on, options),
+        lambda made: made.merge_insert(call.rows(), on, options),
         _timeout(call, request.timeout),
     )
     return {
@@ -305,6 +306,10 @@ def _carried_out(
         first = service.first_decision(call) if outcome.answers is not None else None
     if first is not None:
         outcome, counts = first[0], noted_counts(first[1].properties)
+        if writes_rows(outcome):
+            deadline = time.monotonic() + timeout
+            again = settled(service.log.runtime(), outcome, "readable", deadline)
+            outcome, counts = again, again.counts
     call.position = outcome.sequence
     if outcome.status is Status.COMMITTED:
         call.committed = outcome.transaction_id
