@@ -7,7 +7,7 @@ not its earlier versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from google.protobuf.message import DecodeError
 from pyroaring import BitMap
@@ -61,11 +61,22 @@ class Contents:
             for fragment_id, fragment in enumerate(message.append.fragments, start=first):
                 yield (*head, *_whole(fragment_id, fragment, None))
         elif message.HasField("delete"):
-            yield from ((*head, *row) for row in self._deleted(message.delete))
+            delete = message.delete
+            changed = self._changed(delete.updated_fragments, delete.deleted_fragment_ids)
+            yield from ((*head, *row) for row in changed)
+        elif message.HasField("update"):
+            update, first = message.update, self._result.first_fragment_id
+            changed = self._changed(update.updated_fragments, update.removed_fragment_ids)
+            yield from ((*head, *row) for row in changed)
+            ids = range(first, first + len(update.new_fragments))
+            origins = _origins(message, ids)
+            for fragment_id, fragment in zip(ids, update.new_fragments, strict=True):
+                yield (*head, *_whole(fragment_id, fragment, origins.get(fragment_id)))
 
-    def _deleted(self, delete: LanceMessage.Delete) -> Iterator[Row]:
-        images = {image.id: image for image in delete.updated_fragments}
-        gone = dict.fromkeys(delete.deleted_fragment_ids)
+    def _changed(self, updated: Iterable[DataFragment], removed: Iterable[int]) -> Iterator[Row]:
+        """Yield a row for each fragment that lost rows, as it was rebased."""
+        images = {image.id: image for image in updated}
+        gone: dict[int, DataFragment | None] = dict.fromkeys(removed)
         for rebased in self._result.images:
             if rebased.image is None:
                 gone[rebased.fragment_id] = images.pop(rebased.fragment_id, None)
