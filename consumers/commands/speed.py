@@ -60,6 +60,49 @@ def bench_merge(
     output.print_listing(MERGE, report["summary"], as_json=False, nothing="nothing was measured")
 
 
+def bench_rows(
+    *,
+    where: Where = HERE,
+    writers: Annotated[tuple[int, ...], Parameter(negative="")] = (8, 32),
+    batches: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 100),
+    rounds: int = 3,
+    seconds: float = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure small upserts of many processes beside pylance's merge_insert, in turns.
+
+    Uses the cluster that is named; without one, a service of its own in a temporary folder.
+
+    Parameters
+    ----------
+    writers
+        Numbers of writer processes to measure with; may be repeated.
+    batches
+        Rows of one upsert; may be repeated.
+    rounds
+        How often each is measured.
+    seconds
+        How long one measurement takes.
+    as_json
+        Print the whole report as JSON.
+    """
+    bench = need_module("consumers.tools.bench.rows", extra="bench")
+    with service_for(where.load()) as (servers, log):
+        report = bench.run(
+            servers,
+            log,
+            writers=tuple(writers),
+            batches=tuple(batches),
+            rounds=rounds,
+            seconds=seconds,
+            report=output.note,
+        )
+    if as_json:
+        output.print_json(report)
+        return
+    output.print_listing(ROWS, report["summary"], as_json=False, nothing="nothing was measured")
+
+
 def bench_growth(
     *,
     where: Where = HERE,
@@ -232,6 +275,17 @@ MERGE = (
     _number("failed", "failures", digits=0),
     _number("again per commit", "redone_per_commit"),
     _number("fastest/slowest", "fairness"),
+)
+ROWS = (
+    _text("told", lambda row: row["system"]),
+    _number("writers", "writers", digits=0),
+    _number("rows each", "batch", digits=0),
+    _number("writes/s", "writes_per_second", digits=0),
+    _number("rows/s", "rows_per_second", digits=0),
+    _number("times pylance", "times_pylance"),
+    _number("p50 ms", "p50_ms", digits=1),
+    _number("p99 ms", "p99_ms", digits=0),
+    _number("failed", "failures", digits=0),
 )
 POINTS = (
     _text("by", lambda row: row["curve"]),
