@@ -48,7 +48,7 @@ def test_many_small_requests_share_commits_and_have_their_own_counts(world: Worl
         sent = rows(number, 100 + number, a=number)
         status, answer = world.rows(f"{BASE}/merge_insert?{UPSERT}", sent)
         assert status == 200, answer
-        return answer
+        return dict(answer)
 
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(merge, range(10)))
