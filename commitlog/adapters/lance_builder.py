@@ -38,8 +38,9 @@ from commitlog.codecs.manifest_file import (
 )
 from commitlog.core.lance.completion import complete, sayable, schema_metadata
 from commitlog.core.manifest.feature_flags import FLAG_DATA_OVERLAY_FILES
-from commitlog.core.manifest.manifest_state import DeltaRefused
+from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestState
 from commitlog.errors import CommitLogError, CorruptLog, UnsupportedFormat
+from commitlog.lancepb.table_pb2 import IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 
 BUILD_TIMEOUT_SECONDS = 60.0
@@ -224,7 +225,23 @@ def _check(
             "with a data overlay, pylance could no longer open the table: overlays are unstable in "
             f"Lance 14; set {OVERLAYS_ENABLED_BY}=1 for the committer and for all readers"
         )
+    _own_indices(state, message)
     return Built(data, state, staged.path)
+
+
+def _own_indices(state: ManifestState, message: Transaction) -> None:
+    """Have readers of a clone look for remapped indices where they are: at the clone.
+
+    Pylance writes them there, and keeps the base of those that they replace.
+    """
+    new = {index.new_id.uuid for index in message.rewrite.rewritten_indices}
+    if not new or not state.index_section:
+        return
+    section = IndexSection.FromString(state.index_section)
+    for index in section.indices:
+        if index.uuid.uuid in new:
+            index.ClearField("base_id")
+    state.index_section = section.SerializeToString(deterministic=True)
 
 
 def _completed(built: Built, whole: Transaction) -> Built | BuildRefused:

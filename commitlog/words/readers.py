@@ -93,6 +93,10 @@ WORDS: dict[str, str] = {
         "the index file {path} in {location} has {seen} bytes instead of {size}; write it "
         "completely before the transaction"
     ),
+    "index_file_at_clone": (
+        "the index file {path} is in {own}, and the manifest says that it is in {location}, where "
+        "nobody finds it; compact a clone with log.compact"
+    ),
     "index_file_unreadable": "the index file {path} in {location} cannot be decoded",
     "deletion_file_differs": (
         "the deletion file {path} in {location} holds {rows} rows, and its fragment of {of} rows "

@@ -162,3 +162,19 @@ def test_under_latest_a_version_that_never_had_a_file_is_cloned(running: Service
     outcome = submit(running, operation)
     assert outcome.status is Status.COMMITTED, outcome.message
     assert lance.dataset(str(running.location(CLONE))).count_rows() == lacking - 1
+
+
+@pytest.mark.parametrize("how", ["log", "native"])
+def test_a_compacted_clone_finds_rows_by_its_index(running: Service, how: str) -> None:
+    made(running, 6, is_shallow=True)
+    if how == "log":
+        running.client.compact(CLONE)
+    else:
+        running.client.open(CLONE).optimize.compact_files()
+    dataset = lance.dataset(str(running.location(CLONE)))
+    assert len(dataset.get_fragments()) == 1
+    assert dataset.to_table(filter="id = 5")["id"].to_pylist() == [5]
+    running.client.append(CLONE, rows(70))
+    running.client.optimize(CLONE)
+    assert running.client.open(CLONE).to_table(filter="id = 70")["id"].to_pylist() == [70]
+    assert lance.dataset(str(running.location(T))).to_table(filter="id = 5").num_rows == 1

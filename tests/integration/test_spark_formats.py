@@ -50,19 +50,24 @@ spark = local_session("formats", conf={
 })
 spark.dataSource.register(CommitLogDataSource)
 reach = ", ".join(f"`{k}` '{v}'" for k, v in options.items())
+def lance_t():
+    read = spark.read.format("commitlog").options(**options, table="s$t").load()
+    read.createOrReplaceTempView("lance_t")
 spark.sql("CREATE TABLE delta_t (id BIGINT, name STRING) USING delta")
 spark.sql("CREATE TABLE ice.db.t (id BIGINT, name STRING) USING iceberg")
-spark.sql(f"CREATE TABLE lance_t USING commitlog OPTIONS ({reach}, table 's$t')")
 spark.sql("INSERT INTO delta_t VALUES (1, 'delta'), (2, 'old')")
 spark.sql("INSERT INTO ice.db.t VALUES (3, 'iceberg')")
-spark.sql("INSERT INTO lance_t VALUES (2, 'lance')")
+rows = spark.createDataFrame([(2, "lance")], "id long, name string")
+rows.write.format("commitlog").options(**options, table="s$t").mode("append").save()
 # From each format into the others.
 merge(spark.table("ice.db.t"), "s$t", "id", options=options)
+lance_t()
 spark.sql("MERGE INTO delta_t d USING (SELECT id, name FROM lance_t) s ON d.id = s.id"
           " WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *")
 spark.sql("INSERT INTO ice.db.t SELECT id, name FROM delta_t WHERE id = 1")
 refused = {}
 for name, statement in {
+    "create": f"CREATE TABLE made USING commitlog OPTIONS ({reach}, table 's$t')",
     "update": "UPDATE lance_t SET name = 'x'",
     "delete": "DELETE FROM lance_t WHERE id = 2",
     "merge": "MERGE INTO lance_t t USING delta_t s ON t.id = s.id WHEN MATCHED THEN DELETE",
@@ -96,5 +101,6 @@ def test_three_formats_in_one_session(broker: Any, tmp_path: Path) -> None:
     assert found["lance"] == [[2, "lance"], [3, "iceberg"]]
     assert found["delta"] == [[1, "delta"], [2, "lance"], [3, "iceberg"]]
     assert found["iceberg"] == [[1, "delta"], [3, "iceberg"]]
+    # Delta's session catalog knows no Python data source, and says so.
+    assert "not a valid Spark SQL Data Source" in found["refused"]["create"]
     assert all(found["refused"].values()), found["refused"]
-    print(found["refused"])

@@ -36,7 +36,7 @@ def check_index_files(
 ) -> None:
     """Look whether the files of new indices are there; those of a known uuid were looked at."""
     seen = {index.uuid.uuid for index in indices_in(state.index_section)}
-    # Lance writes an index that it maps anew with its table, and keeps the base of the old one.
+    # Pylance writes an index of a clone that it maps anew at the clone, and names the source.
     own = view.table.location
     wanted: list[tuple[FileWanted, FileWanted, int]] = []
     details: list[tuple[BytesWanted, int, int]] = []
@@ -59,6 +59,8 @@ def check_index_files(
         sizes = {one.observation.size for one in found[2 * i : 2 * i + 2]}
         if sizes == {-1}:
             raise _missing("index_file_missing", at_base)
+        if found[2 * i].observation.size < 0:
+            raise _missing("index_file_at_clone", at_base, own=own)
         if size and size not in sizes:
             raise _missing("index_file_cut", at_base, seen=max(sizes), size=size)
     for (place, offset, size), one in zip(details, found[len(places) :], strict=True):
