@@ -106,7 +106,9 @@ class World:
         settings: Settings | None = None,
         request_seconds: float = 30.0,
         server: ServerSettings | None = None,
+        tables_root: str = "",
     ) -> None:
+        """Serve a new log; its tables lie below `root` unless another place is given."""
         cluster = MemoryCluster()
         opened = open_log or (lambda: MemoryLog(cluster))
         self._names = 0
@@ -114,7 +116,7 @@ class World:
         self.root = root
         self.tables_root = root / "tables"
         self._log = opened()
-        self._log.create(tables_root=str(self.tables_root))
+        self._log.create(tables_root=tables_root or str(self.tables_root))
         self.start_leader()
         self.log = CommitLog(
             opened, settings=RuntimeSettings(request_timeout_seconds=request_seconds)

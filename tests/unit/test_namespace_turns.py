@@ -15,40 +15,31 @@ def waiting(turns: Turns, client: str) -> threading.Thread:
     return thread
 
 
-def test_one_loss_promises_nothing() -> None:
-    turns = Turns()
-    turns.lost("table", "a")
-    turns.wait("table", "b")
-
-
 def test_the_oldest_loser_is_waited_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROMISE_SECONDS", 600.0)
     turns = Turns()
-    for client in ("old", "young", "young", "old"):
+    for client in ("old", "young", "old"):
         turns.lost("table", client)
     turns.lost("other table", "somebody")
-    # `young` lost twice first, and keeps what it was promised.
-    old = waiting(turns, "old")
-    turns.wait("table", "young")
-    assert old.is_alive()
-    turns.won("table", "young")
-    old.join(60)
-    assert not old.is_alive()
-    young = waiting(turns, "young")
-    assert young.is_alive(), "the oldest is next"
+    turns.wait("table", "old")
+    others = [waiting(turns, client) for client in ("young", "anybody")]
+    assert all(thread.is_alive() for thread in others)
     turns.won("table", "old")
-    young.join(60)
-    assert not young.is_alive()
-    turns.wait("table", "anybody")
+    others[0].join(60)
+    assert not others[0].is_alive(), "the next oldest is next"
+    assert others[1].is_alive()
+    turns.won("table", "young")
+    others[1].join(60)
+    assert not others[1].is_alive()
 
 
-def test_nobody_waits_for_a_client_that_does_not_come_back(
+def test_nobody_waits_long_for_a_client_that_does_not_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "PROMISE_SECONDS", 0.2)
     turns = Turns()
-    turns.lost("table", "gone")
-    turns.lost("table", "gone")
+    for client in ("gone", "gone too"):
+        turns.lost("table", client)
     began = time.monotonic()
     turns.wait("table", "another")
     assert time.monotonic() - began >= 0.1

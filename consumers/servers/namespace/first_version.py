@@ -23,11 +23,16 @@ class _NewTable(StagingNamespace):
 
     def __init__(self, location: str) -> None:
         super().__init__(location, 0)
+        self._is_declared = False
 
     def describe_table(self, request: Any) -> Any:
-        raise TableNotFoundError("there is no such table yet")
+        if not self._is_declared:
+            raise TableNotFoundError("there is no such table yet")
+        # In an object store Lance asks for the options again, while it writes.
+        return super().describe_table(request)
 
     def declare_table(self, request: Any) -> Any:
+        self._is_declared = True
         return DeclareTableResponse(
             location=self.location,
             managed_versioning=True,

@@ -23,6 +23,7 @@ from lance_namespace import (
     UpdateTableRequest,
 )
 
+from commitlog.adapters.lance_namespace import object_path
 from commitlog.client.execution import Execution
 from commitlog.client.merging import MergeOptions
 from commitlog.client.repeats import noted_counts
@@ -111,7 +112,7 @@ def _commit_first(
         raise InvalidInputError(f"the rows cannot be written: {error}") from error
     request = SimpleNamespace(
         version=1,
-        manifest_path=f"{target.location}/{manifest.path}",
+        manifest_path=object_path(target.location, manifest.path),
         manifest_size=None,
         e_tag=None,
         metadata=None,

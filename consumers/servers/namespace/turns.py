@@ -1,9 +1,12 @@
 """Who goes next, of those who race for the same table.
 
 Of many clients that staged the same version, one commits. Who waits for that need not ask the log
-as well, and neither the log nor its history is filled with what was lost before. A client that lost
-has to do its work again, and while it does, others may win again: so one that lost more than once
-is promised the next turn, the oldest first, and the others wait until it is back.
+as well, and neither the log nor its history is filled with what was lost before.
+
+A client that lost has to do its work again, and while it does, appends may come between again and
+again, which never lose: so one that lost is promised the next turn, the oldest first, and appends
+wait a moment for it. Others don't: how long Lance pauses before it tries again follows from how
+long its first try took.
 """
 
 from __future__ import annotations
@@ -17,9 +20,8 @@ from dataclasses import dataclass, field
 
 from lance_namespace import ConcurrentModificationError
 
-LOSSES_BEFORE_PROMISE = 2
-PROMISE_SECONDS = 2.0
-"""How long the others wait for a client that was promised the next turn."""
+PROMISE_SECONDS = 0.5
+"""How long appends wait for a client that was promised the next turn."""
 LOSER_SECONDS = 10.0
 """After this long without a word from it, a client isn't trying any more."""
 
@@ -35,16 +37,11 @@ class _Turn:
 
 
 @dataclass(slots=True)
-class _Loser:
-    losses: int = 0
-    seen: float = 0.0
-
-
-@dataclass(slots=True)
 class _Race:
-    """The clients that lost on one table, the oldest first, and who of them is waited for."""
+    """The clients that lost on one table, the oldest first, each with when it was last heard of;
+    and who of them is waited for."""
 
-    losers: OrderedDict[Hashable, _Loser] = field(default_factory=OrderedDict)
+    losers: OrderedDict[Hashable, float] = field(default_factory=OrderedDict)
     promised: Hashable | None = None
     until: float = 0.0
 
@@ -54,10 +51,9 @@ class _Race:
 
     def promise(self, now: float) -> None:
         """Promise the next turn to who has been losing longest."""
-        for client in [c for c, loser in self.losers.items() if now - loser.seen > LOSER_SECONDS]:
+        for client in [c for c, seen in self.losers.items() if now - seen > LOSER_SECONDS]:
             del self.losers[client]
-        due = (c for c, loser in self.losers.items() if loser.losses >= LOSSES_BEFORE_PROMISE)
-        self.promised, self.until = next(due, None), now + PROMISE_SECONDS
+        self.promised, self.until = next(iter(self.losers), None), now + PROMISE_SECONDS
 
 
 class Turns:
@@ -72,22 +68,21 @@ class Turns:
         self._races: dict[Hashable, _Race] = {}
 
     def wait(self, table: Hashable, client: Hashable) -> None:
-        """Wait while the next turn at a table is promised to another client."""
+        """Wait a moment while the next turn at a table is promised to another client."""
+        end = time.monotonic() + PROMISE_SECONDS
         with self._is_open:
-            while True:
-                now = time.monotonic()
+            while (now := time.monotonic()) < end:
                 race = self._races.get(table)
                 if race is None or not race.is_closed_to(client, now):
                     return
-                self._is_open.wait(race.until - now)
+                self._is_open.wait(min(race.until, end) - now)
 
     def lost(self, table: Hashable, client: Hashable) -> None:
         """Note that a client has to do its work again."""
         now = time.monotonic()
         with self._is_open:
             race = self._races.setdefault(table, _Race())
-            loser = race.losers.setdefault(client, _Loser())
-            loser.losses, loser.seen = loser.losses + 1, now
+            race.losers[client] = now
             if race.promised == client:
                 race.until = now + PROMISE_SECONDS
             elif race.promised is None or now >= race.until:

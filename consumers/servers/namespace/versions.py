@@ -168,8 +168,8 @@ def _create_version(
             raise
         return _created(service, info, *found)
     client = client_of(call.connection) or staged.transaction_id
-    service.turns.wait(info.incarnation, client)
     if call.connection is not None and call.key is None and is_append(staged):
+        service.turns.wait(info.incarnation, client)
         return _create_by_append(service, call, info, staged)
     try:
         made = _create_as_staged(service, call, info, staged)

@@ -1,0 +1,312 @@
+"""A crowd of hostile clients, and a polite one beside it that is timed.
+
+    python -m tests.hostile http://127.0.0.1:2333 --seconds 3600 --pid PID
+
+The crowd holds hundreds of connections: half-sent heads and bodies, bodies that drip, JSON that is
+fuzzed, nested or huge, Arrow that is mutated or unfolds into gigabytes. Nothing of it may end the
+server, and the polite client is answered as long as it lasts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gzip
+import http.client
+import io
+import json
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+CONNECTIONS = 500
+WAITING = 440
+"""Of the connections, those that send slowly, half, or nothing."""
+ARROW_STREAM = "application/vnd.apache.arrow.stream"
+POLITE = ["polite", "t"]
+REQUEST_SECONDS = 60.0
+MIB = 1024 * 1024
+_JSON_PATHS = (
+    *("/v1/table/x$t/version/create", "/v1/table/x$t/query", "/v1/table/x$t/describe"),
+    *("/v1/table/batch-commit", "/v1/table/x$t/count_rows", "/v1/table/x$t/create_index"),
+    *("/v1/namespace/x/create", "/v1/log/transactions", "/v1/transactions/commit"),
+    *("/v1/namespaces/x/tables", "/v1/table/x$t/update", "/v1/table/x$t/delete"),
+)
+_VALUES: tuple[Any, ...] = (
+    *(None, True, -1, 2**63, 1e308, "", "\u0000", "..", "$", "é" * 200, [], {}, [[]], {"": {}}),
+    *("x" * 10_000, [0] * 10_000, {"vector": {"single_vector": [0.0] * 10_000}}),
+)
+_NAMES = (
+    *("id", "version", "manifest_path", "k", "vector", "filter", "columns", "predicate", "updates"),
+    *("operations", "requirements", "table-changes", "limit", "page_token", "properties", "mode"),
+)
+
+
+def fuzzed(chance: random.Random, depth: int = 0) -> Any:
+    """Return some JSON, most of it of the shape that requests have."""
+    kind = chance.random()
+    if depth < 4 and kind < 0.3:
+        names = chance.sample(_NAMES, chance.randrange(len(_NAMES)))
+        return {name: fuzzed(chance, depth + 1) for name in names}
+    if depth < 4 and kind < 0.4:
+        return [fuzzed(chance, depth + 1) for _ in range(chance.randrange(5))]
+    return chance.choice(_VALUES)
+
+
+def stream(rows: pa.Table, compression: str | None = None) -> bytes:
+    """Return rows as an Arrow stream."""
+    sink = io.BytesIO()
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+        writer.write_table(rows)
+    return sink.getvalue()
+
+
+def mutated(chance: random.Random, data: bytes) -> bytes:
+    """Return a stream with some bytes changed, cut off, or repeated."""
+    found = bytearray(data)
+    for _ in range(chance.randrange(1, 12)):
+        found[chance.randrange(len(found))] = chance.randrange(256)
+    if chance.random() < 0.2:
+        del found[chance.randrange(len(found)) :]
+    return bytes(found * 2 if chance.random() < 0.1 else found)
+
+
+@dataclass(slots=True)
+class Crowd:
+    """Everybody who means harm."""
+
+    host: str
+    port: int
+    seed: int
+    answers: Counter[str] = field(default_factory=Counter)
+    is_over: bool = False
+
+    async def run(self, seconds: float) -> Counter[str]:
+        """Do harm for a while; return how it was answered."""
+        active: list[Callable[[random.Random], Awaitable[None]]] = [
+            *(self._json, self._json, self._nested, self._huge, self._arrow, self._arrow),
+            *(self._unfolding_json, self._unfolding_rows),
+        ]
+        waiting = [self._half_head, self._half_body, self._drip, self._silent]
+        tasks = [
+            asyncio.create_task(self._again(waiting[n % len(waiting)], n)) for n in range(WAITING)
+        ]
+        tasks += [
+            asyncio.create_task(self._again(active[n % len(active)], n))
+            for n in range(WAITING, CONNECTIONS)
+        ]
+        await asyncio.sleep(seconds)
+        self.is_over = True
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return self.answers
+
+    async def _again(self, harm: Callable[[random.Random], Awaitable[None]], number: int) -> None:
+        chance = random.Random(f"{self.seed}/{number}")
+        while not self.is_over:
+            try:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await harm(chance)
+            except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+                self.answers[type(error).__name__] += 1
+            await asyncio.sleep(chance.random() * 0.2)
+
+    async def _send(
+        self, path: str, body: bytes, *, kind: str = "application/json", encoding: str = ""
+    ) -> None:
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            more = f"Content-Encoding: {encoding}\r\n" if encoding else ""
+            head = (
+                f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n{more}"
+                f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+            )
+            writer.write(head.encode())
+            writer.write(body)
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            line = await reader.readline()
+            self.answers[line.split()[1].decode() if line else "closed"] += 1
+        finally:
+            writer.close()
+
+    async def _json(self, chance: random.Random) -> None:
+        body = json.dumps(fuzzed(chance)).encode()
+        await self._send(chance.choice(_JSON_PATHS), body)
+
+    async def _nested(self, chance: random.Random) -> None:
+        deep = chance.choice((b"[", b'{"a":', b'{"operations":[')) * chance.randrange(1, 200_000)
+        await self._send(chance.choice(_JSON_PATHS), deep)
+
+    async def _huge(self, chance: random.Random) -> None:
+        item = chance.choice((b"{}", b"0", b'""', b"[]", b'{"create_table_version":{}}'))
+        body = b'{"operations":[' + b",".join([item] * chance.randrange(10**6, 9 * 10**6)) + b"]}"
+        await self._send(chance.choice(_JSON_PATHS), body)
+
+    async def _arrow(self, chance: random.Random) -> None:
+        rows = pa.table({"id": list(range(50)), "x": [[0.5] * 4] * 50, "s": ["é"] * 50})
+        data = mutated(chance, stream(rows, chance.choice((None, "zstd", "lz4"))))
+        await self._send("/v1/table/hostile$rows/insert", data, kind=ARROW_STREAM)
+
+    async def _unfolding_json(self, chance: random.Random) -> None:
+        body = gzip.compress(b'{"id":"' + b" " * (256 * MIB) + b'"}', 1)
+        await self._send(chance.choice(_JSON_PATHS), body, encoding="gzip")
+
+    async def _unfolding_rows(self, chance: random.Random) -> None:
+        batch = pa.record_batch({"id": pa.array([0] * 2_000_000, pa.int64())})
+        sink = io.BytesIO()
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+            for _ in range(100):
+                writer.write_batch(batch)
+        path = f"/v1/table/hostile$t{chance.randrange(4)}/create?mode=overwrite"
+        await self._send(path, sink.getvalue(), kind=ARROW_STREAM)
+
+    async def _begin(self, data: bytes) -> None:
+        """Send something, and wait until the server has had enough."""
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            writer.write(data)
+            await writer.drain()
+            line = await reader.readline()
+            self.answers[line.split()[1].decode() if line else "closed"] += 1
+        finally:
+            writer.close()
+
+    async def _half_head(self, chance: random.Random) -> None:
+        await self._begin(b"POST /v1/table/a/describe HTTP/1.1\r\nHost: x\r\nX-Long: ")
+
+    async def _half_body(self, chance: random.Random) -> None:
+        head = b"POST /v1/table/a/describe HTTP/1.1\r\nHost: x\r\nContent-Length: 20000000\r\n\r\n"
+        await self._begin(head + b"[" * chance.randrange(100_000))
+
+    async def _silent(self, chance: random.Random) -> None:
+        await self._begin(b"")
+
+    async def _drip(self, chance: random.Random) -> None:
+        reader, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            head = b"POST /v1/table/a/describe HTTP/1.1\r\nHost: x\r\nContent-Length: 2000\r\n\r\n"
+            writer.write(head)
+            while not reader.at_eof():
+                writer.write(b" ")
+                await writer.drain()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        line = await reader.readline()
+                        self.answers[line.split()[1].decode() if line else "closed"] += 1
+                        return
+        finally:
+            writer.close()
+
+
+@dataclass(slots=True)
+class Polite:
+    """A client that asks for little, one thing after another."""
+
+    host: str
+    port: int
+    seconds: list[float] = field(default_factory=list)
+    refused: Counter[int] = field(default_factory=Counter)
+    inserted: int = 0
+
+    def make_table(self) -> None:
+        """Make the table that it works on, and one for the crowd."""
+        for table in ("$".join(POLITE), "hostile$rows"):
+            status = self._send(f"/v1/table/{table}/create", self._row(0), ARROW_STREAM)
+            assert status == 200, status
+        self.inserted = 1
+
+    def run(self, seconds: float) -> None:
+        """Ask for a while, and note how long each answer took."""
+        table, until = "$".join(POLITE), time.monotonic() + seconds
+        number = 0
+        while time.monotonic() < until:
+            number += 1
+            began = time.monotonic()
+            if number % 10 == 0:
+                status = self._send(f"/v1/table/{table}/insert", self._row(number), ARROW_STREAM)
+                self.inserted += status == 200
+            elif number % 2:
+                status = self._send(f"/v1/table/{table}/describe", b"{}")
+            else:
+                status = self._send(f"/v1/table/{table}/count_rows", b"{}")
+            self.seconds.append(time.monotonic() - began)
+            if status != 200:
+                self.refused[status] += 1
+            time.sleep(0.02)
+
+    def count(self) -> int:
+        """Return how many rows its table has."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=REQUEST_SECONDS)
+        connection.request("POST", f"/v1/table/{'$'.join(POLITE)}/count_rows", b"{}")
+        with connection.getresponse() as response:
+            found = json.loads(response.read())
+        connection.close()
+        return int(found)
+
+    @property
+    def p99(self) -> float:
+        """The time within which nearly all answers came."""
+        return statistics.quantiles(self.seconds, n=100)[-1]
+
+    def _row(self, number: int) -> bytes:
+        x = pa.array([[0.5] * 4], pa.list_(pa.float64()))
+        return stream(pa.table({"id": [number], "x": x, "s": ["a"]}))
+
+    def _send(self, path: str, body: bytes, kind: str = "application/json") -> int:
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=REQUEST_SECONDS)
+        try:
+            connection.request("POST", path, body, {"Content-Type": kind})
+            response = connection.getresponse()
+            response.read()
+            return response.status
+        finally:
+            connection.close()
+
+
+def resident_mib(pid: int) -> float:
+    """Return the memory that a process has had at most since `forget_peak`, in MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise AssertionError(f"process {pid} tells no peak")
+
+
+def forget_peak(pid: int) -> None:
+    """Have a process's peak counted from now on."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+def crowd(uri: str, seconds: float, seed: int) -> subprocess.Popen[str]:
+    """Start a crowd in a process of its own."""
+    command = [sys.executable, "-m", "tests.hostile", uri, "--seconds", str(seconds)]
+    return subprocess.Popen([*command, "--seed", str(seed)], stdout=subprocess.PIPE, text=True)
+
+
+def main() -> None:
+    """Be the crowd; with `--pid`, report every minute what the server's process takes."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("uri")
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--seed", type=int, default=random.randrange(2**32))
+    given = parser.parse_args()
+    host, _, port = given.uri.removeprefix("http://").partition(":")
+    answers = asyncio.run(Crowd(host, int(port), given.seed).run(given.seconds))
+    print(json.dumps({"seed": given.seed, "answers": dict(answers)}))
+
+
+if __name__ == "__main__":
+    main()

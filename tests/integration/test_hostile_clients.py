@@ -1,0 +1,49 @@
+"""Does the server outlive a crowd of hostile clients, in bounded memory and with others served?
+
+`COMMITLOG_HOSTILE_SECONDS` makes it an hour.
+"""
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.hostile import Polite, crowd, forget_peak, resident_mib
+from tests.integration.test_up import service
+
+pytestmark = [pytest.mark.broker, pytest.mark.slow]
+
+SECONDS = float(os.environ.get("COMMITLOG_HOSTILE_SECONDS", "60"))
+QUIET_SECONDS = 15.0
+MEMORY_MIB_MAX = 1024
+SLOWER_MAX = 3.0
+ALWAYS_FINE_SECONDS = 2.0
+"""On a machine with little to spare, the crowd's own process takes time from the others."""
+
+
+def test_a_crowd_of_hostile_clients_takes_nothing_down(tmp_path: Path) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    with service(tmp_path / "root") as running:
+        polite = Polite("127.0.0.1", running.port)
+        polite.make_table()
+        polite.run(QUIET_SECONDS)
+        quiet, polite.seconds = polite.p99, []
+        pid = running.process.pid
+        forget_peak(pid)
+        hostile = crowd(f"http://127.0.0.1:{running.port}", SECONDS, seed)
+        polite.run(SECONDS)
+        answers = json.loads(hostile.communicate(timeout=SECONDS + 300)[0])["answers"]
+        peak = resident_mib(pid)
+        print(
+            f"p99 {quiet * 1000:.0f} ms alone, {polite.p99 * 1000:.0f} ms beside the crowd;"
+            f" the server took {peak:.0f} MiB; {answers}"
+        )
+        assert running.process.poll() is None
+        assert running.get("/readyz")[0] == 200
+        assert not polite.refused, "a polite client is served"
+        assert polite.count() == polite.inserted
+        assert peak < MEMORY_MIB_MAX
+        assert polite.p99 <= max(SLOWER_MAX * quiet, ALWAYS_FINE_SECONDS)

@@ -1,0 +1,218 @@
+"""Can an object of Lance in S3 name a place that its writer may not read, or nobody serves?"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance import LanceOperation
+
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from consumers.servers.namespace.service import Settings
+from consumers.servers.security.access_file import AccessFile
+from consumers.servers.security.identity import Security
+from consumers.servers.server import ServerSettings
+from tests.namespace_world import Capture, World, numbers
+from tests.object_store import BUCKET, ROOT, s3_server
+from tests.unit.test_namespace_reach import ACCESS, ADMIN, BOB
+
+pytest.importorskip("moto")
+ALLOWED = f"s3://{BUCKET}/allowed"
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("escapes")
+    hashes = {
+        name: hashlib.sha256(key["x-api-key"].encode()).hexdigest()
+        for name, key in (("admin", ADMIN), ("bob", BOB))
+    }
+    (folder / "access.toml").write_text(ACCESS.format(**hashes))
+    security = Security(AccessFile(folder / "access.toml"))
+    with s3_server():
+        made = World(
+            folder,
+            settings=Settings(locations=(ALLOWED,)),
+            server=ServerSettings(security=security),
+            tables_root=ROOT,
+        )
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def secret(world: World) -> str:
+    """Return where a table lies that bob may not read."""
+    return create(world, "hr$salaries", 100, ADMIN)
+
+
+@pytest.fixture
+def table(world: World) -> str:
+    """Return a table of bob's."""
+    name = f"bobs${world.fresh_name()}"
+    create(world, name, 0, BOB)
+    return name
+
+
+def create(world: World, table: str, first: int, who: dict[str, str]) -> str:
+    status, body = world.rows(f"/v1/table/{table}/create", numbers(first, first + 2), headers=who)
+    assert status == 200, body
+    assert str(body["location"]).startswith(f"{ROOT}/")
+    return str(body["location"])
+
+
+def ids(world: World, table: str, who: dict[str, str]) -> Any:
+    body = {"vector": {}, "k": 10}
+    status, found = world.post(f"/v1/table/{table}/query", body, headers=who)
+    return sorted(pa.ipc.open_file(found).read_all()["id"].to_pylist()) if status == 200 else status
+
+
+def stage(world: World, table: str, work: Any) -> dict[str, Any]:
+    status, described = world.post(f"/v1/table/{table}/describe", headers=ADMIN)
+    assert status == 200, described
+    capture = Capture(described["location"], lance.dataset(described["location"]).version)
+    work(lance.dataset(namespace_client=capture, table_id=table.split("$")))
+    (request,) = capture.requests
+    return request
+
+
+def submit(world: World, table: str, request: dict[str, Any], way: str, who: Any) -> Any:
+    if way == "version/create":
+        return world.post(f"/v1/table/{table}/version/create", request, headers=who)
+    body = {"operations": [{"create_table_version": request}]}
+    return world.post("/v1/table/batch-commit", body, headers=who)
+
+
+def places(secret: str) -> list[str]:
+    """Return names of a table that isn't bob's, of what contains it, and of what nobody serves."""
+    tail = secret.removeprefix(f"{ROOT}/")
+    return [
+        *(secret, f"{secret}/", f"{secret}/data", ROOT, f"s3://{BUCKET}", f"s3://{BUCKET}/"),
+        *(f"s3a://{BUCKET}/tables/{tail}", f"{ROOT}/x/../{tail}", f"{ROOT}//{tail}"),
+        *(f"{ROOT}/./{tail}", secret.replace("salaries", "%73alaries"), f"{secret}?versionId=1"),
+        *(f"S3://{BUCKET}/tables/{tail}", f"{ALLOWED}/../tables/{tail}", f"{ALLOWED}2/t"),
+        *("s3://other/t", f"s3://{BUCKET}.evil/tables/t", f"gs://{BUCKET}/tables/t", "/etc"),
+        *("file:///etc", "memory:///t", f"s3://someone@{BUCKET}/tables/{tail}", "http://x/t"),
+    ]
+
+
+@pytest.mark.parametrize("way", ["version/create", "batch-commit"])
+def test_a_base_path_leads_nowhere_else(world: World, secret: str, table: str, way: str) -> None:
+    base = lance.DatasetBasePath(f"{ALLOWED}/t", name="base", is_dataset_root=True)
+    for place in places(secret):
+        request = stage(world, table, lambda dataset: dataset.add_bases([base]))
+        _put_place(request, f"{ALLOWED}/t", place)
+        status, body = submit(world, table, request, way, BOB)
+        assert status in (400, 403), (place, body)
+    assert ids(world, table, BOB) == [0, 1]
+
+
+def test_an_allowed_prefix_may_be_a_base_path(world: World, table: str) -> None:
+    base = lance.DatasetBasePath(f"{ALLOWED}/t", name="base", is_dataset_root=True)
+    request = stage(world, table, lambda dataset: dataset.add_bases([base]))
+    assert submit(world, table, request, "version/create", BOB)[0] == 200
+
+
+def test_a_data_file_leads_nowhere_else(world: World, secret: str, table: str) -> None:
+    (fragment,) = lance.dataset(secret).get_fragments()
+    found = fragment.metadata.to_json()
+    name, folder = found["files"][0]["path"], secret.rsplit("/", 1)[1]
+    for path in (
+        *(f"../../{folder}/data/{name}", f"../{folder}/data/{name}", f"{secret}/data/{name}"),
+        *(f"/{BUCKET}/tables/{folder}/data/{name}", f"x/../../../{folder}/data/{name}"),
+        *(f"%2e%2e/%2e%2e/{folder}/data/{name}", f"..\\..\\{folder}\\data\\{name}"),
+    ):
+        found["files"][0]["path"] = path
+        brought = lance.FragmentMetadata.from_json(json.dumps(found))
+        operation = LanceOperation.Append([brought])
+
+        def append(dataset: lance.LanceDataset, operation: Any = operation) -> None:
+            lance.LanceDataset.commit(
+                dataset,
+                operation,
+                read_version=dataset.version,
+                namespace_client=dataset._namespace_client,
+                table_id=table.split("$"),
+            )
+
+        try:
+            request = stage(world, table, append)
+        except (OSError, ValueError):
+            pass  # Lance itself stages nothing of the kind
+        else:
+            status, body = submit(world, table, request, "version/create", BOB)
+            assert status in (400, 403, 409), (path, body)
+        outcome = world.log.submit(table, operation).result(120)
+        assert outcome.status != "committed", path
+    assert ids(world, table, BOB) == [0, 1]
+
+
+def test_a_staged_manifest_is_the_table_s_own(world: World, secret: str, table: str) -> None:
+    request = stage(world, table, lambda dataset: dataset.delete("id = 0"))
+    theirs = stage(world, "hr$salaries", lambda dataset: dataset.delete("id = 100"))
+    own, name = request["manifest_path"].rsplit("/", 1)
+    for path in (
+        theirs["manifest_path"],
+        f"{own}/../../{theirs['manifest_path']}",
+        f"{own}/../{secret.rsplit('/', 1)[1]}/_versions/{name}",
+        f"s3://{BUCKET}/{request['manifest_path']}x/../{name}",
+        f"{own}/%2e%2e/_versions/{name}",
+    ):
+        status, body = submit(
+            world, table, {**request, "manifest_path": path}, "version/create", BOB
+        )
+        assert status == 400, (path, body)
+    assert ids(world, table, BOB) == [0, 1]
+
+
+def test_a_record_through_kafka_is_held_to_the_leaders_policy(
+    world: World, secret: str, table: str
+) -> None:
+    for place in places(secret):
+        transaction = LanceTransaction(read_version=1, uuid=str(uuid.uuid4()))
+        transaction.update_bases.new_bases.add(name="base", path=place, is_dataset_root=True)
+        outcome = world.log.submit(table, transaction.SerializeToString()).result(120)
+        if outcome.status == "committed":
+            # The leader lets tables refer to each other; who may read both is asked when it's read.
+            assert ids(world, table, BOB) == 403, place
+            return
+        assert outcome.code in ("LOCATION_NOT_ALLOWED", "INVALID_OPERATION"), (place, outcome)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "s3://other/t",
+        f"{ROOT}/../x",
+        f"s3://{BUCKET}/x",
+        "/etc/t",
+        "file:///etc/t",
+        f"{ALLOWED}2/t",
+    ],
+)
+def test_no_table_is_declared_or_registered_elsewhere(world: World, location: str) -> None:
+    for what in ("declare", "register"):
+        path = f"/v1/table/bobs${world.fresh_name()}/{what}"
+        assert world.post(path, {"location": location}, headers=BOB)[0] in (400, 403), what
+
+
+def _put_place(request: dict[str, Any], old: str, new: str) -> None:
+    """Have a staged manifest, and the transaction in it, name another place."""
+    from commitlog.adapters.storage import store_for
+    from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
+
+    store = store_for(f"s3://{BUCKET}")
+    state, transaction = decode_manifest(store.read(request["manifest_path"]))
+    assert transaction is not None
+    message = LanceTransaction.FromString(transaction)
+    for base in (*state.header.message.base_paths, *message.update_bases.new_bases):
+        base.path = base.path.replace(old, new)
+    data = encode_manifest(state, message.SerializeToString())
+    store.write(request["manifest_path"], data)
+    request["manifest_size"] = len(data)
