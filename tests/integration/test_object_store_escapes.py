@@ -13,6 +13,10 @@ import pyarrow as pa
 import pytest
 from lance import LanceOperation
 
+from commitlog.adapters.storage import store_for
+from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
+from commitlog.core.manifest.header import ManifestHeader
+from commitlog.lancepb.table_pb2 import Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.access_file import AccessFile
@@ -204,15 +208,15 @@ def test_no_table_is_declared_or_registered_elsewhere(world: World, location: st
 
 def _put_place(request: dict[str, Any], old: str, new: str) -> None:
     """Have a staged manifest, and the transaction in it, name another place."""
-    from commitlog.adapters.storage import store_for
-    from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
-
     store = store_for(f"s3://{BUCKET}")
     state, transaction = decode_manifest(store.read(request["manifest_path"]))
     assert transaction is not None
     message = LanceTransaction.FromString(transaction)
-    for base in (*state.header.message.base_paths, *message.update_bases.new_bases):
+    header = Manifest()
+    header.CopyFrom(state.header.message)
+    for base in (*header.base_paths, *message.update_bases.new_bases):
         base.path = base.path.replace(old, new)
+    state.header = ManifestHeader.of(header)
     data = encode_manifest(state, message.SerializeToString())
     store.write(request["manifest_path"], data)
     request["manifest_size"] = len(data)

@@ -218,6 +218,19 @@ def test_a_manifest_that_does_more_than_its_transaction_is_refused(
     assert world.open(table).version == 1
 
 
+def test_a_manifest_that_brings_files_that_are_not_there_is_refused(
+    world: World, table: list[str]
+) -> None:
+    staged = stage(world, table)
+    location = world.location(table)
+    known = {file.path for f in world.open(table).get_fragments() for file in f.data_files()}
+    (brought,) = set(os.listdir(f"{location}/data")) - known
+    os.remove(f"{location}/data/{brought}")
+    status, body = world.post(path(table, "create"), staged)
+    assert (status, body["code"]) == (400, 13), body
+    assert world.open(table).count_rows() == 10
+
+
 def test_both_naming_schemes_are_honoured(world: World) -> None:
     table = ["schemes", "v1"]
     dataset = lance.write_dataset(

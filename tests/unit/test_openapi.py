@@ -1,14 +1,20 @@
 """Is the OpenAPI document true: does the server answer as it says, whatever fits or doesn't?"""
 
 import json
+import os
+import random
+import time
 import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as hypothesis_seed
+from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
+from schemathesis.core.result import Ok
 
 from consumers.servers.feed import FeedSettings, feed_routes
 from consumers.servers.namespace.operations import OPERATIONS
@@ -31,6 +37,9 @@ CHECKED: list[Any] = [
         "response_headers_conformance",
     )
 ]
+NO_FAILURE: Any = CHECKS.get_one("not_a_server_error")
+SECONDS = float(os.environ.get("COMMITLOG_FUZZ_SECONDS", "60"))
+"""How long the whole document is asked about; nightly, five minutes."""
 SCHEMA = schemathesis.openapi.from_dict(document())
 
 
@@ -66,6 +75,34 @@ def test_answers_are_as_documented(case: schemathesis.Case[Any], world: World) -
         case.path_parameters["id"] = "a$t"
         world.rows("/v1/table/a$t/create?mode=exist_ok", numbers(0, 5))
     case.call_and_validate(base_url=world.uri, checks=CHECKED, timeout=60)
+
+
+@pytest.mark.slow
+def test_whatever_is_asked_for_minutes_no_answer_is_a_server_s_failure(world: World) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    operations = [one.ok() for one in SCHEMA.get_all_operations() if isinstance(one, Ok)]
+    until = time.monotonic() + SECONDS
+    while time.monotonic() < until:
+        operation = chance.choice(operations)
+
+        @hypothesis_seed(chance.randrange(2**32))
+        @settings(
+            max_examples=20,
+            deadline=None,
+            database=None,
+            phases=(Phase.generate,),
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=chance.choice(list(GenerationMode))))
+        def ask(case: schemathesis.Case[Any]) -> None:
+            if chance.random() < 0.5 and "id" in case.path_parameters:
+                case.path_parameters["id"] = "a$t"
+            case.call_and_validate(base_url=world.uri, checks=[NO_FAILURE], timeout=60)
+
+        world.rows("/v1/table/a$t/create?mode=exist_ok", numbers(0, 5))
+        ask()
 
 
 def test_the_document_names_every_route_and_no_other(world: World) -> None:

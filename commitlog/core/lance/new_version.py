@@ -109,7 +109,7 @@ def check_version(
         _check_indices(draft, view, state, section, header)
     if built_by is Builder.CLIENT:
         _check_counters(state, delta, of_kind)
-    if delta.fragments and not of_kind.only_adds:
+    if delta.fragments and (not of_kind.only_adds or built_by is Builder.CLIENT):
         check_deletions(draft, view, state, delta)
         check_brought_files(draft, view, state, header, delta)
 
