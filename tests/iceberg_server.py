@@ -8,12 +8,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.routing import Route
 
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.rest import iceberg_routes
@@ -68,7 +69,13 @@ class IcebergServer:
 def serving(
     service: IcebergService, settings: IcebergSettings | None = None
 ) -> Iterator[IcebergServer]:
-    app = Starlette(routes=[*iceberg_routes(service, settings or IcebergSettings("s3://bucket"))])
+    with serving_routes(iceberg_routes(service, settings or IcebergSettings("s3://bucket"))) as one:
+        yield one
+
+
+@contextlib.contextmanager
+def serving_routes(routes: Sequence[Route]) -> Iterator[IcebergServer]:
+    app = Starlette(routes=[*routes])
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     # By its protocol's name: asyncio turns Nagle's delay off for such sockets only.

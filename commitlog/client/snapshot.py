@@ -8,11 +8,9 @@ at a position is folded from the log's outcomes, or asked of a version index whe
 from __future__ import annotations
 
 import json
-import threading
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,56 +19,36 @@ import lance
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
 from commitlog.client.feed import (
-    SLICE_SECONDS,
     From,
-    PartitionFeed,
-    Start,
     Subscription,
     sequences,
     starts,
 )
 from commitlog.client.feed_events import Selection, token_places
+from commitlog.client.folds import Folds, TableAt
 from commitlog.client.host import Host
 from commitlog.client.opening import is_there
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
-from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
-from commitlog.model.operations import DropNamespace, RenameTable
-from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 TIMEOUT_SECONDS = 60.0
 FILE_SECONDS = 10.0
 """How long a committed Iceberg table's metadata file may still take to be written."""
-_ENDING = ("DropTable", "DeregisterTable")
 
 TableName = str | Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class TableAt:
-    """One table as it stands at a position."""
-
-    name: str
-    incarnation: str
-    version: int = 0
-    """0 if it has none: declared only, or an Iceberg table."""
-    location: str = ""
-    metadata_location: str = ""
-    """An Iceberg table's metadata file; "" for a Lance table."""
-
-    @property
-    def is_iceberg(self) -> bool:
-        """Whether it is an Iceberg table."""
-        return bool(self.metadata_location)
 
 
 class Snapshot:
     """The tables of a log as of one position. Reads only; nothing needs to be closed."""
 
     def __init__(
-        self, log: Host, positions: Mapping[int, int], tables: Mapping[str, TableAt]
+        self,
+        log: Host,
+        positions: Mapping[int, int],
+        tables: Mapping[str, TableAt],
+        namespaces: Mapping[TableId, Mapping[str, str]],
     ) -> None:
         """Use `CommitLog.snapshot`."""
         self._log = log
@@ -78,6 +56,8 @@ class Snapshot:
         """The last sequence that it has of each partition."""
         self.tables = dict(sorted(tables.items()))
         """Its tables by name."""
+        self.namespaces = dict(sorted(namespaces.items()))
+        """The properties of its namespaces."""
 
     def table(self, table_id: TableName) -> TableAt:
         """Return what stands of one table; NoSuchTable if there was none."""
@@ -151,100 +131,6 @@ def _written(found: TableAt) -> Path:
             raise NoSuchVersion(f"{found.name}: its metadata file {path} is not there any more")
         time.sleep(0.02)
     return path
-
-
-class Fold:
-    """What stands in one partition, outcome by outcome."""
-
-    def __init__(self) -> None:
-        """Begin with nothing."""
-        self.place = ChainPlace(0, 0, 0, b"")
-        self.tables: dict[TableId, TableAt] = {}
-
-    def copy(self) -> Fold:
-        """Return one that goes on by itself."""
-        made = Fold()
-        made.place, made.tables = self.place, dict(self.tables)
-        return made
-
-    def apply(self, outcome: Outcome, submitted: Submitted) -> None:
-        """Take the next outcome."""
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
-            return
-        record = submitted.record
-        operations = record.operations if isinstance(record, Transaction) else ()
-        for result in outcome.results:
-            self._result(result)
-        for operation in operations:
-            if isinstance(operation, RenameTable):
-                self._rename(operation)
-            elif isinstance(operation, DropNamespace):
-                self._drop_all(operation.namespace)
-
-    def _result(self, result: Any) -> None:
-        if not result.incarnation:
-            return  # a namespace
-        if result.operation in _ENDING:
-            self.tables.pop(result.table, None)
-            return
-        known = self.tables.get(result.table)
-        if known is None or known.incarnation != result.incarnation:
-            known = TableAt(format_table_id(result.table), result.incarnation)
-        self.tables[result.table] = replace(
-            known,
-            version=result.version or known.version,
-            location=result.location or known.location,
-            metadata_location=result.metadata_location or known.metadata_location,
-        )
-
-    def _rename(self, operation: RenameTable) -> None:
-        known = self.tables.pop(operation.table, None)
-        if known is not None:
-            name = format_table_id(operation.new_table)
-            self.tables[operation.new_table] = replace(known, name=name)
-
-    def _drop_all(self, namespace: TableId) -> None:
-        for table in [one for one in self.tables if one[: len(namespace)] == namespace]:
-            del self.tables[table]
-
-
-class Folds:
-    """What stood where this client looked last: a later position is folded from there."""
-
-    def __init__(self) -> None:
-        """Know nothing."""
-        self._lock = threading.Lock()
-        self._known: dict[int, Fold] = {}
-
-    def at(self, runtime: Runtime, partition: int, sequence: int, deadline: float) -> Fold:
-        """Return what stood in a partition right after a sequence."""
-        with self._lock:
-            known = self._known.get(partition)
-        fold = known.copy() if known and known.place.sequence <= sequence else Fold()
-        if fold.place.sequence < sequence:
-            self._go_on(runtime, partition, fold, sequence, deadline)
-        with self._lock:
-            if known is None or fold.place.sequence >= known.place.sequence:
-                self._known[partition] = fold.copy()
-        return fold
-
-    def _go_on(
-        self, runtime: Runtime, partition: int, fold: Fold, sequence: int, deadline: float
-    ) -> None:
-        feed = PartitionFeed(runtime.log, partition, Start(fold.place, fold.place.sequence))
-        committed = Selection(statuses=(Status.COMMITTED,))
-        try:
-            while fold.place.sequence < sequence:
-                for outcome, submitted in feed.poll(SLICE_SECONDS, committed, sequence, sequence):
-                    fold.apply(outcome, submitted)
-                fold.place = feed.told
-                if time.monotonic() > deadline and fold.place.sequence < sequence:
-                    raise Unavailable(
-                        f"partition {partition} was read up to {fold.place.sequence} of {sequence}"
-                        " when time ran out; ask again with a longer timeout"
-                    )
-        finally:
-            feed.close()
 
 
 def _from_index(index: str, positions: Mapping[int, int] | None) -> tuple[dict[int, int], Any]:
@@ -348,20 +234,26 @@ class Reads(AsksSql):
             wanted = sequences(position, runtime.partitions)
         if index is not None:
             found, tables = _from_index(index, wanted)
+            names = [parse_table_id(name) for name in tables]
+            spaces: dict[TableId, Mapping[str, str]] = {
+                name[:depth]: {} for name in names for depth in range(1, len(name))
+            }
         else:
-            found, tables = self._folded(runtime, wanted, time.monotonic() + timeout)
-        return Snapshot(cast("Host", self), found, tables)
+            found, tables, spaces = self._folded(runtime, wanted, time.monotonic() + timeout)
+        return Snapshot(cast("Host", self), found, tables, spaces)
 
     def _folded(
         self, runtime: Runtime, wanted: Mapping[int, int] | None, deadline: float
-    ) -> tuple[dict[int, int], dict[str, TableAt]]:
+    ) -> tuple[dict[int, int], dict[str, TableAt], dict[TableId, Mapping[str, str]]]:
         self._folds = self._folds or Folds()
         positions = dict(_within(runtime, wanted))
         tables: dict[str, TableAt] = {}
+        spaces: dict[TableId, Mapping[str, str]] = {}
         for partition, sequence in positions.items():
             fold = self._folds.at(runtime, partition, sequence, deadline)
             tables |= {one.name: one for one in fold.tables.values()}
-        return positions, tables
+            spaces |= fold.namespaces
+        return positions, tables, spaces
 
 
 def _within(runtime: Runtime, wanted: Mapping[int, int] | None) -> Iterator[tuple[int, int]]:

@@ -163,6 +163,10 @@ WORDS: dict[str, str] = {
         "that a row writer runs"
     ),
     "rows_path_wrong": "{path!r} is not a file in the folder {folder} of {table}",
+    "iceberg_warehouse_not_a_position": (
+        "{value!r} is not a position of the log; use `at:` and a sequence, one for each partition "
+        "with commas between, or `at:now`"
+    ),
     "iceberg_uuid_taken": (
         "{table} would have the uuid {uuid} of {owner}, and each would change the other's files; "
         "rename or deregister {owner}"

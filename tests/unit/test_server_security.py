@@ -187,6 +187,8 @@ ICEBERG: tuple[tuple[str, str, Any, Access | None], ...] = (
     ("POST", f"/v1/namespaces/{HOME}/register", {"name": "i"}, Access.ADMIN),
     ("GET", f"/v1/namespaces/{HOME}/tables/i", None, Access.READ),
     ("HEAD", f"/v1/namespaces/{HOME}/tables/i", None, Access.READ),
+    ("GET", f"/v1/at-0/namespaces/{HOME}/tables/i", None, Access.READ),
+    ("GET", f"/v1/at-0/namespaces/{HOME}", None, Access.READ),
     ("POST", f"/v1/namespaces/{HOME}/tables/i", {}, Access.WRITE),
     ("DELETE", f"/v1/namespaces/{HOME}/tables/i", None, Access.ADMIN),
     ("POST", f"/v1/namespaces/{HOME}/tables/i/metrics", {}, Access.READ),

@@ -52,12 +52,13 @@ class LogIcebergService:
         self._lock = threading.Lock()
 
     @cached_property
-    def _files(self) -> TableFiles:
+    def files(self) -> TableFiles:
+        """The files of the log's tables."""
         return TableFiles(self.tables_root)
 
     @cached_property
     def _purger(self) -> Purger:
-        return Purger(self._files, self._live_metadata)
+        return Purger(self.files, self._live_metadata)
 
     @property
     def tables_root(self) -> str:
@@ -67,9 +68,9 @@ class LogIcebergService:
     def view(self, *, timeout_seconds: float) -> CatalogView:
         """Return the catalogue as of the log's end; each part is asked for when it is looked at."""
         return CatalogView(
-            _Asked(self._names, self._table),
-            _Asked(self._others, lambda name: self._others().get(name)),
-            _Asked(self._namespaces, lambda name: self._namespaces().get(name)),
+            OnDemand(self._names, self._table),
+            OnDemand(self._others, lambda name: self._others().get(name)),
+            OnDemand(self._namespaces, lambda name: self._namespaces().get(name)),
         )
 
     def submit(
@@ -114,15 +115,15 @@ class LogIcebergService:
 
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
-        return self._files.metadata(location)
+        return self.files.metadata(location)
 
     def has_file(self, location: str) -> bool:
         """Tell whether there is such a file."""
-        return self._files.exists(location)
+        return self.files.exists(location)
 
     def make_folders(self, location: str) -> None:
         """Make a new table's folders where its client may not: below a local tables root."""
-        self._files.make_folders(location)
+        self.files.make_folders(location)
 
     def purge(self, metadata_location: str) -> None:
         """Remove soon the files of a table that was dropped, found from its last metadata."""
@@ -194,7 +195,7 @@ class LogIcebergService:
         if kept is not None and kept.uuid == head["uuid"]:
             return kept
         try:
-            table = self._files.table(location)
+            table = self.files.table(location)
         except (OSError, Invalid):
             # The log has it all the same.
             head = runtime.request(partition, "iceberg_table", metadata=True, **asked)
@@ -209,7 +210,7 @@ class LogIcebergService:
         return table
 
 
-class _Asked(Mapping[TableId, V], Generic[V]):
+class OnDemand(Mapping[TableId, V], Generic[V]):
     """A mapping whose names and values are asked for only when they are looked at, once."""
 
     def __init__(

@@ -22,6 +22,7 @@ from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.namespaces import SEPARATOR, IcebergNamespaces
+from consumers.servers.iceberg.past import PREFIX, Past, PastService, position_of, refuse
 from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.security.budgets import json_problem
@@ -60,18 +61,59 @@ def routes(log: CommitLog, config: Config) -> list[Route]:
         if limit < 1:
             raise ConfigurationError(f"{name} cannot be {limit}: it is at least 1")
     service = LogIcebergService(log)
+    past = Past(log, service.files)
     settings = IcebergSettings(
         service.tables_root,
         tables_max=config.iceberg_tables_max,
         updates_max=config.iceberg_updates_max,
         timeout_seconds=config.iceberg_timeout,
     )
-    return iceberg_routes(service, settings)
+
+    def positioned(warehouse: str) -> str:
+        position = position_of(warehouse, log)
+        if position:
+            past.view(position, settings.timeout_seconds)  # a wrong one is refused at once
+        return position
+
+    def at(request: Request) -> _Routes:
+        position = request.path_params["position"]
+        return _Routes(PastService(past, service.files, position), settings)
+
+    return [*iceberg_routes(service, settings, positioned), *_past_routes(at, settings)]
 
 
-def iceberg_routes(service: IcebergService, settings: IcebergSettings) -> list[Route]:
-    """Return the routes of the catalogue."""
-    routes = _Routes(service, settings)
+def _past_routes(at: Callable[[Request], _Routes], settings: IcebergSettings) -> list[Route]:
+    """Return the routes of the catalogue as of a position: reads, and refusals of all else."""
+    start = f"/v1/{PREFIX}{{position}}"
+    namespace, table = (path.removeprefix("/v1") for path in (_NAMESPACE, _TABLE))
+    reads: list[tuple[set[str], str, Callable[[_Routes], Handler]]] = [
+        ({"GET"}, "/namespaces", lambda routes: routes.list_namespaces),
+        ({"HEAD"}, namespace, lambda routes: routes.namespace_exists),
+        ({"GET"}, namespace, lambda routes: routes.load_namespace),
+        ({"GET"}, f"{namespace}/tables", lambda routes: routes.list_tables),
+        ({"HEAD"}, table, lambda routes: routes.table_exists),
+        ({"GET"}, table, lambda routes: routes.load_table),
+        ({"POST"}, f"{table}/metrics", lambda routes: routes.metrics),
+        ({"GET", "HEAD"}, f"{namespace}/views/{{view}}", lambda routes: routes.no_view),
+    ]
+
+    def handler(read: Callable[[_Routes], Handler]) -> Handler:
+        return lambda request, body: read(at(request))(request, body)
+
+    def refused(request: Request, body: bytes) -> Response:
+        refuse(request.path_params["position"])
+
+    served = [_route(on, f"{start}{path}", handler(read), settings) for on, path, read in reads]
+    return [*served, _route(_METHODS, f"{start}/{{rest:path}}", refused, settings)]
+
+
+def iceberg_routes(
+    service: IcebergService,
+    settings: IcebergSettings,
+    positioned: Callable[[str], str] = lambda warehouse: "",
+) -> list[Route]:
+    """Return the routes of the catalogue; `positioned` says which position a warehouse names."""
+    routes = _Routes(service, settings, positioned)
     table: list[tuple[str, str, Handler]] = [
         ("GET", "/v1/config", routes.config),
         ("POST", "/v1/transactions/commit", routes.commit_transaction),
@@ -131,13 +173,24 @@ async def _body(request: Request, bytes_max: int) -> bytes:
 
 
 class _Routes:
-    def __init__(self, service: IcebergService, settings: IcebergSettings) -> None:
+    def __init__(
+        self,
+        service: IcebergService,
+        settings: IcebergSettings,
+        positioned: Callable[[str], str] = lambda warehouse: "",
+    ) -> None:
         self._settings = settings
+        self._positioned = positioned
         self._catalog = IcebergCatalog(service, settings)
         self._namespaces = IcebergNamespaces(self._catalog)
         self.endpoints: list[str] = []
 
     def config(self, request: Request, body: bytes) -> Response:
+        position = self._positioned(request.query_params.get("warehouse", ""))
+        if position:
+            overrides = {"prefix": f"{PREFIX}{position}", "commitlog.position": position}
+            reads = [one for one in self.endpoints if one.startswith(("GET ", "HEAD "))]
+            return json_reply({"defaults": {}, "overrides": overrides, "endpoints": reads})
         return json_reply(
             {
                 "defaults": {},

@@ -38,6 +38,8 @@ Need = tuple[Access, TableId]
 READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
 _NAMESPACE = re.compile(r"/v1/namespaces/([^/]+)(?:/(properties|tables|register))?/?")
 _TABLE = re.compile(r"/v1/namespaces/([^/]+)/tables/([^/]+)(/metrics)?/?")
+_AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
+"""How addresses begin of the catalogue as of a position: they need the grants that others need."""
 _BATCH_ACCESS = {
     "declare_table": WRITE,
     "create_table_version": WRITE,
@@ -59,7 +61,7 @@ class Guard:
         """Pass a request on, or refuse it."""
         if scope["type"] != "http" or not self._security.is_on:
             return await self._app(scope, receive, send)
-        path = scope["path"].removeprefix(self._base_path) or "/"
+        path = _AT.sub("/v1", scope["path"].removeprefix(self._base_path) or "/", count=1)
         if path == "/" or is_under(path, (*OPEN, *CHECKS_ITSELF)):
             return await self._app(scope, receive, send)
         try:

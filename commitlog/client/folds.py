@@ -1,0 +1,149 @@
+"""What stands at a position of a log, folded from its outcomes: tables, and namespaces."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
+from commitlog.client.feed_events import Selection
+from commitlog.client.runtime import Runtime
+from commitlog.core.log.chain import ChainPlace
+from commitlog.errors import Unavailable
+from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace, RenameTable
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import TableId, format_table_id
+
+_ENDING = ("DropTable", "DeregisterTable")
+
+
+@dataclass(frozen=True, slots=True)
+class TableAt:
+    """One table as it stands at a position."""
+
+    name: str
+    incarnation: str
+    version: int = 0
+    """0 if it has none: declared only, or an Iceberg table."""
+    location: str = ""
+    metadata_location: str = ""
+    """An Iceberg table's metadata file; "" for a Lance table."""
+
+    @property
+    def is_iceberg(self) -> bool:
+        """Whether it is an Iceberg table."""
+        return bool(self.metadata_location)
+
+
+class Fold:
+    """What stands in one partition, outcome by outcome."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.place = ChainPlace(0, 0, 0, b"")
+        self.tables: dict[TableId, TableAt] = {}
+        self.namespaces: dict[TableId, dict[str, str]] = {}
+
+    def copy(self) -> Fold:
+        """Return one that goes on by itself."""
+        made = Fold()
+        made.place, made.tables = self.place, dict(self.tables)
+        made.namespaces = dict(self.namespaces)
+        return made
+
+    def apply(self, outcome: Outcome, submitted: Submitted) -> None:
+        """Take the next outcome."""
+        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            return
+        record = submitted.record
+        operations = record.operations if isinstance(record, Transaction) else ()
+        for result in outcome.results:
+            self._result(result)
+        for operation in operations:
+            if isinstance(operation, RenameTable):
+                self._rename(operation)
+            elif isinstance(operation, DropNamespace):
+                self._drop_all(operation.namespace)
+            elif isinstance(operation, CreateNamespace):
+                self._make(operation.namespace)
+                known = self.namespaces[operation.namespace]
+                self.namespaces[operation.namespace] = known or dict(operation.properties)
+            elif isinstance(operation, AlterProperties) and operation.is_namespace:
+                kept = self.namespaces.get(operation.target, {}) | dict(operation.upserts)
+                gone = frozenset(operation.removals) - dict(operation.upserts).keys()
+                self.namespaces[operation.target] = {k: v for k, v in kept.items() if k not in gone}
+
+    def _result(self, result: Any) -> None:
+        if not result.incarnation:
+            return  # a namespace
+        if result.operation in _ENDING:
+            self.tables.pop(result.table, None)
+            return
+        self._make(result.table[:-1])
+        known = self.tables.get(result.table)
+        if known is None or known.incarnation != result.incarnation:
+            known = TableAt(format_table_id(result.table), result.incarnation)
+        self.tables[result.table] = replace(
+            known,
+            version=result.version or known.version,
+            location=result.location or known.location,
+            metadata_location=result.metadata_location or known.metadata_location,
+        )
+
+    def _rename(self, operation: RenameTable) -> None:
+        known = self.tables.pop(operation.table, None)
+        if known is not None:
+            name = format_table_id(operation.new_table)
+            self.tables[operation.new_table] = replace(known, name=name)
+            self._make(operation.new_table[:-1])
+
+    def _make(self, namespace: TableId) -> None:
+        for depth in range(1, len(namespace) + 1):
+            self.namespaces.setdefault(namespace[:depth], {})
+
+    def _drop_all(self, namespace: TableId) -> None:
+        for table in [one for one in self.tables if one[: len(namespace)] == namespace]:
+            del self.tables[table]
+        for one in [one for one in self.namespaces if one[: len(namespace)] == namespace]:
+            del self.namespaces[one]
+
+
+class Folds:
+    """What stood where this client looked last: a later position is folded from there."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._lock = threading.Lock()
+        self._known: dict[int, Fold] = {}
+
+    def at(self, runtime: Runtime, partition: int, sequence: int, deadline: float) -> Fold:
+        """Return what stood in a partition right after a sequence."""
+        with self._lock:
+            known = self._known.get(partition)
+        fold = known.copy() if known and known.place.sequence <= sequence else Fold()
+        if fold.place.sequence < sequence:
+            self._go_on(runtime, partition, fold, sequence, deadline)
+        with self._lock:
+            if known is None or fold.place.sequence >= known.place.sequence:
+                self._known[partition] = fold.copy()
+        return fold
+
+    def _go_on(
+        self, runtime: Runtime, partition: int, fold: Fold, sequence: int, deadline: float
+    ) -> None:
+        feed = PartitionFeed(runtime.log, partition, Start(fold.place, fold.place.sequence))
+        committed = Selection(statuses=(Status.COMMITTED,))
+        try:
+            while fold.place.sequence < sequence:
+                for outcome, submitted in feed.poll(SLICE_SECONDS, committed, sequence, sequence):
+                    fold.apply(outcome, submitted)
+                fold.place = feed.told
+                if time.monotonic() > deadline and fold.place.sequence < sequence:
+                    raise Unavailable(
+                        f"partition {partition} was read up to {fold.place.sequence} of {sequence}"
+                        " when time ran out; ask again with a longer timeout"
+                    )
+        finally:
+            feed.close()

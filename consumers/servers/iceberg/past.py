@@ -1,0 +1,140 @@
+"""The Iceberg catalogue as of one position of the log: all tables together, read only.
+
+A client asks `/v1/config?warehouse=at:POSITION` and is given a prefix; what it then loads is a
+consistent cut: of a transaction that changed two tables, it has both changes or neither.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from commitlog import CommitLog
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.model.operations import Operation
+from commitlog.model.table import TableId, parse_table_id
+from consumers.partition.iceberg_files import TableFiles
+from consumers.servers.iceberg.log import OnDemand
+from consumers.servers.iceberg.replies import Failure
+from consumers.servers.iceberg.service import CatalogView
+
+PREFIX = "at-"
+"""How the prefix of an address begins that names a position."""
+_WAREHOUSE = "at:"
+_NOW = "now"
+_POSITION = re.compile(r"\d{1,18}(?:,\d{1,18})*")
+_VIEWS_KEPT = 32
+
+
+def position_of(warehouse: str, log: CommitLog) -> str:
+    """Return the position that a warehouse's name asks for; empty: it asks for none.
+
+    It is `at:` and a sequence, one for each partition with commas between, or `now`.
+    """
+    if not warehouse.startswith(_WAREHOUSE):
+        return ""
+    position = warehouse.removeprefix(_WAREHOUSE)
+    if position == _NOW:
+        found = log.snapshot().positions
+        return ",".join(str(found[partition]) for partition in sorted(found))
+    if not _POSITION.fullmatch(position):
+        raise Invalid("iceberg_warehouse_not_a_position", value=warehouse)
+    return position
+
+
+class Past:
+    """Catalogues as of positions; those that were asked for last are kept. Thread-safe."""
+
+    def __init__(self, log: CommitLog, files: TableFiles) -> None:
+        """Read this log."""
+        self._log = log
+        self._files = files
+        self._kept: OrderedDict[str, CatalogView] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def view(self, position: str, timeout_seconds: float) -> CatalogView:
+        """Return the tables and namespaces that stood at a position."""
+        with self._lock:
+            known = self._kept.get(position)
+        if known is None:
+            if not _POSITION.fullmatch(position):
+                raise Invalid("iceberg_warehouse_not_a_position", value=position)
+            wanted = dict(enumerate(int(one) for one in position.split(",")))
+            known = self._made(wanted, timeout_seconds)
+        with self._lock:
+            self._kept[position] = known
+            self._kept.move_to_end(position)
+            if len(self._kept) > _VIEWS_KEPT:
+                self._kept.popitem(last=False)
+        return known
+
+    def _made(self, wanted: Mapping[int, int], timeout_seconds: float) -> CatalogView:
+        stood = self._log.snapshot(wanted, timeout=timeout_seconds)
+        tables: dict[TableId, str] = {}
+        others: dict[TableId, str] = {}
+        for name, found in stood.tables.items():
+            kind = tables if found.is_iceberg else others
+            kind[parse_table_id(name)] = found.metadata_location or found.incarnation
+        return CatalogView(
+            OnDemand(
+                lambda: dict.fromkeys(tables),
+                lambda name: self._files.table(tables[name]) if name in tables else None,
+            ),
+            others,
+            stood.namespaces,
+        )
+
+
+class PastService:
+    """What the catalogue needs of the log, at one position. Nothing is written."""
+
+    def __init__(self, past: Past, files: TableFiles, position: str) -> None:
+        """Show what stood at a position."""
+        self._past = past
+        self._files = files
+        self._position = position
+
+    def view(self, *, timeout_seconds: float) -> CatalogView:
+        """Return the catalogue as of the position."""
+        return self._past.view(self._position, timeout_seconds)
+
+    def has_file(self, location: str) -> bool:
+        """Tell whether there is such a file."""
+        return self._files.exists(location)
+
+    def read_metadata(self, location: str) -> bytes:
+        """Return the JSON of a metadata file; raise OSError if it cannot be read."""
+        return self._files.metadata(location)
+
+    def submit(
+        self,
+        operations: Sequence[Operation],
+        *,
+        transaction_id: str,
+        id_is_new: bool,
+        principal: str,
+        timeout_seconds: float,
+    ) -> NoReturn:
+        """Refuse: what stood is read only."""
+        refuse(self._position)
+
+    def make_folders(self, location: str) -> None:
+        """Refuse: what stood is read only."""
+        refuse(self._position)
+
+    def purge(self, metadata_location: str) -> None:
+        """Refuse: what stood is read only."""
+        refuse(self._position)
+
+    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
+        """Refuse: what stood is read only."""
+        refuse(self._position)
+
+
+def refuse(position: str) -> NoReturn:
+    """Say that a catalogue as of a position is read only."""
+    message = f"the catalogue is as of position {position}, and read only; connect without `at:`"
+    raise Failure(403, "ForbiddenException", message)
