@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 from commitlog.model.table import Policy, TableId
 
+NO_SUCH_REQUEST = "there is no request"
+"""How a leader begins to refuse a request that only newer ones know."""
 Described = TypeVar("Described", bound="TableDescription")
 
 
@@ -75,6 +77,68 @@ class TableDescription:
             data_storage_version=body.get("data_storage_version", ""),
             deleted=tuple((first, last) for first, last in body.get("deleted", ())),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceDescription:
+    """A namespace as a leader knows it; other leaders may know more properties of it."""
+
+    namespace: TableId
+    properties: Mapping[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message."""
+        return {"namespace": list(self.namespace), "properties": dict(self.properties)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> NamespaceDescription:
+        """Read the message."""
+        return cls(tuple(body["namespace"]), body["properties"])
+
+
+@dataclass(frozen=True, slots=True)
+class IcebergDescription:
+    """Where an Iceberg table's metadata is."""
+
+    table: TableId
+    uuid: str
+    metadata_location: str
+    metadata: Any = None
+    """The metadata itself, if it was asked for."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message."""
+        said = {
+            "table": list(self.table),
+            "uuid": self.uuid,
+            "metadata_location": self.metadata_location,
+        }
+        return said if self.metadata is None else {**said, "metadata": self.metadata}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> IcebergDescription:
+        """Read the message."""
+        # An older leader leaves out the name that it was asked for.
+        name = tuple(body.get("table", ()))
+        return cls(name, body["uuid"], body["metadata_location"], body.get("metadata"))
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedRecords:
+    """A transaction's outcome as it is in the log, and the record of what was asked."""
+
+    outcome: bytes
+    transaction: bytes = b""
+    """Empty: the log doesn't have it any more, or nobody asked for it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the message."""
+        return {"outcome": _base64(self.outcome), "transaction": _base64(self.transaction)}
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> DecidedRecords:
+        """Read the message."""
+        return cls(base64.b64decode(body["outcome"]), base64.b64decode(body.get("transaction", "")))
 
 
 def _base64(data: bytes) -> str:

@@ -12,7 +12,6 @@ is the log walked from its beginning.
 from __future__ import annotations
 
 import asyncio
-import base64
 import threading
 import time
 from collections import deque
@@ -27,6 +26,7 @@ from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.core.log.replica import check_answers
 from commitlog.errors import CommitLogError, CorruptLog, InvalidRequest, Unavailable
+from commitlog.messages import DecidedRecords
 from commitlog.model.records import Answered, Outcome, Submitted
 from commitlog.ports import Log, Reader
 
@@ -366,7 +366,7 @@ def _vouched(runtime: Runtime, partition: int, records: Iterable[Answered]) -> C
             return None
         if known is None:
             continue
-        valid = decode_outcome_record(base64.b64decode(known["outcome"]))
+        valid = decode_outcome_record(DecidedRecords.from_json(known).outcome)
         if isinstance(valid, Outcome) and valid.hash == outcome.hash:
             return ChainPlace(outcome.sequence, answered.offset + 1, outcome.epoch, outcome.hash)
     return None

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import FILE_NAMED_BY, use_storage_options
 from commitlog.client.runtime import Runtime
-from commitlog.errors import InvalidSettings, InvalidTransaction, Unavailable
+from commitlog.errors import InvalidRequest, InvalidSettings, InvalidTransaction, Unavailable
+from commitlog.messages import NO_SUCH_REQUEST
 from commitlog.model.table import TableId, format_table_id
 
 
@@ -37,8 +38,8 @@ def check_leader_reaches(runtime: Runtime, table: TableId, location: str) -> Non
     partition = runtime.domains.partition(table)
     try:
         problem = runtime.request(partition, "reach", location=location)["problem"]
-    except InvalidTransaction as error:
-        if error.field != "method":
+    except InvalidRequest as error:
+        if NO_SUCH_REQUEST not in str(error):
             raise
         return  # a leader of before there was the question
     if problem:

@@ -22,6 +22,12 @@ from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_ou
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
 from commitlog.errors import InvalidRequest, Unavailable
+from commitlog.messages import (
+    NO_SUCH_REQUEST,
+    DecidedRecords,
+    IcebergDescription,
+    NamespaceDescription,
+)
 from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.partition.catalogue import Head
@@ -132,7 +138,7 @@ class Requests:
             return {}
         if method not in self._methods:
             raise InvalidRequest(
-                f"there is no request {method!r}", field="method", value=method, advice="Upgrade"
+                f"{NO_SUCH_REQUEST} {method!r}", field="method", value=method, advice="Upgrade"
             )
         try:
             return await self._methods[method](params)
@@ -232,10 +238,7 @@ class Requests:
 
     async def _namespaces(self, params: Params) -> list[dict[str, Any]]:
         found = await self._ask(lambda session: session.catalogue.namespaces())
-        return [
-            {"namespace": list(namespace), "properties": dict(properties)}
-            for namespace, properties in found
-        ]
+        return [NamespaceDescription(name, dict(given)).to_json() for name, given in found]
 
     async def _iceberg_table(self, params: Params) -> dict[str, Any] | None:
         """Return where an Iceberg table's metadata is; itself too, if it is asked for."""
@@ -243,15 +246,13 @@ class Requests:
         table = await self._ask(lambda session: session.catalogue.iceberg_table(name))
         if table is None:
             return None
-        found = {"uuid": table.uuid, "metadata_location": table.metadata_location}
-        if params.get("metadata"):
-            found["metadata"] = table.to_json()
-        return found
+        metadata = table.to_json() if params.get("metadata") else None
+        return IcebergDescription(name, table.uuid, table.metadata_location, metadata).to_json()
 
     async def _iceberg_tables(self, params: Params) -> list[dict[str, Any]]:
         found = await self._ask(lambda session: session.catalogue.iceberg_tables())
         return [
-            {"table": list(name), "uuid": table.uuid, "metadata_location": table.metadata_location}
+            IcebergDescription(name, table.uuid, table.metadata_location).to_json()
             for name, table in found
         ]
 
@@ -280,10 +281,7 @@ class Requests:
         content = b""
         if isinstance(submitted.record, Transaction):
             content = encode_transaction(submitted.record)
-        return {
-            "outcome": base64.b64encode(record).decode(),
-            "transaction": base64.b64encode(content).decode(),
-        }
+        return DecidedRecords(record, content).to_json()
 
     async def _version_at(self, params: Params) -> int:
         """Return a table's newest version at a position of the log; 0 if it had none yet.
@@ -359,7 +357,7 @@ class Requests:
         record = decode_log_record(key, base64.b64decode(str(params.get("transaction", ""))))
         outcome = await self._decide_dry(record)
         _, encoded = seal_outcome(outcome, previous_hash=bytes(32), epoch=0, node=self.node)
-        return {"outcome": base64.b64encode(encoded).decode()}
+        return DecidedRecords(encoded).to_json()
 
     async def _decide_dry(self, record: LogRecord) -> Outcome:
         """Look with a worker, decide on the loop, until nothing more is wanted."""

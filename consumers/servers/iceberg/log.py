@@ -7,7 +7,6 @@ request points to.
 
 from __future__ import annotations
 
-import base64
 import json
 import threading
 from collections import OrderedDict
@@ -26,6 +25,12 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.reading import load_json
 from commitlog.errors import InvalidTransaction, NoSuchTable
+from commitlog.messages import (
+    DecidedRecords,
+    IcebergDescription,
+    NamespaceDescription,
+    TableDescription,
+)
 from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
@@ -158,7 +163,7 @@ class LogIcebergService:
         )
         if found is None:
             return repeated
-        first = decode_outcome_record(base64.b64decode(found["outcome"]))
+        first = decode_outcome_record(DecidedRecords.from_json(found).outcome)
         return first if isinstance(first, Outcome) else repeated
 
     def _ask_all(self, method: str) -> Iterator[dict[str, Any]]:
@@ -167,42 +172,47 @@ class LogIcebergService:
             yield from runtime.request(partition, method)
 
     def _live_metadata(self) -> list[str]:
-        return [entry["metadata_location"] for entry in self._ask_all("iceberg_tables")]
+        return [entry.metadata_location for entry in self._all_tables()]
 
     def _names(self) -> dict[TableId, None]:
-        return {tuple(entry["table"]): None for entry in self._ask_all("iceberg_tables")}
+        return {entry.table: None for entry in self._all_tables()}
+
+    def _all_tables(self) -> Iterator[IcebergDescription]:
+        return map(IcebergDescription.from_json, self._ask_all("iceberg_tables"))
 
     def _others(self) -> dict[TableId, str]:
-        return {tuple(entry["table"]): entry["incarnation"] for entry in self._ask_all("tables")}
+        found = map(TableDescription.from_json, self._ask_all("tables"))
+        return {entry.table_id: entry.incarnation for entry in found}
 
     def _namespaces(self) -> dict[TableId, Mapping[str, str]]:
         found: dict[TableId, Mapping[str, str]] = {}
-        for entry in self._ask_all("namespaces"):
-            name = tuple(entry["namespace"])
-            found[name] = {**found.get(name, {}), **entry["properties"]}
+        for entry in map(NamespaceDescription.from_json, self._ask_all("namespaces")):
+            found[entry.namespace] = {**found.get(entry.namespace, {}), **entry.properties}
         return found
 
     def _table(self, name: TableId) -> IcebergTable | None:
         runtime = self._log.runtime()
         partition = runtime.domains.partition(name)
         asked = {"table": list(name)}
-        head = runtime.request(partition, "iceberg_table", **asked)
-        if head is None:
+        told = runtime.request(partition, "iceberg_table", **asked)
+        if told is None:
             return None
-        location = head["metadata_location"]
+        head = IcebergDescription.from_json(told)
+        location = head.metadata_location
         with self._lock:
             kept = self._kept.get(location)
-        if kept is not None and kept.uuid == head["uuid"]:
+        if kept is not None and kept.uuid == head.uuid:
             return kept
         try:
             table = self.files.table(location)
         except (OSError, Invalid):
             # The log has it all the same.
-            head = runtime.request(partition, "iceberg_table", metadata=True, **asked)
-            if head is None:
+            told = runtime.request(partition, "iceberg_table", metadata=True, **asked)
+            if told is None:
                 return None
-            location = head["metadata_location"]
-            return table_of(load_json(head["metadata"], location), location)
+            head = IcebergDescription.from_json(told)
+            location = head.metadata_location
+            return table_of(load_json(head.metadata, location), location)
         with self._lock:
             self._kept[location] = table
             if len(self._kept) > _TABLES_KEPT:

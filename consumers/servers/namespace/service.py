@@ -7,7 +7,6 @@ Idempotency-Key, Lance's own uuid, or one made of the request's content.
 
 from __future__ import annotations
 
-import base64
 import os
 import threading
 import time
@@ -35,6 +34,7 @@ from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, 
 from commitlog.core.decisions import noted
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, NoSuchTable, OutcomeUnknown
+from commitlog.messages import DecidedRecords, NamespaceDescription
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
@@ -159,8 +159,10 @@ class Service:
         runtime = self.log.runtime()
         found: dict[TableId, dict[str, str]] = {}
         for partition in range(runtime.partitions):
-            for entry in runtime.request(partition, "namespaces"):
-                found.setdefault(tuple(entry["namespace"]), {}).update(entry["properties"])
+            for entry in map(
+                NamespaceDescription.from_json, runtime.request(partition, "namespaces")
+            ):
+                found.setdefault(entry.namespace, {}).update(entry.properties)
         return found
 
     def need_namespace(self, namespace: TableId) -> dict[str, str]:
@@ -181,9 +183,9 @@ class Service:
             found = runtime.request(partition, "transaction", transaction_id=transaction_id)
             if found is None:
                 continue
-            outcome = decode_outcome_record(base64.b64decode(found["outcome"]))
-            key = f"{transaction_id}/0".encode()
-            record = decode_log_record(key, base64.b64decode(found["transaction"]))
+            records = DecidedRecords.from_json(found)
+            outcome = decode_outcome_record(records.outcome)
+            record = decode_log_record(f"{transaction_id}/0".encode(), records.transaction)
             if isinstance(outcome, Outcome) and isinstance(record, Transaction):
                 return outcome, record
         return None
