@@ -14,13 +14,13 @@ from typing import Any
 
 from commitlog.model.reasons import Cut, Listed, Phrase, Reason
 from commitlog.model.records import Outcome
-from commitlog.words import frozen_iceberg, frozen_lance, frozen_log, readers
+from commitlog.words import frozen_iceberg, frozen_lance, frozen_log, readers, readers_of_frozen
 
 FROZEN = {**frozen_log.TEMPLATES, **frozen_lance.TEMPLATES, **frozen_iceberg.TEMPLATES}
 """Templates by the name of the reason: `!r` is a value's repr, `!j` a list with commas."""
 FROZEN_ADVICE = {**frozen_log.ADVICE, **frozen_lance.ADVICE}
 """What whoever lost does next, by the name of the reason."""
-WORDS = {**FROZEN, **readers.WORDS}
+WORDS = {**FROZEN, **readers_of_frozen.WORDS, **readers.WORDS}
 ADVICE = {**FROZEN_ADVICE, **readers.ADVICE}
 """The same as readers see them."""
 
