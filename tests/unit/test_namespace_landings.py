@@ -13,6 +13,9 @@ import lance
 import lance_namespace
 import pytest
 
+from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
+from commitlog.model.operations import LanceCommit
 from tests.namespace_world import World, numbers
 from tests.unit.test_namespace_versions import decided, path, stage
 
@@ -132,9 +135,40 @@ def test_a_client_that_missed_it_is_told_when_it_comes_back(world: World, table:
     assert world.open(table).count_rows() == 20
 
 
-def _restage(old: str, new: str, version: int) -> None:
-    from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_what_another_process_committed_is_not_committed_again(
+    world: World, table: list[str], attempt: int
+) -> None:
+    loser, winner = stage(world, table, 100), stage(world, table, 200)
+    assert world.post(path(table, "create"), winner)[0] == 200
+    with open(f"/{loser['manifest_path']}", "rb") as file:
+        _, message = decode_manifest(file.read())
+    assert message is not None
+    found = LanceTransaction.FromString(message)
+    commit = LanceCommit(
+        table=tuple(table), operation="Append", read_version=found.read_version, message=message
+    )
+    record = world.log.transaction((commit,), transaction_id=found.uuid, attempt=attempt)
+    world.log.runtime().submit(record, id_is_new=False).result(120).raise_for_conflict()
+    with closing(Connection(world, table)) as connection:
+        status, body = connection.post("create", loser)
+        assert status == 303, body
+        os.remove(f"/{loser['manifest_path']}")
+        assert connection.path_of(2) == name_of(3)
+    assert world.open(table).count_rows() == 20
 
+
+def test_stale_appends_to_a_table_with_a_key_commit(world: World) -> None:
+    name = [world.fresh_name(), "keyed"]
+    world.log.create_table("$".join(name), numbers(0, 1).schema, primary_key="id")
+    handles = [world.open(name) for _ in range(3)]
+    for number, handle in enumerate(handles):
+        handle.insert(numbers(10 * number, 10 * number + 5))
+    assert [handle.count_rows() for handle in handles] == [5, 10, 15]
+    assert world.open(name).count_rows() == 15
+
+
+def _restage(old: str, new: str, version: int) -> None:
     with open(old, "rb") as file:
         state, transaction = decode_manifest(file.read())
     state.version = version

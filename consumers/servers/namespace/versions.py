@@ -213,7 +213,8 @@ def _create_by_append(
                 raise_refusal(service, outcome, [made])
                 return _created(service, info, outcome, transaction)
         outcome, _ = commit_staged(service, call, [as_commit(staged, info)], staged.transaction_id)
-    if outcome.code is Code.ID_REUSED:
+    if outcome.code is Code.ID_REUSED or outcome.status is Status.SUPERSEDED:
+        # It was decided before, though not by this process as far as that remembers.
         found = service.transaction(staged.transaction_id)
         outcome = found[0] if found is not None else outcome
     raise_refusal(service, outcome, [made])
