@@ -151,8 +151,8 @@ ROWS_PENDING_BYTES_MAX = 1024 * 1024 * 1024
 ROWS_APPLICATIONS_KEPT = 4_096
 """Ranges of applied writes that are remembered with their version, for who asks late."""
 
-ROWS_ANSWERS_KEPT = 512
-"""Ranges whose writes' counts are in memory; those of others are read from the log."""
+ROWS_ANSWERS_KEPT = 20_000
+"""Applied writes of a table whose counts are in memory; those of others are read from the log."""
 
 ICEBERG_REBASE_SINCE = 4
 """The protocol under which Iceberg snapshots are rebased over those that their client missed."""

@@ -43,7 +43,7 @@ class AppliedRange(NamedTuple):
 class RowQueue:
     """The writes that one table has accepted."""
 
-    __slots__ = ("applications", "applied", "pending", "recent", "size")
+    __slots__ = ("applications", "applied", "pending", "recent", "recent_count", "size")
 
     def __init__(self) -> None:
         """Have accepted nothing."""
@@ -58,6 +58,7 @@ class RowQueue:
         self.recent: dict[int, tuple[AppliedWrite, ...]] = {}
         """What came of the newest ones' writes, by the last one's position: kept to answer
         sooner, and no part of the state."""
+        self.recent_count = 0
 
     def accept(self, sequence: int, offset: int, index: int, operation: WriteRows) -> None:
         """Take a write of a committed transaction."""
@@ -84,8 +85,9 @@ class RowQueue:
         self.applied = operation.through
         del self.applications[:-ROWS_APPLICATIONS_KEPT]
         self.recent[operation.through] = operation.writes
-        while len(self.recent) > ROWS_ANSWERS_KEPT:
-            del self.recent[next(iter(self.recent))]
+        self.recent_count += len(operation.writes)
+        while self.recent_count > ROWS_ANSWERS_KEPT and len(self.recent) > 1:
+            self.recent_count -= len(self.recent.pop(next(iter(self.recent))))
 
     def through(self, position: int) -> list[tuple[int, int]]:
         """Return the writes that are pending up to a position, by position and operation."""
