@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
 from commitlog.client.runtime import Runtime
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket
-from commitlog.errors import InvalidTransaction, OutcomeUnknown, Unavailable
+from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown, Unavailable
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Code, Outcome, Status
 
@@ -79,10 +80,16 @@ def check_rows_wait(wait: str) -> None:
 class RowsTicket:
     """The pending outcome of a write of rows. Thread-safe, and awaitable."""
 
-    def __init__(self, runtime: Runtime, ticket: Ticket) -> None:
-        """Take the ticket of the transaction that has the rows."""
+    def __init__(
+        self, runtime: Runtime, ticket: Ticket, on_stale: Callable[[], object] = lambda: None
+    ) -> None:
+        """Take the ticket of the transaction that has the rows.
+
+        `on_stale` is called if the table turns out to be another than the writer knew.
+        """
         self._runtime = runtime
         self._ticket = ticket
+        self._on_stale = on_stale
 
     @property
     def transaction_id(self) -> str:
@@ -103,6 +110,9 @@ class RowsTicket:
         check_rows_wait(wait)
         deadline = time.monotonic() + timeout
         outcome = self._ticket.result(timeout, "committed")
+        if outcome.code in (Code.WRONG_SCHEMA, Code.TABLE_REPLACED):
+            with contextlib.suppress(CommitLogError):
+                self._on_stale()
         return settled(self._runtime, outcome, wait, deadline)
 
     def __await__(self) -> Generator[Any, None, RowsOutcome]:

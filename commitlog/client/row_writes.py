@@ -193,6 +193,39 @@ def is_small(data: Any) -> bool:
     return isinstance(data, Mapping | Sequence)
 
 
+def made_write(
+    log: Host,
+    table: TableId,
+    data: Any,
+    mode: str,
+    on: str | Sequence[str] | None,
+    options: Mapping[str, Any],
+) -> tuple[WriteRows, tuple[bytes, ...]]:
+    """Return what writes rows, with the payloads of its transaction; see `write_rows`."""
+    kind = rows_mode(mode)
+    merge, others = MergeOptions.taken_from(options)
+    if others or (options and kind is not RowsMode.UPSERT):
+        name = next(iter(others or options))
+        raise InvalidTransaction(
+            f"{name} is not an option of mode {mode!r}",
+            field=name,
+            value=options[name],
+            advice="Leave it out",
+        )
+    info = log.describe(table, fresh=False)
+    settings = settings_of(kind, merge)
+    try:
+        operation, payload = encode_write(info, data, kind, on, **settings)
+    except InvalidTransaction:
+        asked = log.describe(table, fresh=True)
+        if (asked.incarnation, asked.fields) == (info.incarnation, info.fields):
+            raise
+        info = asked
+        operation, payload = encode_write(info, data, kind, on, **settings)
+    operation = put_apart(info, operation, payload)
+    return operation, () if operation.path else (payload,)
+
+
 class WritesRows(ABC):
     """Gives `CommitLog` its way to write rows without writing files."""
 
@@ -258,34 +291,17 @@ class WritesRows(ABC):
         `result(wait="accepted")` of what is returned waits until the rows are in the log, in their
         order; by default it waits until the version that has them opens by path.
         """
-        kind = rows_mode(mode)
-        merge, others = MergeOptions.taken_from(options)
-        if others or (options and kind is not RowsMode.UPSERT):
-            name = next(iter(others or options))
-            raise InvalidTransaction(
-                f"{name} is not an option of mode {mode!r}",
-                field=name,
-                value=options[name],
-                advice="Leave it out",
-            )
-        info = self.describe(parse_table_id(table_id), fresh=False)
-        settings = settings_of(kind, merge)
-        try:
-            operation, payload = encode_write(info, data, kind, on, **settings)
-        except InvalidTransaction:
-            asked = self.describe(info.table_id, fresh=True)
-            if (asked.incarnation, asked.fields) == (info.incarnation, info.fields):
-                raise
-            info = asked
-            operation, payload = encode_write(info, data, kind, on, **settings)
-        operation = put_apart(info, operation, payload)
+        table = parse_table_id(table_id)
+        operation, payloads = made_write(cast(Host, self), table, data, mode, on, options)
         transaction = self.transaction(
             (operation,),
             transaction_id=transaction_id,
             application=application,
             properties=properties,
             expects=expects,
-            payloads=() if operation.path else (payload,),
+            payloads=payloads,
         )
         runtime = self.runtime()
-        return RowsTicket(runtime, runtime.submit(transaction, id_is_new=transaction_id is None))
+        ticket = runtime.submit(transaction, id_is_new=transaction_id is None)
+        # Whoever writes again after a refusal shall know the table as it is.
+        return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))

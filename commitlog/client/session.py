@@ -7,6 +7,7 @@ in one table may have decided what was written to another, and only the caller k
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -15,6 +16,8 @@ from commitlog.client.data import rows_reader, rows_table
 from commitlog.client.host import Host, TableName
 from commitlog.client.lance_request import LanceRequest, new_transaction_id
 from commitlog.client.merging import MergeOptions, prepare_merge
+from commitlog.client.row_tickets import settled_if_rows
+from commitlog.client.row_writes import made_write
 from commitlog.client.rows import (
     Prepared,
     prepare_append,
@@ -54,6 +57,7 @@ class TransactionBuilder:
         self._timeout = timeout
         self._wait: Wait = wait
         self._operations: list[Operation] = []
+        self._payloads: tuple[bytes, ...] = ()
         self._written: list[tuple[TableInfo, Prepared]] = []
         self.ticket: Ticket | None = None
         self.outcome: Outcome | None = None
@@ -113,6 +117,24 @@ class TransactionBuilder:
         dataset = self._log.opened.newest(info)
         self._add(info, prepare_merge(info, dataset, source, keys, MergeOptions(**options)))
 
+    def write_rows(
+        self,
+        table_id: TableName,
+        data: Any,
+        *,
+        mode: str = "append",
+        on: str | Sequence[str] | None = None,
+        **options: Any,
+    ) -> None:
+        """Put rows into the record as they are, as `CommitLog.write_rows` does.
+
+        They are accepted with the whole transaction, and applied to their table afterwards.
+        """
+        table = parse_table_id(table_id)
+        operation, payloads = made_write(self._log, table, data, mode, on, options)
+        self._operations.append(operation)
+        self._payloads += payloads
+
     def __enter__(self) -> TransactionBuilder:
         """Return itself."""
         return self
@@ -135,11 +157,15 @@ class TransactionBuilder:
             application=self._application,
             properties=self._properties,
             expects=self._expects,
+            payloads=self._payloads,
         )
+        deadline = time.monotonic() + self._timeout
         self.ticket = self._log.runtime().submit(transaction, id_is_new=self._id_is_new)
-        self.outcome = self.ticket.result(self._timeout, self._wait)
-        if self.outcome.status is not Status.COMMITTED:
+        outcome = self.outcome = self.ticket.result(self._timeout, self._wait)
+        if outcome.status is not Status.COMMITTED:
             self._remove_files()
+        # Rows that are refused later leave the record's commits as they are.
+        self.outcome = settled_if_rows(self._log.runtime(), outcome, self._wait, deadline)
         self.outcome.raise_for_conflict()
 
     def _head(self, table_id: TableName) -> TableInfo:

@@ -17,7 +17,7 @@ import pytest
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.row_tail import Tail, Waiting
-from commitlog.client.row_tickets import RowsTicket
+from commitlog.client.row_tickets import RowsOutcome, RowsTicket
 from commitlog.errors import (
     InvalidRequest,
     InvalidTransaction,
@@ -312,3 +312,41 @@ def test_a_fresh_view_can_only_be_read(running: Service) -> None:
     assert not folder.exists()
     with pytest.raises(InvalidRequest, match="Leave out one"):
         client.open(T, 1, fresh=True)
+
+
+def test_rows_and_commits_of_many_tables_are_one_record(running: Service) -> None:
+    client = running.client
+    client.create_table("ns$u", SCHEMA, primary_key="id")
+    one = [{"id": 1, "a": 1, "b": "x"}]
+    with writing(running):
+        with client.transact() as t:
+            t.write_rows(T, one)
+            t.write_rows("ns$u", one, mode="upsert")
+            t.append("ns$u", pa.table({"id": [2], "a": [2], "b": ["y"]}, schema=SCHEMA))
+            t.write_rows(T, [{"id": 1}], mode="delete")
+        assert t.outcome is not None
+        assert isinstance(t.outcome, RowsOutcome)
+        came = [(write.inserted, write.deleted) for write in t.outcome.writes]
+        assert came == [(1, 0), (1, 0), (0, 1)]
+        assert t.outcome.versions()[T] == 1, "a row that comes and goes in one group makes none"
+        assert content(running) == []
+        assert client.scan("ns$u").sort_by("id")["id"].to_pylist() == [1, 2]
+        bad = client.transact()
+        bad.write_rows(T, one)
+        bad.write_rows("ns$u", one, mode="upsert")
+        bad.write_rows("ns$u", [{"id": 1, "a": 1}], mode="upsert", on="a")
+        with pytest.raises(TransactionRejected, match="by the key"):
+            bad.__exit__(None, None, None)
+        assert client.scan(T, fresh=True).num_rows == 0, "all of a record or nothing"
+
+
+def test_who_knew_another_table_by_this_name_can_write_again(running: Service) -> None:
+    other = CommitLog(lambda: MemoryLog(running.cluster))
+    assert running.client.table(T).version == 1
+    other.drop_table(T)
+    other.create_table(T, SCHEMA, primary_key="id")
+    row = [{"id": 1, "a": 1, "b": "x"}]
+    late = running.client.write_rows(T, row).result(60, "accepted")
+    assert late.code is Code.TABLE_REPLACED
+    assert running.client.write_rows(T, row).result(60, "accepted").status is Status.COMMITTED
+    other.close()
