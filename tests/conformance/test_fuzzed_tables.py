@@ -260,9 +260,12 @@ def _append(fuzz: Fuzz, made: LanceMessage, *_: Any) -> None:
     fuzz.of(made, LanceOperation.Append(fuzz.written()))
 
 
-def _overwrite(fuzz: Fuzz, made: LanceMessage, *_: Any) -> None:
+def _overwrite(fuzz: Fuzz, made: LanceMessage, manifest: Manifest, *_: Any) -> None:
     schema = lance.dataset(str(fuzz.path)).schema
     fuzz.of(made, LanceOperation.Overwrite(schema, fuzz.written()))
+    # Pylance counts the fields anew, and the files have the table's.
+    del made.overwrite.schema[:]
+    made.overwrite.schema.extend(manifest.fields)
 
 
 def _delete(fuzz: Fuzz, made: LanceMessage, *_: Any) -> None:
