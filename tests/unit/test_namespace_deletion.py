@@ -114,6 +114,17 @@ def test_a_tagged_version_stays(world: World, table: list[str]) -> None:
     assert delete(world, table, (1, 2), (3, 4))[1]["deleted_count"] == 2
 
 
+def test_a_held_version_stays(world: World, table: list[str]) -> None:
+    world.log.hold("report", [table])
+    world.open(table).insert(numbers(200, 201))
+    status, body = delete(world, table, (5, 6))
+    assert (status, body["code"]) == (409, 19)
+    assert "held by its properties" in body["error"]
+    assert delete(world, table, (1, 5))[1]["deleted_count"] == 4
+    world.log.release("report")
+    assert delete(world, table, (5, 6))[1]["deleted_count"] == 1
+
+
 def test_an_idempotency_key_deletes_once(world: World, table: list[str]) -> None:
     key = {"Idempotency-Key": f"delete {table[0]}"}
     first = delete(world, table, (1, 3), headers=key)

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.core.catalogue.version_deletion import merged, without
+from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.decisions import ChangeKind
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
-from commitlog.model.operations import DeleteTableVersions
+from commitlog.model.limits import HOLDS_SINCE, Rules
+from commitlog.model.operations import AlterProperties, DeleteTableVersions
 from tests.core_world import World, append, commit, replayed_from_parts
 
 RANGES = st.lists(
@@ -85,6 +86,34 @@ def test_the_newest_can_go_once_the_same_record_made_a_newer_one(world: World) -
     assert world.machine.tables["t",].deleted == ((5, 5),)
     again = world.ask("e", delete((1, 1)), delete((1, 2)))
     assert again.code == "EXPECTATION_FAILED", "the record's own deletions count as well"
+
+
+@pytest.mark.parametrize(
+    ("value", "held"),
+    [
+        ("3", [(3, 3)]),
+        ("3-", [(3, 9)]),
+        ("3- until 1000", []),
+        ("3 until 1001", [(3, 3)]),
+        ("newest", [(1, 9)]),
+    ],
+)
+def test_what_a_hold_means(value: str, held: list[tuple[int, int]]) -> None:
+    properties = [("commitlog.hold.x", value), ("other", "3")]
+    assert held_versions(properties, 9, 1000) == held
+
+
+@pytest.mark.parametrize("protocol", [HOLDS_SINCE - 1, HOLDS_SINCE])
+def test_held_versions_stay_from_protocol_4_on(world: World, protocol: int) -> None:
+    world.machine.rules = Rules(protocol)
+    world.ask("h", AlterProperties(("t",), upserts=(("commitlog.hold.x", "2"),)))
+    outcome = world.ask("d", delete((1, 3)))
+    if protocol < HOLDS_SINCE:
+        assert outcome.status == "committed", outcome.message
+        return
+    assert outcome.code == "INVALID_OPERATION"
+    assert "hold 2-2" in outcome.message
+    assert world.ask("e", delete((1, 1), (3, 3))).status == "committed"
 
 
 def test_nothing_is_restored_from_a_deleted_version(world: World) -> None:

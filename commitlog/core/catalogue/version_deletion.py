@@ -112,7 +112,7 @@ def _check(draft: Draft, view: View, operation: DeleteTableVersions) -> None:
         held = held_versions(view.table.properties, newest, draft.time_ms)
         if without(operation.ranges, merged(held)) != merged(operation.ranges):
             raise rejected(
-                Code.EXPECTATION_FAILED,
+                Code.INVALID_OPERATION,
                 "versions_held",
                 ranges=list(operation.ranges),
                 table=name,

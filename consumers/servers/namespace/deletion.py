@@ -8,6 +8,7 @@ that stays is restored, or, if none stays, all rows are deleted. Numbers are nev
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +21,7 @@ from lance_namespace import (
 
 from commitlog.client.submission import as_operation
 from commitlog.client.tables import TableInfo
-from commitlog.core.catalogue.version_deletion import merged, without
+from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.model.operations import DeleteTableVersions, Operation
 from commitlog.model.table import TableId
@@ -89,6 +90,13 @@ def deletion(
 def _check_tags(service: Service, info: TableInfo, ranges: VersionRanges) -> None:
     if not ranges:
         return
+    held = held_versions(info.properties.items(), info.version, time.time_ns() // 10**6)
+    for first, last in held:
+        if without([(first, last)], ranges) != merged([(first, last)]):
+            raise InvalidTableStateError(
+                f"versions {first} to {last} of {info.name} are held by its properties; release"
+                " them (log.release), or leave them out"
+            )
     for name, tag in sorted(service.open(info).tags.list().items()):
         if not tag.get("branch") and is_in(int(tag["version"]), ranges):
             raise InvalidTableStateError(
