@@ -259,7 +259,7 @@ class Draft:
         return sorted(name for name in names if self.iceberg(name) is not None)
 
     def is_taken(self, table_id: TableId) -> bool:
-        """Say whether a table of any format has this name."""
+        """Return True if a table of any format has this name."""
         return self.find(table_id) is not None or self.iceberg(table_id) is not None
 
     def clash(self, location: str, home: str = "") -> Place | None:

@@ -150,7 +150,7 @@ def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
 
 
 def _fills(standing: View, operation: TableMaker, location: str) -> bool:
-    """Say whether CreateTable gives a declared table its first version."""
+    """Return True if CreateTable gives a declared table its first version."""
     return (
         isinstance(operation, CreateTable)
         and standing.state is None

@@ -197,7 +197,7 @@ def _is_copy(draft: Draft, result: IcebergResult, owner: TableId) -> bool:
 
 
 def _is_elsewhere(result: IcebergResult) -> bool:
-    """Say whether metadata comes to lie where the log hasn't put this table's before.
+    """Return True if metadata comes to lie where the log hasn't put this table's before.
 
     Where it did, in the table's own location, nothing but Iceberg tables ever gets a place.
     """

@@ -20,12 +20,12 @@ def field_metadata_ids(operation: Transaction.UpdateConfig) -> set[int]:
 
 
 def sets_schema_metadata(operation: Transaction.UpdateConfig) -> bool:
-    """Say whether schema metadata are updated, be it by nothing."""
+    """Return True if schema metadata are updated, be it by nothing."""
     return operation.HasField("schema_metadata_updates") or bool(operation.schema_metadata)
 
 
 def changes_schema(operation: Transaction.UpdateConfig) -> bool:
-    """Say whether schema or field metadata really change (pre-checks P2 and P3)."""
+    """Return True if schema or field metadata really change (pre-checks P2 and P3)."""
     maps = [operation.schema_metadata_updates, *operation.field_metadata_updates.values()]
     return bool(
         any(m.update_entries or m.replace for m in maps)

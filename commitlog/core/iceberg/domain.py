@@ -77,12 +77,12 @@ class IcebergResult:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the table has another metadata file than before."""
+        """Return True if the table has another metadata file than before."""
         return self.after is not self.before
 
     @property
     def writes_file(self) -> bool:
-        """Whether `after.encode()` must be written to `after.metadata_location`."""
+        """Return True if `after.encode()` must be written to `after.metadata_location`."""
         return self.is_changed and not self.is_registered
 
 

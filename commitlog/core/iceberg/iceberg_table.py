@@ -134,5 +134,5 @@ class IcebergTable:
 
 
 def is_compressed(metadata_location: str) -> bool:
-    """Tell whether a metadata file is gzip, by its name."""
+    """Return True if a metadata file is gzip, by its name."""
     return metadata_location.endswith((".gz.metadata.json", ".metadata.json.gz"))

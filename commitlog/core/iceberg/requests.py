@@ -36,12 +36,12 @@ class TableChange:
 
     @property
     def is_create(self) -> bool:
-        """Whether the table must not exist yet."""
+        """Return True if the table must not exist yet."""
         return any(r.type == ASSERT_CREATE for r in self.requirements)
 
     @property
     def is_register(self) -> bool:
-        """Whether it takes over somebody else's metadata file."""
+        """Return True if it takes over somebody else's metadata file."""
         return any(update.action == REGISTER for update in self.updates)
 
 

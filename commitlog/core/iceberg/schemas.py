@@ -130,7 +130,7 @@ def check_format(fields: Fields, format_version: int) -> None:
 
 
 def same_schema(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Tell whether two schemas differ in nothing but their ids."""
+    """Return True if two schemas differ in nothing but their ids."""
     return _canonical_struct(one) == _canonical_struct(other) and set(
         one.get("identifier-field-ids") or ()
     ) == set(other.get("identifier-field-ids") or ())

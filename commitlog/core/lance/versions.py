@@ -181,7 +181,7 @@ def finalize(
 
 
 def same_operation(message: bytes, expected: Transaction) -> bool:
-    """Say whether a message holds the same operation, whatever its uuid and read version."""
+    """Return True if a message holds the same operation, whatever its uuid and read version."""
     found = Transaction.FromString(message)
     operation = operation_of(expected)
     if operation is None or operation_of(found) is not operation:

@@ -56,7 +56,7 @@ class Chain:
         self.hash = b""
 
     def admit(self, record: OutcomeRecord | Unreadable) -> str:
-        """Take the next record of the partition; return "" if it is valid, else why it is void."""
+        """Add the next record of the partition; return "" if it is valid, else why it is void."""
         if isinstance(record, Outcome):
             return self._admit_outcome(record)
         if isinstance(record, LeaderStarted):

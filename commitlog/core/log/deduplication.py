@@ -76,11 +76,11 @@ class Deduplication:
         return None if packed is None else _unpack(packed)
 
     def is_known(self, transaction_id: str) -> bool:
-        """Say whether an id was decided."""
+        """Return True if an id was decided."""
         return transaction_id in self._ids
 
     def is_too_old(self, transaction_id: str, submitted_at_ms: int, floor_ms: int) -> bool:
-        """Say whether an unknown id may have been decided and forgotten."""
+        """Return True if an unknown id may have been decided and forgotten."""
         floor = max(floor_ms, self.forgotten_ms + 1)
         born = uuid_time_ms(transaction_id)
         return 0 < submitted_at_ms < floor or 0 < born < floor
@@ -99,7 +99,7 @@ class Deduplication:
         self._note(outcome.transaction_id, packed, outcome.sequence)
 
     def prune(self, floor_ms: int, sequence: int) -> None:
-        """Let go of ids that were decided before `floor_ms`, as of outcome `sequence`."""
+        """Forget ids that were decided before `floor_ms`, as of outcome `sequence`."""
         if self._oldest_ms >= floor_ms and self._oldest_ms:
             return
         ids = self._ids
@@ -139,7 +139,7 @@ class Deduplication:
         return to_json([[transaction_id for _, transaction_id in found], lengths])
 
     def restore_chunk(self, number: int, data: bytes, hint: bytes | None = None) -> None:
-        """Take a chunk back, the oldest first; sealed, with a hint of what is in it."""
+        """Restore a chunk, the oldest first; a sealed one with a hint of what is in it."""
         if hint is not None:
             names, lengths = json.loads(hint)
             self._sealed[number] = (data, lengths)

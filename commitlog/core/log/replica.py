@@ -71,13 +71,13 @@ class Replica:
         self._waiting: deque[tuple[Outcome, int]] = deque()
 
     def receive_submitted(self, submitted: Submitted) -> None:
-        """Take the next record of the transactions topic."""
+        """Add the next record of the transactions topic."""
         self.transactions_position = submitted.offset + 1
         if submitted.offset not in self._decided_beyond:
             self.undecided[submitted.offset] = submitted
 
     def receive_answered(self, answered: Answered) -> str:
-        """Take the next record of the outcomes topic; return "" or why it is void."""
+        """Add the next record of the outcomes topic; return "" or why it is void."""
         self.outcomes_position = answered.offset + 1
         reason = self.chain.admit(answered.record)
         if reason:

@@ -59,7 +59,7 @@ class EncodedFragments(Fragments):
 
     @property
     def is_encoded(self) -> bool:
-        """Whether nobody has looked into them yet."""
+        """Return True if nobody has looked into them yet."""
         return bool(self._message)
 
     def changes_since(self, before: Fragments) -> tuple[Removed, Put]:

@@ -126,7 +126,7 @@ def fragments_after(
 
 
 def _is_emptied(before: DataFragment, image: DataFragment) -> bool:
-    """Say whether no row is left in a fragment's image; refuse an image that cannot be."""
+    """Return True if no row is left in a fragment's image; refuse an image that cannot be."""
     where = f"updated_fragments[{before.id}].deletion_file"
     deleted = image.deletion_file.num_deleted_rows
     if image.HasField("deletion_file") and not deleted:

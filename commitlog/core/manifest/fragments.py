@@ -155,7 +155,7 @@ class Fragments(Mapping[int, bytes]):
             self._blocks = None
 
     def remove(self, fragment_id: int) -> None:
-        """Take a fragment away; it must be there."""
+        """Remove a fragment, which must be there."""
         del self._by_id[fragment_id]
         self._note(fragment_id, 0)
         if fragment_id == self._last_id:

@@ -65,7 +65,7 @@ class ManifestHeader:
 
     @cached_property
     def declares_key(self) -> bool:
-        """Whether the schema names an unenforced primary key."""
+        """Return True if the schema names an unenforced primary key."""
         return any(field.unenforced_primary_key for field in self.message.fields)
 
     @cached_property

@@ -87,13 +87,13 @@ def _age(index: IndexMetadata) -> tuple[bool, int, int]:
 
 
 def is_mixed(indices: list[IndexMetadata]) -> bool:
-    """Say whether a fragment reuse index is written together with others."""
+    """Return True if a fragment reuse index is written together with others."""
     names = [index.name for index in indices]
     return FRAGMENT_REUSE_INDEX in names and len(names) > 1
 
 
 def needs_addresses(index: IndexMetadata) -> bool:
-    """Say whether an index cannot be read through a fragment reuse index."""
+    """Return True if an index cannot be read through a fragment reuse index."""
     return index.index_details.type_url.endswith(NGRAM_DETAILS)
 
 

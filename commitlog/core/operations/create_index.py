@@ -194,7 +194,7 @@ def _prune(index: IndexMetadata, history: History, read_version: int, reused: Gr
 def _took_overlay(
     index: IndexMetadata, history: History, fragment_id: int, read_version: int
 ) -> bool:
-    """Say whether a fragment was replaced after its indexed column was overlaid, all unseen."""
+    """Return True if a fragment was replaced after its indexed column was overlaid, all unseen."""
     return bool(history.first("Rewrite.old", fragment_id, read_version)) and any(
         history.first("DataOverlay.cell", (fragment_id, field_id), read_version)
         for field_id in index.fields

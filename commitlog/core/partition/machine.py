@@ -161,7 +161,7 @@ class Machine(PartitionState):
         changes: tuple[Change, ...] | None = None,
         recordings: Mapping[bytes, bytes] | None = None,
     ) -> tuple[Change, ...]:
-        """Take an outcome; return what it does to tables.
+        """Apply an outcome; return what it does to tables.
 
         `changes` spares the leader computing again what it just decided.
         """

@@ -43,7 +43,7 @@ class Digests:
         self._known: dict[str, tuple[int, bytes]] = {}
 
     def know(self, parts: Mapping[str, Saved]) -> None:
-        """Take the hashes of parts that were restored just now."""
+        """Keep the hashes of parts that were restored just now."""
         self._known = {name: (part.counter, part.digest) for name, part in parts.items()}
 
     def of(self, machine: PartitionState) -> bytes:

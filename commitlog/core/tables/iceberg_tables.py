@@ -31,7 +31,7 @@ class IcebergTables:
     def restore(
         self, table_id: TableId, table: IcebergTable, sequence: int, *, is_registered: bool = False
     ) -> None:
-        """Take a table from a checkpoint, which knows the locations too."""
+        """Restore a table from a checkpoint, which knows the locations too."""
         if is_registered:
             self.registered[table_id] = None
         else:
@@ -56,7 +56,7 @@ class IcebergTables:
     def put(
         self, table_id: TableId, after: IcebergTable, sequence: int, *, is_registered: bool = False
     ) -> list[Change]:
-        """Take a table as a committed change leaves it."""
+        """Keep a table as a committed change leaves it."""
         if self.tables.get(table_id) is after:
             return []
         self.restore(table_id, after, sequence, is_registered=is_registered)

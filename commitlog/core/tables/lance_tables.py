@@ -24,7 +24,7 @@ VersionRanges = tuple[tuple[int, int], ...]
 
 
 def is_in(version: int, ranges: VersionRanges) -> bool:
-    """Say whether a version is in one of the ranges."""
+    """Return True if a version is in one of the ranges."""
     return any(first <= version <= last for first, last in ranges)
 
 
@@ -84,14 +84,14 @@ class Table:
 
     @property
     def declares_key(self) -> bool:
-        """Whether it promises that no key is there twice: to the log, or in its own schema."""
+        """Return True if it promises the log, or in its schema, that no key is there twice."""
         return bool(self.primary_key) or (
             self.manifest is not None and self.manifest.header.declares_key
         )
 
     @property
     def stable_row_ids(self) -> bool:
-        """Whether its rows keep their ids when they move."""
+        """Return True if its rows keep their ids when they move."""
         manifest = self.manifest
         return manifest is not None and bool(manifest.reader_feature_flags & FLAG_STABLE_ROW_IDS)
 
