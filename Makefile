@@ -50,6 +50,9 @@ soak: $(STAMP) ## Search for hours: SEED=1 SEEDS=100000 HISTORIES_SECONDS=3600 F
 	$(BIN)/python -m tests.histories.rows --seed $(SEED) --seconds $(HISTORIES_SECONDS)
 	FUZZ_SEED=$(SEED) FUZZ_SECONDS=$(HISTORIES_SECONDS) $(BIN)/python -m pytest -q --timeout=0 \
 	  tests/conformance/test_fuzzed_tables.py
+	COMMITLOG_FUZZ_SECONDS=300 COMMITLOG_HOSTILE_SECONDS=$(HISTORIES_SECONDS) $(BIN)/python -m pytest \
+	  -q -s --timeout=0 -k "minutes or hostile" tests/unit/test_openapi.py \
+	  tests/integration/test_hostile_clients.py
 	$(BIN)/python -m tests.faults --seed $(SEED) --rounds $(FAULT_ROUNDS)
 
 check: $(STAMP) ## Check lint, format, types and the house's contracts

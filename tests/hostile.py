@@ -1,6 +1,6 @@
 """A crowd of hostile clients, and a polite one beside it that is timed.
 
-    python -m tests.hostile http://127.0.0.1:2333 --seconds 3600 --pid PID
+    python -m tests.hostile http://127.0.0.1:2333 --seconds 3600
 
 The crowd holds hundreds of connections: half-sent heads and bodies, bodies that drip, JSON that is
 fuzzed, nested or huge, Arrow that is mutated or unfolds into gigabytes. Nothing of it may end the
@@ -297,7 +297,7 @@ def crowd(uri: str, seconds: float, seed: int) -> subprocess.Popen[str]:
 
 
 def main() -> None:
-    """Be the crowd; with `--pid`, report every minute what the server's process takes."""
+    """Be the crowd for a while, and print how it was answered."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("uri")
     parser.add_argument("--seconds", type=float, default=3600.0)
