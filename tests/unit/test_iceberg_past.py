@@ -67,6 +67,8 @@ def test_all_tables_are_as_they_stood(world: World, server: IcebergServer) -> No
     old = then.load_table("past.t")
     assert old.scan().to_arrow().num_rows == 3
     assert not then.table_exists("past.moved")
+    assert not then.view_exists("past.moved")
+    assert not now.view_exists("past.moved")
     writes: list[Callable[[], Any]] = [
         lambda: old.append(_ROWS),
         lambda: then.create_namespace("more"),
