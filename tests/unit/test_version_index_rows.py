@@ -241,6 +241,22 @@ def test_a_rebased_delete_leaves_what_the_outcome_says() -> None:
     assert rows[1]["deletion_file"] == "_deletions/1-0-77.arrow"
 
 
+def test_an_update_built_here_leaves_its_new_fragments_too() -> None:
+    message = LanceMessage()
+    message.update.updated_fragments.extend(deleting().delete.updated_fragments)
+    message.update.removed_fragment_ids.append(3)
+    message.update.new_fragments.add(physical_rows=8).files.add(path="a", file_size_bytes=9)
+    message.update.new_fragments.add(physical_rows=1)
+    update = LanceCommit(T, "Update", 3, message.SerializeToString())
+    one = decided(transaction(update), results=(result("Update", 5, first_fragment_id=6),))
+    rows = {row["fragment_id"]: row for row in named("fragment_changes", one)}
+    assert [one for one, row in sorted(rows.items()) if row["removed"]] == [3, 5]
+    assert [(one, rows[one]["deleted_rows"]) for one in (1, 2)] == [(1, 4), (2, 4)]
+    assert [rows[one]["physical_rows"] for one in (6, 7)] == [8, 1]
+    assert (rows[6]["files"], rows[6]["bytes"]) == (["a"], 9)
+    assert rows[6]["made_from"] == [1, 2, 3, 5]
+
+
 def test_what_is_recorded_outside_the_outcome_is_read() -> None:
     delta = ManifestDelta(
         5,
