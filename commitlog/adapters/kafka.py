@@ -113,7 +113,7 @@ class KafkaLog:
     ) -> Genesis:
         """Make topics and first records where they are missing; return partition 0's Genesis."""
         check_shape(partitions, domains)
-        factor = replication_factor or self._replication_factor()
+        factor = replication_factor or self.replication_factor()
         overrides = (transactions_settings, outcomes_settings)
         for topic, base, override in zip(self._topics, _BASES, overrides, strict=True):
             config = {**settings_at_creation(base, factor), **(override or {})}
@@ -162,6 +162,10 @@ class KafkaLog:
             outcomes_topic_id=str(outcomes.topic_id),
             log=self.name,
         )
+
+    def cluster_id(self) -> str:
+        """Ask the cluster for its id."""
+        return self._cluster_id()
 
     def copies(self) -> tuple[TopicCopies, ...]:
         """Count on the cluster how many copies each topic has, and how many are in step."""
@@ -322,7 +326,8 @@ class KafkaLog:
                     raise
                 time.sleep(0.05)
 
-    def _replication_factor(self) -> int:
+    def replication_factor(self) -> int:
+        """Return how many copies a topic that is made now gets."""
         nodes = len(self._describe_cluster().nodes)
         return REPLICATION_WANTED if nodes >= REPLICATION_WANTED else 1
 

@@ -43,6 +43,8 @@ class _Plan:
     fsync: bool
     settings: Mapping[str, str]
     start_seconds: float
+    cluster_id: str
+    """What data that is made now is formatted with."""
 
 
 class EmbeddedBroker:
@@ -68,13 +70,15 @@ class EmbeddedBroker:
         fsync: bool = False,
         settings: Mapping[str, str] | None = None,
         start_seconds: float = START_SECONDS,
+        cluster_id: str = "",
         on_progress: Callable[[str], None] | None = None,
     ) -> Self:
         """Start a broker on a root and wait until it is ready.
 
         Port 0 is the port that this root had before, or a free one the first time. With `fsync`
         every record is on disk before it is acknowledged. `settings` are server properties that win
-        over ours. A start that makes no progress for `start_seconds` is given up; loading a long
+        over ours. A root without data gets the identity `cluster_id`, or one of its own if none is
+        named. A start that makes no progress for `start_seconds` is given up; loading a long
         log, on a loaded machine, is progress.
 
         Raises:
@@ -98,6 +102,7 @@ class EmbeddedBroker:
                     fsync=fsync,
                     settings=settings or {},
                     start_seconds=start_seconds,
+                    cluster_id=cluster_id or new_cluster_id(),
                 )
                 _format_once(plan)
                 broker = cls._start_somewhere(plan, port)
@@ -243,7 +248,7 @@ def _format_once(plan: _Plan) -> None:
         command = [str(plan.java.path), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
         command += ["-cp", plan.class_path, "kafka.tools.StorageTool", "format"]
-        command += ["--cluster-id", new_cluster_id(), "--config", str(configuration)]
+        command += ["--cluster-id", plan.cluster_id, "--config", str(configuration)]
         try:
             done = subprocess.run(
                 command,

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from cyclopts import App, Group
 
-from consumers.commands import ask, care, explain, jobs, look, measure, prove, rows, run, speed
+from consumers.commands import (
+    ask,
+    backups,
+    care,
+    explain,
+    jobs,
+    look,
+    measure,
+    prove,
+    rows,
+    run,
+    speed,
+)
 from consumers.commands.exit_codes import MEANING, ExitCode
 
 _RUN = Group("Run", sort_key=1)
@@ -39,6 +51,8 @@ for _look in (look.diff, look.blame, look.sql, look.plot, look.top):
     app.command(_look, group=_ASK, help_epilogue="")
 for _proof in (care.doctor, prove.verify, prove.replay, prove.archive):
     app.command(_proof, group=_CARE, help_epilogue="")
+for _copy in (backups.backup, backups.restore):
+    app.command(_copy, group=_CARE, help_epilogue="")
 for _task in (care.orphans, care.rules, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")

@@ -19,6 +19,8 @@ from commitlog.errors import CommitLogError
 
 LOCK_FILE = "up.lock"
 HTTP_PORT_FILE = "http-port"
+RESTORING = "restoring.json"
+"""Is in a root until a backup is restored to it in whole."""
 LOCK_TIMEOUT_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 _LISTEN_BACKLOG = 128
@@ -86,10 +88,14 @@ def take(root: Path) -> int:
 
     Raises:
         RootInUse: another `commitlog up` has it, and lives.
-        RootUnusable: it cannot be written.
+        RootUnusable: it cannot be written, or a restore to it did not finish.
     """
     with usable(root):
         root.mkdir(parents=True, exist_ok=True)
+        if (root / RESTORING).exists():
+            raise RootUnusable(
+                f"a restore to {root} did not finish: run the same `commitlog restore` again"
+            )
         lock = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:

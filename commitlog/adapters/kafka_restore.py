@@ -1,0 +1,133 @@
+"""Makes a log's topics again from copied records, with the offsets and the times that they had.
+
+Offsets are named in outcomes and times are decided by, so both must come out as they were. Where a
+copy has no record, a tombstone takes the offset: readers of transactions pass over those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
+
+from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.errors import CorruptLog, Unavailable, WrongLog
+from commitlog.ports import RawRecord
+from commitlog.protocol import (
+    OUTCOMES_SETTINGS,
+    TRANSACTIONS_SETTINGS,
+    outcomes_topic,
+    settings_at_creation,
+    transactions_topic,
+)
+
+TIMESTAMPS = "message.timestamp.type"
+DELIVERY_SECONDS = 120.0
+WINDOW = 5_000
+
+
+class RestoredTopics:
+    """The topics of a log that is put back."""
+
+    def __init__(self, settings: ClientSettings, log: str, partitions: int, factor: int) -> None:
+        """Make the topics, which must not exist yet, so that they take times as they come."""
+        self._settings = settings
+        self._names = (transactions_topic(log), outcomes_topic(log))
+        self._admin = AdminClient(settings.admin())
+        asked = []
+        for name, base in zip(self._names, (TRANSACTIONS_SETTINGS, OUTCOMES_SETTINGS), strict=True):
+            config = {**settings_at_creation(base, factor), TIMESTAMPS: "CreateTime"}
+            asked.append(
+                NewTopic(name, num_partitions=partitions, replication_factor=factor, config=config)
+            )
+        for name, future in self._admin.create_topics(asked, request_timeout=30).items():
+            try:
+                future.result()
+            except KafkaException as error:
+                raise WrongLog(
+                    f"topic {name} could not be made: {error.args[0].str()}. A log is restored to"
+                    " a cluster that has none of its name"
+                ) from error
+
+    def put(self, partition: int, records: Iterable[RawRecord], *, is_transactions: bool) -> int:
+        """Append records at the offsets that they had; return the offset after the last one."""
+        topic = self._names[0] if is_transactions else self._names[1]
+        # Without a limit on what waits, memory would hold the whole log.
+        settings: Mapping[str, object] = {**self._settings.producer(), "linger.ms": 5}
+        producer = Producer(dict(settings))
+        failures: list[str] = []
+        landed = 0
+
+        def delivered(error: object, message: object) -> None:
+            nonlocal landed
+            if error is not None:
+                failures.append(str(error))
+            elif message.offset() != landed:  # type: ignore[attr-defined]
+                failures.append(f"a record landed at {message.offset()}, not at {landed}")  # type: ignore[attr-defined]
+            landed += 1
+
+        sent = 0
+        for raw in records:
+            while sent < raw.offset:
+                self._send(producer, topic, partition, _filler(sent, raw.append_time_ms), delivered)
+                sent += 1
+            if raw.offset != sent:
+                raise CorruptLog(f"{topic} has offset {raw.offset} where {sent} is due")
+            self._send(producer, topic, partition, raw, delivered)
+            sent += 1
+            while sent - landed > WINDOW and not failures:
+                producer.poll(0.1)
+            if failures:
+                raise CorruptLog(f"{topic} could not be restored: {failures[0]}")
+        left = producer.flush(DELIVERY_SECONDS)
+        if left or failures:
+            reason = failures[0] if failures else f"{left} records were not acknowledged in time"
+            raise Unavailable(f"{topic} could not be restored: {reason}. Run the restore again")
+        return sent
+
+    @staticmethod
+    def _send(
+        producer: Producer, topic: str, partition: int, raw: RawRecord, delivered: object
+    ) -> None:
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    partition=partition,
+                    key=raw.key,
+                    value=raw.value,
+                    timestamp=raw.append_time_ms,
+                    on_delivery=delivered,  # type: ignore[arg-type]
+                )
+                return
+            except BufferError:
+                producer.poll(0.1)
+
+    def finish(self) -> None:
+        """Have the topics take the broker's time from now on, as a running log needs it."""
+        resources = [
+            ConfigResource(
+                ResourceType.TOPIC,
+                name,
+                incremental_configs=[
+                    ConfigEntry(
+                        TIMESTAMPS, "LogAppendTime", incremental_operation=AlterConfigOpType.SET
+                    )
+                ],
+            )
+            for name in self._names
+        ]
+        for future in self._admin.incremental_alter_configs(resources).values():
+            future.result(DELIVERY_SECONDS)
+
+
+def _filler(offset: int, append_time_ms: int) -> RawRecord:
+    return RawRecord(offset, append_time_ms, f"restored/{offset}".encode(), None)

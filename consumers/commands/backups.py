@@ -1,0 +1,79 @@
+"""Commands that copy a log with its tables, and put it back."""
+
+from __future__ import annotations
+
+from consumers.commands import output
+from consumers.commands.options import HERE, AsJson, Where, connect
+
+
+def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
+    """Copy what is new of the log and its tables, while it runs.
+
+    The first run copies all, later ones what came since. Everything is read again as it was
+    written, and `backup.json` is written last: a run that was killed leaves the backup as it was.
+    Tables outside the tables root are named, not copied.
+
+    Parameters
+    ----------
+    place
+        A folder, or a location in an object store such as s3://bucket/backup.
+    """
+    from pathlib import Path
+
+    from consumers.tools.backup.writer import back_up
+
+    config = where.load()
+    log = connect(config)
+    where_to = place if "://" in place else str(Path(place).absolute())
+    try:
+        done = back_up(log, where_to, config.root)
+    finally:
+        log.close()
+    if as_json:
+        output.print_json(done.to_json())
+        return
+    positions = ", ".join(f"{n} of partition {p}" for p, n in done.positions.items())
+    output.print_check("log", "ok", f"through position {positions}; {done.outcomes} outcomes new")
+    files = f"{done.files} of {done.files_in_all} files copied, {done.bytes:,} bytes"
+    output.print_check("tables", "ok", files)
+    for one in done.elsewhere:
+        output.print_check("elsewhere", "warn", f"{one} is not in the backup", "copy it yourself")
+
+
+def restore(place: str, /, *, where: Where = HERE, at: str = "", as_json: AsJson = False) -> None:
+    """Put a backup back: into the empty folder that --root names, or onto an empty cluster.
+
+    Tables go to the place that the log names, which must be free. Everything is read again as it
+    was written. `commitlog up` refuses the root until all is there; killed, run it again.
+
+    Parameters
+    ----------
+    place
+        Where `commitlog backup` put it.
+    at
+        Restore as of a position, or a time such as 2026-01-31T12:00:00Z; all that was copied, if
+        it isn't named.
+    """
+    from pathlib import Path
+
+    from consumers.tools.backup.restore import restore as put_back
+
+    config = where.load()
+    done = put_back(place if "://" in place else str(Path(place).absolute()), config, at)
+    if as_json:
+        output.print_json(done.to_json())
+        return
+    for partition, position in done.positions.items():
+        has = done.backed_up[partition]
+        left = "" if has == position else f"; {has - position} later ones were left out"
+        name = f"partition {partition}"
+        output.print_check(name, "ok", f"positions 1 to {position}{left}")
+    if done.undecided:
+        text = f"{done.undecided} transactions were undecided; the next leader decides them"
+        output.print_check("undecided", "warn", text)
+    output.print_check("tables", "ok", f"{done.files} files, {done.bytes:,} bytes")
+    for one in done.elsewhere:
+        output.print_check("elsewhere", "warn", f"{one} was not in the backup", "put it back")
+    own = str(config.need_root() / "tables")
+    tables = "" if done.tables_root == own else f" --tables-root {done.tables_root}"
+    output.note(f"start it with: commitlog up --root {done.root}{tables}")

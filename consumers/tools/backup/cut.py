@@ -1,0 +1,151 @@
+"""Where a restore ends, and what stood there: which transactions, and which files belong to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from commitlog.adapters.log_records import to_answered
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
+from commitlog.errors import InvalidTransaction
+from commitlog.model.records import Outcome
+from commitlog.ports import RawRecord
+from consumers.tools.backup.saved import Backup, SavedPartition, Store, read_chunk
+
+
+@dataclass(slots=True)
+class Cut:
+    """What stood right after a partition's last outcome that is restored."""
+
+    sequence: int = 0
+    hash: str = ""
+    outcomes_end: int = 0
+    """The offset after the last outcome record."""
+    decided: set[int] = field(default_factory=set)
+    """Offsets of the transactions that were decided by then."""
+    is_whole: bool = True
+    """Whether it is the backup's own end."""
+
+
+@dataclass(slots=True)
+class Heads:
+    """The newest version of each life of a table, by its place."""
+
+    places: dict[str, str] = field(default_factory=dict)
+    """By incarnation."""
+    versions: dict[str, int] = field(default_factory=dict)
+    """By place, without a slash at its end."""
+
+    def take(self, outcome: Outcome) -> None:
+        """Take the next outcome."""
+        for result in outcome.results:
+            if not result.incarnation:
+                continue
+            if result.location:
+                self.places.setdefault(result.incarnation, result.location.rstrip("/"))
+            place = self.places.get(result.incarnation)
+            if place is not None:
+                self.versions[place] = max(self.versions.get(place, 0), result.version or 0)
+
+    def have(self, tables_root: str, path: str) -> bool:
+        """Return True if a file below the tables root belongs to what stood then.
+
+        Manifests of later versions don't, nor do hints, which may name one of those, nor the files
+        of tables that were made later.
+        """
+        if path.startswith("_commitlog/"):
+            return True
+        parts = path.split("/")
+        root = tables_root.rstrip("/")
+        for depth in range(len(parts) - 1, 0, -1):
+            head = self.versions.get(f"{root}/{'/'.join(parts[:depth])}")
+            if head is None:
+                continue
+            if parts[depth] != VERSIONS_DIRECTORY or depth + 2 != len(parts):
+                return True
+            name = parse_manifest_name(parts[-1])
+            return name is not None and (name.is_detached or name.version <= head)
+        return False
+
+
+def end_of(text: str, backup: Backup) -> tuple[int | None, int | None]:
+    """Return (sequence, milliseconds) of `--at`: one of them, or none for all there is.
+
+    Raises InvalidTransaction if it is neither, or is beyond the backup's end.
+    """
+    if not text:
+        return None, None
+    if text.isdecimal():
+        if len(backup.partitions) > 1:
+            raise InvalidTransaction(
+                f"at={text!r} is a position, and the log has {len(backup.partitions)} partitions",
+                field="at",
+                value=text,
+                advice="Give a time",
+            )
+        has = backup.partitions[0].sequence
+        if not 0 < int(text) <= has:
+            raise InvalidTransaction(
+                f"position {text} is not in the backup, which has positions 1 to {has}",
+                field="at",
+                value=text,
+                advice="Give one of those, or a time",
+            )
+        return int(text), None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidTransaction(
+            f"at={text!r} is neither a position nor a time",
+            field="at",
+            value=text,
+            advice="Give a whole number, or a time as 2026-01-31T12:00:00Z",
+        ) from None
+    return None, int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def cut(
+    store: Store, saved: SavedPartition, heads: Heads, sequence: int | None, until_ms: int | None
+) -> Cut:
+    """Read a partition's outcomes up to a sequence or a time, and say what stood there."""
+    found = Cut()
+    for raw in records(store, saved, is_transactions=False):
+        record = to_answered(saved.partition, *raw).record
+        is_next = isinstance(record, Outcome) and record.sequence == found.sequence + 1
+        is_valid = is_next and (not found.hash or record.previous_hash.hex() == found.hash)  # type: ignore[union-attr]
+        if isinstance(record, Outcome) and is_valid:
+            is_beyond = sequence is not None and record.sequence > sequence
+            if is_beyond or (until_ms is not None and record.time_ms > until_ms):
+                found.is_whole = False
+                break
+            found.sequence, found.hash = record.sequence, record.hash.hex()
+            found.decided.add(record.transaction_offset)
+            heads.take(record)
+        found.outcomes_end = raw.offset + 1
+    return found
+
+
+def records(store: Store, saved: SavedPartition, *, is_transactions: bool) -> Iterator[RawRecord]:
+    """Yield a partition's copied records, in order."""
+    for chunk in saved.transactions if is_transactions else saved.outcomes:
+        yield from read_chunk(store, chunk)
+
+
+def kept(store: Store, saved: SavedPartition, end: Cut) -> Iterator[RawRecord]:
+    """Yield the transactions that are put back.
+
+    At the backup's end that is all of them: what was undecided is decided by the next leader. At
+    an earlier position, only what was decided by then.
+    """
+    for raw in records(store, saved, is_transactions=True):
+        if end.is_whole or raw.offset in end.decided:
+            yield raw
+
+
+def answers(store: Store, saved: SavedPartition, end: Cut) -> Iterator[RawRecord]:
+    """Yield the outcomes that are put back."""
+    for raw in records(store, saved, is_transactions=False):
+        if raw.offset >= end.outcomes_end:
+            return
+        yield raw

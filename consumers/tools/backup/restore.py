@@ -1,0 +1,243 @@
+"""`commitlog restore`: puts a backup into an empty root, or onto an empty cluster with its id.
+
+A note in the root says that it isn't finished until all is there and was read back; nothing starts
+on such a root, and running the restore again begins it anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.kafka_restore import RestoredTopics
+from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.errors import CorruptLog, WrongLog
+from commitlog.ports import RawRecord
+from consumers.broker import EmbeddedBroker
+from consumers.runtime.config import Config
+from consumers.runtime.places import MARKS
+from consumers.runtime.roots import RESTORING, RootUnusable
+from consumers.tools.backup.cut import Cut, Heads, answers, cut, end_of, kept
+from consumers.tools.backup.saved import (
+    ARCHIVE,
+    TABLES,
+    Backup,
+    BadBackup,
+    SavedFile,
+    SavedPartition,
+    Store,
+    digest,
+    files_of,
+    part,
+)
+from consumers.tools.backup.writer import batches
+
+OnProgress = Callable[[str, int], None]
+
+
+@dataclass(slots=True)
+class Restored:
+    """What was put back."""
+
+    root: str
+    tables_root: str
+    positions: dict[int, int] = field(default_factory=dict)
+    backed_up: dict[int, int] = field(default_factory=dict)
+    """The last outcome of each partition that the backup has."""
+    transactions: int = 0
+    undecided: int = 0
+    """Transactions that the next leader decides."""
+    files: int = 0
+    bytes: int = 0
+    elsewhere: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON object."""
+        return asdict(self)
+
+
+def restore(
+    place: str, config: Config, at: str = "", on_progress: OnProgress = lambda *_: None
+) -> Restored:
+    """Put a backup back, as of a position or a time.
+
+    Raises:
+        BadBackup: there is none, or a file of it isn't what was written.
+        RootUnusable: the root, or the place of the tables, isn't empty.
+        WrongLog: the cluster isn't the log's, or has a log of that name.
+    """
+    root = config.need_root()
+    source = store_for(place)
+    backup = Backup.read(source, place)
+    if backup is None:
+        raise BadBackup(f"there is no backup at {place}: {place}/backup.json is missing")
+    sequence, until_ms = end_of(at, backup)
+    _take(root, backup, place)
+    heads = Heads()
+    cuts = [cut(source, one, heads, sequence, until_ms) for one in backup.partitions]
+    done = Restored(str(root), backup.tables_root, elsewhere=tuple(backup.elsewhere))
+    with _cluster(config, root, backup) as servers:
+        settings = ClientSettings(servers, config.kafka)
+        log = KafkaLog(settings, backup.log, 60.0)
+        try:
+            topics = RestoredTopics(settings, backup.log, len(cuts), log.replication_factor())
+            for saved, end in zip(backup.partitions, cuts, strict=True):
+                _put(topics, log, source, saved, end, done)
+                on_progress("transactions", done.transactions)
+            topics.finish()
+            log.check_settings()
+            log.genesis()
+        finally:
+            log.close()
+    _files(place, source, backup, heads, root, done, on_progress)
+    (root / RESTORING).unlink()
+    return done
+
+
+def _take(root: Path, backup: Backup, place: str) -> None:
+    """Make sure that nothing is overwritten, and note that a restore has begun."""
+    note = root / RESTORING
+    mark = {"log_id": backup.log_id, "from": place}
+    if note.is_file():
+        if json.loads(note.read_text()) != mark:
+            raise RootUnusable(f"{root} has an unfinished restore of another backup: empty it")
+        for one in root.iterdir():
+            if one != note:
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
+    elif root.exists() and any(root.iterdir()):
+        raise RootUnusable(f"{root} isn't empty: a backup is restored to an empty root")
+    elif backup.tables_root and _is_used(backup):
+        raise RootUnusable(
+            f"the log's tables belong in {backup.tables_root}, and something is there. Restore"
+            " where that place is free, or move away what is there"
+        )
+    root.mkdir(parents=True, exist_ok=True)
+    note.write_text(json.dumps(mark))
+
+
+def _is_used(backup: Backup) -> bool:
+    """Return True if there is anything where the log's tables belong."""
+    folder = local_path(backup.tables_root)
+    if folder is not None:
+        return folder.is_dir() and any(folder.iterdir())
+    return store_for(backup.tables_root).size(f"{MARKS}/{backup.log_id}.json") >= 0
+
+
+@contextlib.contextmanager
+def _cluster(config: Config, root: Path, backup: Backup) -> Iterator[str]:
+    """Yield the servers of the cluster that the log is put on."""
+    if config.bootstrap_servers:
+        log = KafkaLog.connect(config.bootstrap_servers, backup.log, config.kafka)
+        found = log.cluster_id()
+        log.close()
+        if found != backup.cluster_id:
+            raise WrongLog(
+                f"the log belongs to a cluster with the id {backup.cluster_id}, and this one's is"
+                f" {found}: format the new cluster with that id (kafka-storage format"
+                f" --cluster-id {backup.cluster_id}), or leave --bootstrap-servers out"
+            )
+        yield config.bootstrap_servers
+        return
+    with EmbeddedBroker.start(
+        root, port=config.kafka_port, fsync=config.fsync, cluster_id=backup.cluster_id
+    ) as broker:
+        yield broker.bootstrap_servers
+
+
+def _put(
+    topics: RestoredTopics,
+    log: KafkaLog,
+    source: Store,
+    saved: SavedPartition,
+    end: Cut,
+    done: Restored,
+) -> None:
+    """Put one partition's records back, and read them again."""
+    for is_transactions, found in (
+        (True, kept(source, saved, end)),
+        (False, answers(source, saved, end)),
+    ):
+        sent = _Digest(found)
+        topics.put(saved.partition, sent, is_transactions=is_transactions)
+        again = _Digest(
+            one
+            for batch in batches(log, saved.partition, 0, is_transactions=is_transactions)
+            for one in batch
+            if not (is_transactions and one.value is None and one.offset not in sent.empty)
+        )
+        for _ in again:
+            pass
+        if (again.count, again.hexdigest) != (sent.count, sent.hexdigest):
+            kind = "transactions" if is_transactions else "outcomes"
+            raise CorruptLog(
+                f"partition {saved.partition}: {again.count} {kind} read otherwise than the"
+                f" {sent.count} that were written. Run the restore again"
+            )
+        if is_transactions:
+            done.transactions += sent.count
+            done.undecided += sum(1 for one in sent.offsets if one not in end.decided)
+    done.positions[saved.partition] = end.sequence
+    done.backed_up[saved.partition] = saved.sequence
+
+
+class _Digest:
+    """Passes records on, and remembers what they were."""
+
+    def __init__(self, records: Iterable[RawRecord]) -> None:
+        self._records = records
+        self._made = hashlib.sha256()
+        self.count = 0
+        self.offsets: set[int] = set()
+        self.empty: set[int] = set()
+        """Offsets of tombstones that were copied."""
+
+    @property
+    def hexdigest(self) -> str:
+        return self._made.hexdigest()
+
+    def __iter__(self) -> Iterator[RawRecord]:
+        for one in self._records:
+            self.count += 1
+            self.offsets.add(one.offset)
+            if one.value is None:
+                self.empty.add(one.offset)
+            self._made.update(repr(tuple(one)).encode())
+            yield one
+
+
+def _files(
+    place: str,
+    source: Store,
+    backup: Backup,
+    heads: Heads,
+    root: Path,
+    done: Restored,
+    on_progress: OnProgress,
+) -> None:
+    """Copy the files that belong to what is restored, and read each again."""
+    targets = {TABLES: backup.tables_root, ARCHIVE: str(root / ARCHIVE)}
+    stores = {name: (part(place, name), store_for(to)) for name, to in targets.items() if to}
+    for one in files_of(source, backup).values():
+        name, _, path = one.path.partition("/")
+        if name == TABLES and not heads.have(backup.tables_root, path):
+            continue
+        _copy(*stores[name], path, one)
+        done.files += 1
+        done.bytes += one.size
+        on_progress("files", done.files)
+
+
+def _copy(source: Store, target: Store, path: str, one: SavedFile) -> None:
+    try:
+        target.take(path, source)
+    except FileNotFoundError:
+        raise BadBackup(f"the backup's file {one.path} is missing") from None
+    if digest(target, path) != one.sha256:
+        raise BadBackup(f"the backup's file {one.path} isn't what was written: its sha256 differs")

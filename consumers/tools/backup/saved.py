@@ -1,0 +1,173 @@
+"""What a backup holds, as its `backup.json` says: written last, so it names only what is there."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from commitlog.adapters.storage import LocalStore, store_for
+from commitlog.adapters.storage_remote import RemoteStore
+from commitlog.errors import CommitLogError, CorruptLog
+from commitlog.ports import RawRecord
+
+NAME = "backup.json"
+FORMAT = 1
+TABLES, ARCHIVE = "tables", "archive"
+SCHEMA = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("append_time_ms", pa.int64()),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+
+Store = LocalStore | RemoteStore
+
+
+class BadBackup(CommitLogError):
+    """A backup that isn't there, isn't whole, or is of another log; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One file of records."""
+
+    path: str
+    sha256: str
+    rows: int
+    end_offset: int
+    """The offset after its last record."""
+
+
+@dataclass(slots=True)
+class SavedPartition:
+    """One partition, as far as it was copied."""
+
+    partition: int
+    transactions: list[Chunk] = field(default_factory=list)
+    outcomes: list[Chunk] = field(default_factory=list)
+    sequence: int = 0
+    """The last valid outcome."""
+    hash: str = ""
+    time_ms: int = 0
+
+    @classmethod
+    def of(cls, found: dict[str, Any]) -> SavedPartition:
+        """Read it from JSON."""
+        chunks = {
+            name: [Chunk(**one) for one in found[name]] for name in ("transactions", "outcomes")
+        }
+        return cls(**{**found, **chunks})
+
+
+@dataclass(slots=True)
+class Backup:
+    """A whole backup."""
+
+    log: str
+    log_id: str
+    cluster_id: str
+    tables_root: str
+    partitions: list[SavedPartition]
+    file_lists: list[str] = field(default_factory=list)
+    """Lists of copied files, each naming those that came or changed in one run."""
+    elsewhere: list[str] = field(default_factory=list)
+    """Places of tables outside the tables root, which are not copied."""
+    made_at_ms: int = 0
+    format: int = FORMAT
+
+    def to_bytes(self) -> bytes:
+        """Encode it."""
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+
+    @classmethod
+    def read(cls, store: Store, place: str) -> Backup | None:
+        """Read a place's backup, None if there is none."""
+        try:
+            found = json.loads(store.read(NAME))
+            if found["format"] != FORMAT:
+                raise BadBackup(
+                    f"the backup at {place} has format {found['format']}, and this program reads"
+                    f" {FORMAT}: use the program that made it"
+                )
+            found["partitions"] = [SavedPartition.of(one) for one in found["partitions"]]
+            return cls(**found)
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadBackup(f"{NAME} at {place} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """A copied file, by its place below `tables/` or `archive/`."""
+
+    path: str
+    size: int
+    modified_ms: int
+    sha256: str
+
+
+def files_of(store: Store, backup: Backup) -> dict[str, SavedFile]:
+    """Return the copied files by path, as their last copy left them."""
+    found: dict[str, SavedFile] = {}
+    for path in backup.file_lists:
+        for line in store.read(path).splitlines():
+            one = SavedFile(*json.loads(line))
+            found[one.path] = one
+    return found
+
+
+def part(place: str, name: str) -> Store:
+    """Open a folder of a place."""
+    return store_for(f"{place.rstrip('/')}/{name}")
+
+
+def digest(store: Store, path: str) -> str:
+    """Return the sha256 of a file as it can be read."""
+    made = hashlib.sha256()
+    for chunk in store.chunks(path):
+        made.update(chunk)
+    return made.hexdigest()
+
+
+def write_checked(store: Store, path: str, data: bytes) -> None:
+    """Put a file, and read it back; CorruptLog if it came out otherwise."""
+    store.write(path, data)
+    if store.read(path) != data:
+        raise CorruptLog(f"{path} was written, and reads otherwise: the store is not to be trusted")
+
+
+def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chunk:
+    """Put records into a file that is named by its content, and read it back."""
+    columns = list(zip(*records, strict=True))
+    arrays = [pa.array(c, f.type) for c, f in zip(columns, SCHEMA, strict=True)]
+    sink = io.BytesIO()
+    pq.write_table(pa.table(arrays, schema=SCHEMA), sink, compression="zstd")
+    data = sink.getvalue()
+    sha256 = hashlib.sha256(data).hexdigest()
+    path = f"{folder}/{records[0].offset:020}-{sha256[:16]}.parquet"
+    write_checked(store, path, data)
+    return Chunk(path, sha256, len(records), records[-1].offset + 1)
+
+
+def read_chunk(store: Store, chunk: Chunk) -> Iterator[RawRecord]:
+    """Yield a file's records; BadBackup if it isn't the file that was written."""
+    try:
+        data = store.read(chunk.path)
+    except FileNotFoundError:
+        raise BadBackup(f"the backup's file {chunk.path} is missing") from None
+    if hashlib.sha256(data).hexdigest() != chunk.sha256:
+        raise BadBackup(
+            f"the backup's file {chunk.path} isn't what was written: its sha256 differs"
+        )
+    for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(10_000):
+        yield from map(RawRecord, *(column.to_pylist() for column in batch.columns))

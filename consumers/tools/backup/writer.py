@@ -1,0 +1,241 @@
+"""`commitlog backup`: copies what is new of a running log and its tables, and reads it back.
+
+The log's end is noted first, then files are copied: whatever an outcome names is there before the
+outcome is, so a backup has every file of every version up to its position. A run that was killed
+leaves files that nothing names; the next one goes on from the last `backup.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from commitlog.adapters.log_records import to_answered
+from commitlog.adapters.storage import store_for
+from commitlog.errors import CorruptLog, Unavailable
+from commitlog.model.records import Outcome
+from commitlog.ports import ArchivableLog, RawRecord
+from consumers.tools.backup.saved import (
+    ARCHIVE,
+    NAME,
+    TABLES,
+    Backup,
+    BadBackup,
+    SavedFile,
+    SavedPartition,
+    Store,
+    digest,
+    files_of,
+    part,
+    read_chunk,
+    write_checked,
+    write_chunk,
+)
+
+CHUNK_RECORDS = 20_000
+CHUNK_BYTES = 64 * 1024 * 1024
+READ_SECONDS = 120.0
+"""How long the cluster may deliver nothing of what it has."""
+SKIPPED = ("_quarantine",)
+
+OnProgress = Callable[[str, int], None]
+
+
+@dataclass(slots=True)
+class Copied:
+    """What one run did."""
+
+    place: str
+    positions: dict[int, int]
+    """The last outcome of each partition that the backup has."""
+    outcomes: int = 0
+    transactions: int = 0
+    files: int = 0
+    bytes: int = 0
+    files_in_all: int = 0
+    gone: int = 0
+    """Files that were deleted while they were copied, as maintenance does."""
+    elsewhere: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return it as a JSON object."""
+        return asdict(self)
+
+
+def back_up(
+    log: ArchivableLog, place: str, root: Path | None, on_progress: OnProgress = lambda *_: None
+) -> Copied:
+    """Copy what is new; the backup at `place` has all or nothing of it.
+
+    Raises BadBackup if another log's backup is there.
+    """
+    genesis = log.genesis()
+    store = store_for(place)
+    backup = Backup.read(store, place)
+    if backup is None:
+        backup = Backup(genesis.log, genesis.log_id, genesis.cluster_id, genesis.tables_root, [])
+    elif backup.log_id != genesis.log_id:
+        raise BadBackup(
+            f"{place} has a backup of another log ({backup.log}, {backup.log_id}): name another"
+            " place"
+        )
+    copied = Copied(place, {})
+    elsewhere = set(backup.elsewhere)
+    for number in range(log.partitions()):
+        if number == len(backup.partitions):
+            backup.partitions.append(SavedPartition(number))
+        saved = backup.partitions[number]
+        _check_goes_on(log, store, saved, place)
+        # Outcomes first: the transactions that they answer are there by then.
+        copied.outcomes += _outcomes(log, store, saved, backup.tables_root, elsewhere)
+        copied.transactions += _transactions(log, store, saved)
+        copied.positions[number] = saved.sequence
+        on_progress("outcomes", copied.outcomes)
+    known = files_of(store, backup)
+    fresh = list(_files(place, backup.tables_root, root, known, copied, on_progress))
+    if fresh:
+        lines = "".join(f"{json.dumps(list(asdict(one).values()))}\n" for one in fresh).encode()
+        name = f"files/{time.time_ns():020}-{hashlib.sha256(lines).hexdigest()[:16]}.jsonl"
+        write_checked(store, name, lines)
+        backup.file_lists.append(name)
+    backup.elsewhere = sorted(elsewhere)
+    backup.made_at_ms = time.time_ns() // 1_000_000
+    write_checked(store, NAME, backup.to_bytes())
+    copied.files_in_all = len(known.keys() | {one.path for one in fresh})
+    copied.elsewhere = tuple(backup.elsewhere)
+    return copied
+
+
+def _check_goes_on(log: ArchivableLog, store: Store, saved: SavedPartition, place: str) -> None:
+    """Raise BadBackup unless the log still has the last outcome record that was copied."""
+    if not saved.outcomes:
+        return
+    last = saved.outcomes[-1].end_offset - 1
+    *_, copied = read_chunk(store, saved.outcomes[-1])
+    reader = log.read_raw(saved.partition, last, is_transactions=False)
+    try:
+        end = reader.end_offset()
+    finally:
+        reader.close()
+    found = (
+        next(batches(log, saved.partition, last, is_transactions=False), []) if end > last else []
+    )
+    if not found or found[0][2:] != copied[2:]:
+        raise BadBackup(
+            f"partition {saved.partition} of the log doesn't have the record at offset {last} that"
+            f" the backup at {place} ends with: the log was restored to an earlier time, or lost"
+            " records. Keep that backup, and name another place for this log's"
+        )
+
+
+def _outcomes(
+    log: ArchivableLog, store: Store, saved: SavedPartition, tables_root: str, elsewhere: set[str]
+) -> int:
+    start = saved.outcomes[-1].end_offset if saved.outcomes else 0
+    below = f"{tables_root.rstrip('/')}/"
+    count = 0
+    for records in batches(log, saved.partition, start, is_transactions=False):
+        saved.outcomes.append(write_chunk(store, f"log/{saved.partition}/outcomes", records))
+        for raw in records:
+            record = to_answered(saved.partition, *raw).record
+            if not isinstance(record, Outcome) or record.sequence != saved.sequence + 1:
+                continue
+            if saved.hash and record.previous_hash.hex() != saved.hash:
+                continue  # a deposed leader's
+            saved.sequence, saved.hash = record.sequence, record.hash.hex()
+            saved.time_ms = record.time_ms
+            count += 1
+            places = (result.location for result in record.results)
+            elsewhere |= {one for one in places if one and not one.startswith(below)}
+    return count
+
+
+def _transactions(log: ArchivableLog, store: Store, saved: SavedPartition) -> int:
+    start = saved.transactions[-1].end_offset if saved.transactions else 0
+    count = 0
+    for records in batches(log, saved.partition, start, is_transactions=True):
+        saved.transactions.append(
+            write_chunk(store, f"log/{saved.partition}/transactions", records)
+        )
+        count += len(records)
+    return count
+
+
+def batches(
+    log: ArchivableLog, partition: int, start: int, *, is_transactions: bool
+) -> Iterator[list[RawRecord]]:
+    """Yield what a topic has from an offset to its present end, some at a time."""
+    reader = log.read_raw(partition, start, is_transactions=is_transactions)
+    try:
+        end = reader.end_offset()
+        batch: list[RawRecord] = []
+        size = 0
+        heard = time.monotonic()
+        while reader.position() < end:
+            found = [one for one in reader.poll(timeout_seconds=0.2) if one.offset < end]
+            if found:
+                heard = time.monotonic()
+            elif time.monotonic() > heard + READ_SECONDS:
+                raise Unavailable(
+                    f"the cluster delivered nothing from offset {reader.position()} to {end} of"
+                    f" partition {partition} for {READ_SECONDS:g} s. Check it, then run this again"
+                )
+            for one in found:
+                batch.append(one)
+                size += len(one.value or b"")
+                if len(batch) >= CHUNK_RECORDS or size >= CHUNK_BYTES:
+                    yield batch
+                    batch, size = [], 0
+        if batch:
+            yield batch
+    finally:
+        reader.close()
+
+
+def _files(
+    place: str,
+    tables_root: str,
+    root: Path | None,
+    known: dict[str, SavedFile],
+    copied: Copied,
+    on_progress: OnProgress,
+) -> Iterator[SavedFile]:
+    """Copy the files that are new or others than before, and yield each."""
+    sources = [(TABLES, tables_root)] if tables_root else []
+    if root is not None and (root / ARCHIVE).is_dir():
+        sources.append((ARCHIVE, str(root / ARCHIVE)))
+    for name, location in sources:
+        source, target = store_for(location), part(place, name)
+        for found in source.files():
+            path = f"{name}/{found.path}"
+            before = known.get(path)
+            is_same = before is not None and (before.size, before.modified_ms) == found[1:]
+            if is_same or any(one in found.path.split("/") for one in SKIPPED):
+                continue
+            try:
+                sha256 = _copy(source, target, found.path)
+            except FileNotFoundError:
+                copied.gone += 1
+                continue
+            copied.files += 1
+            copied.bytes += found.size
+            on_progress("files", copied.files)
+            yield SavedFile(path, found.size, found.modified_ms, sha256)
+
+
+def _copy(source: Store, target: Store, path: str) -> str:
+    target.take(path, source)
+    sha256 = digest(source, path)
+    if digest(target, path) != sha256:
+        # It may have been replaced meanwhile, as hints and tags are; once more.
+        target.take(path, source)
+        sha256 = digest(source, path)
+        if digest(target, path) != sha256:
+            raise CorruptLog(
+                f"{path} was copied, and reads otherwise in the backup: run this again"
+            )
+    return sha256

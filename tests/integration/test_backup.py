@@ -1,0 +1,220 @@
+"""Is what was backed up there again after a loss: whole, as of a position, and nothing else?"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.storage import store_for
+from commitlog.errors import CommitLogError, InvalidTransaction
+from consumers.commands.exit_codes import ExitCode
+from consumers.runtime.config import load
+from consumers.runtime.roots import RESTORING, RootUnusable, take
+from consumers.tools.backup import writer
+from consumers.tools.backup.cut import Heads, cut, end_of
+from consumers.tools.backup.restore import restore
+from consumers.tools.backup.saved import NAME, Backup, BadBackup, files_of
+from consumers.tools.backup.writer import back_up
+from tests.integration.test_up import COMMAND
+from tests.integration.test_up import run as commitlog
+from tests.integration.test_up import service as running_up
+from tests.service import Service, rows, service
+
+SCHEMA = pa.schema([("id", pa.int64())])
+WAIT_SECONDS = 120.0
+
+
+def numbers(*ids: int) -> pa.Table:
+    return pa.table({"id": list(ids)}, schema=SCHEMA)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Service]:
+    """A service with a table of three versions."""
+    with service(tmp_path / "home") as running:
+        running.client.create_table("shop$orders", rows().schema)
+        running.client.append("shop$orders", rows(1, 2))
+        running.client.append("shop$orders", rows(3))
+        yield running
+
+
+def log_of(made: Service) -> MemoryLog:
+    return MemoryLog(made.cluster)
+
+
+def test_a_second_run_copies_what_came_since(made: Service, tmp_path: Path) -> None:
+    place = str(tmp_path / "backup")
+    first = back_up(log_of(made), place, None)
+    assert first.outcomes == first.positions[0] > 3
+    assert first.files > 3
+    idle = back_up(log_of(made), place, None)
+    assert (idle.outcomes, idle.transactions, idle.files) == (0, 0, 0)
+    made.client.append("shop$orders", rows(4))
+    later = back_up(log_of(made), place, None)
+    assert (later.outcomes, later.transactions) == (1, 1)
+    assert later.positions[0] == first.positions[0] + 1
+    assert 0 < later.files < first.files
+    assert later.files_in_all > first.files_in_all
+
+
+def test_a_run_that_was_killed_leaves_the_backup_as_it_was(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = str(tmp_path / "backup")
+    back_up(log_of(made), place, None)
+    before = (tmp_path / "backup" / NAME).read_bytes()
+    made.client.append("shop$orders", rows(4))
+    with monkeypatch.context() as patched:
+        patched.setattr(writer, "_copy", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            back_up(log_of(made), place, None)
+    assert (tmp_path / "backup" / NAME).read_bytes() == before
+    assert back_up(log_of(made), place, None).outcomes == 1
+
+
+def test_another_log_and_a_forked_one_are_refused(made: Service, tmp_path: Path) -> None:
+    place = str(tmp_path / "backup")
+    back_up(log_of(made), place, None)
+    with service(tmp_path / "other") as other, pytest.raises(BadBackup, match="another log"):
+        back_up(log_of(other), place, None)
+    # As if the log had been restored to an earlier position, and had gone on otherwise.
+    partition = made.cluster.topics["commitlog.outcomes"].partitions[0]
+    partition.records[-1] = replace(partition.records[-1], value=b"otherwise")
+    with pytest.raises(BadBackup, match="restored to an earlier time"):
+        back_up(log_of(made), place, None)
+
+
+def test_an_earlier_position_has_no_later_files(made: Service, tmp_path: Path) -> None:
+    place = str(tmp_path / "backup")
+    done = back_up(log_of(made), place, None)
+    store = store_for(place)
+    backup = Backup.read(store, place)
+    assert backup is not None
+    heads = Heads()
+    end = cut(store, backup.partitions[0], heads, done.positions[0] - 1, None)
+    assert not end.is_whole
+    assert len(end.decided) == end.sequence == done.positions[0] - 1
+    kept = [
+        path.removeprefix("tables/")
+        for path in files_of(store, backup)
+        if heads.have(backup.tables_root, path.removeprefix("tables/"))
+    ]
+    manifests = [path for path in kept if path.endswith(".manifest")]
+    assert len(manifests) == 2
+    assert all("_commitlog/" in path or ".lance/" in path for path in kept)
+
+
+@pytest.mark.parametrize("at", ["0", "99999", "yesterday", "-3"])
+def test_an_end_that_is_not_there_is_refused(made: Service, tmp_path: Path, at: str) -> None:
+    place = str(tmp_path / "backup")
+    back_up(log_of(made), place, None)
+    backup = Backup.read(store_for(place), place)
+    assert backup is not None
+    with pytest.raises(InvalidTransaction):
+        end_of(at, backup)
+
+
+def test_nothing_is_restored_over_anything(made: Service, tmp_path: Path) -> None:
+    place = str(tmp_path / "backup")
+    with pytest.raises(BadBackup, match="there is no backup"):
+        restore(place, load({"root": tmp_path / "new"}))
+    back_up(log_of(made), place, None)
+    with pytest.raises(RootUnusable, match="something is there"):
+        restore(place, load({"root": tmp_path / "new"}))
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    with pytest.raises(RootUnusable, match="isn't empty"):
+        restore(place, load({"root": tmp_path / "full"}))
+
+
+def test_nothing_starts_on_a_restore_that_did_not_finish(tmp_path: Path) -> None:
+    (tmp_path / RESTORING).write_text("{}")
+    with pytest.raises(RootUnusable, match="did not finish"):
+        take(tmp_path)
+
+
+def lost(root: Path) -> None:
+    """Lose the disk of a root."""
+    shutil.move(root, root.with_name(f"{root.name}.lost"))
+
+
+@pytest.mark.broker
+def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -> None:
+    root, place = tmp_path / "root", tmp_path / "backup"
+    with running_up(root) as up:
+        log = CommitLog.connect(up.kafka)
+        log.create_table("shop$orders", SCHEMA)
+        for number in range(5):
+            log.append("shop$orders", numbers(number))
+        log.create_table("later", SCHEMA)
+        kept = log.append("shop$orders", numbers(5))
+        made = commitlog("backup", str(place), "--root", str(root), "--json")
+        assert made.returncode == 0, made.stderr
+        assert json.loads(made.stdout)["positions"] == {"0": kept.sequence}
+        log.append("shop$orders", numbers(6))  # acknowledged, and in no backup
+    lost(root)
+
+    # Killed in the middle, it leaves a root that nothing starts on; run again, it is whole.
+    restoring = subprocess.Popen([*COMMAND, "restore", str(place), "--root", str(root)])
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (root / "kafka" / "data").is_dir():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    restoring.send_signal(signal.SIGKILL)
+    restoring.wait(30)
+    refused = commitlog("up", "--root", str(root), "--port", "0")
+    assert refused.returncode == ExitCode.MACHINE
+    assert "did not finish" in refused.stderr
+    again = commitlog("restore", str(place), "--root", str(root), "--json")
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout)["positions"] == {"0": kept.sequence}
+    with running_up(root) as up:
+        log = CommitLog.connect(up.kafka)
+        opened = log.open("shop$orders")
+        assert sorted(opened.to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4, 5]
+        assert opened.version == kept.version
+        assert log.open("shop$orders", 3).count_rows() == 2
+        told = log.outcome(kept.transaction_id)
+        assert (told.status, told.version) == (kept.status, kept.version)
+        assert log.append("shop$orders", numbers(7)).version == kept.version + 1
+        verified = commitlog("verify", "--root", str(root), "--contents")
+        assert verified.returncode == 0, verified.stdout
+    shutil.rmtree(root)
+
+    earlier = commitlog("restore", str(place), "--root", str(root), "--at", "4", "--json")
+    assert earlier.returncode == 0, earlier.stderr
+    with running_up(root) as up:
+        log = CommitLog.connect(up.kafka)
+        assert [info.name for info in log.tables()] == ["shop$orders"]
+        had = log.open("shop$orders").count_rows()
+        assert log.append("shop$orders", numbers(8)).sequence == 5
+        assert log.open("shop$orders").count_rows() == had + 1
+        verified = commitlog("verify", "--root", str(root), "--contents")
+        assert verified.returncode == 0, verified.stdout
+        forked = commitlog("backup", str(place), "--root", str(root))
+        assert forked.returncode != 0
+        assert "restored to an earlier time" in forked.stderr
+
+
+def test_a_damaged_backup_is_noticed(made: Service, tmp_path: Path) -> None:
+    place = tmp_path / "backup"
+    back_up(log_of(made), str(place), None)
+    chunk = next((place / "log" / "0" / "outcomes").iterdir())
+    chunk.write_bytes(chunk.read_bytes()[:-1] + b"x")
+    backup = Backup.read(store_for(str(place)), str(place))
+    assert backup is not None
+    with pytest.raises(CommitLogError, match="isn't what was written"):
+        cut(store_for(str(place)), backup.partitions[0], Heads(), None, None)
+    assert back_up(log_of(made), str(tmp_path / "fresh"), None).outcomes > 3
