@@ -247,6 +247,16 @@ def test_the_tree_is_folded_and_walked_by_keyboard(visit: Callable[..., Visit]) 
     assert window.text("h1") == "shop$orders"
 
 
+def test_rows_are_counted_in_files_whatever_was_rewritten(visit: Callable[..., Visit]) -> None:
+    window = visit()
+    window.open("/", ".row.space")
+    window.until(
+        "() => [...document.querySelectorAll('.window .row:not([hidden])')].some(row =>"
+        " row.querySelector('.name').textContent === 'orders'"
+        " && row.querySelector('.rowcount').textContent === '108')"
+    )
+
+
 def test_an_unknown_table_is_helped(visit: Callable[..., Visit]) -> None:
     window = visit()
     window.open("/?view=table&table=shop%24order", ".meant")

@@ -163,6 +163,23 @@ def growth(ask: Ask, table: str) -> list[Row]:
     return rows
 
 
+def sizes(ask: Ask, incarnations: list[str]) -> Row:
+    """Return rows and bytes of Lance tables as they stand, by incarnation: what their files hold.
+
+    Whoever wrote them, and however: a registered table's first files are not known.
+    """
+    marks = ", ".join("?" * len(incarnations))
+    rows = ask(
+        "SELECT incarnation, sum(rows - deleted)::BIGINT AS rows, sum(bytes)::BIGINT AS bytes"
+        " FROM (SELECT incarnation, fragment_id, arg_max(removed, version) AS removed,"
+        " arg_max(physical_rows, version) AS rows, arg_max(deleted_rows, version) AS deleted,"
+        f" arg_max(bytes, version) AS bytes FROM fragment_changes WHERE incarnation IN ({marks})"
+        " GROUP BY incarnation, fragment_id) WHERE NOT removed GROUP BY incarnation",
+        incarnations,
+    )
+    return {"sizes": {str(row["incarnation"]): [row["rows"], row["bytes"]] for row in rows}}
+
+
 def upkeep(ask: Ask, table: str) -> list[Row]:
     """Return what maintenance did to a table, newest first, and why."""
     path = f'$."{REASON}"'

@@ -33,6 +33,7 @@ STATIC = Path(__file__).parent / "static"
 THREADS = 4
 ANSWER_SECONDS = 30.0
 NAME_LENGTH_MAX = 4096
+SIZES_MAX = 100
 HEADERS = {
     "Cache-Control": "no-cache",
     "Content-Security-Policy": (
@@ -62,6 +63,7 @@ def page_routes(root: str | os.PathLike[str]) -> list[BaseRoute]:
         ("difference", _difference),
         ("growth", lambda ask, given: contents.growth(ask, _table(given))),
         ("upkeep", lambda ask, given: contents.upkeep(ask, _table(given))),
+        ("sizes", _sizes),
         ("near", lambda ask, given: contents.near(ask, _table(given))),
     ]
     return [
@@ -172,6 +174,13 @@ def _difference(ask: Ask, given: QueryParams) -> Any:
     if before is None or after is None:
         raise HTTPException(400, "before and after are missing: add two versions")
     return contents.difference(ask, _table(given), before, after)
+
+
+def _sizes(ask: Ask, given: QueryParams) -> Any:
+    wanted = _text(given, "of", needed=True).split(",")
+    if len(wanted) > SIZES_MAX:
+        raise HTTPException(400, f"of has more than {SIZES_MAX} incarnations")
+    return contents.sizes(ask, wanted)
 
 
 def _table(given: QueryParams) -> str:

@@ -15,11 +15,13 @@ const COLUMNS = [
   { name: "writer", title: "By" },
   { name: "commits", title: "Commits", numeric: true },
   { name: "rowcount", title: "Rows", numeric: true },
-  { name: "bytes", title: "Written", numeric: true },
+  { name: "bytes", title: "Size", numeric: true },
   { name: "format", title: "Format" },
 ];
 /** The first answer is short, so that something is seen at once. */
 const FIRST_PAGE = 200;
+/** How many tables are measured at a time. */
+const MEASURED = 100;
 
 /** The first view: a tree of tables, to be searched and opened. */
 export class TablesView {
@@ -36,7 +38,9 @@ export class TablesView {
       onOpen: (index) => this.open(this.shown[index]),
       level: (index) => ({ depth: this.shown[index].depth, open: this.shown[index].space ? this.shown[index].open : null }),
       onTurn: (index, open) => this.turn(index, open),
+      onScroll: () => this.measure(),
     });
+    this.sizes = new Map();
     this.summary = h("p.sub");
     this.search = h("input", {
       type: "search", placeholder: "Find a table", "aria-label": "Find a table", value: this.query, spellcheck: false,
@@ -154,22 +158,45 @@ export class TablesView {
     this.rows.stop();
   }
 
+  /** Ask for what the tables in sight hold, once per version. */
+  async measure() {
+    if (this.measuring) return;
+    const [first, last] = this.rows.range;
+    const wanted = this.shown.slice(first, last + 1).map((row) => row.one)
+      .filter((one) => one?.format === "lance" && one.incarnation && this.sizes.get(one.incarnation)?.version !== one.version).slice(0, MEASURED);
+    if (!wanted.length) return;
+    this.measuring = true;
+    try {
+      const { sizes } = await ask("sizes", { of: wanted.map((one) => one.incarnation).join(",") });
+      for (const one of wanted) {
+        const [rows, bytes] = sizes[one.incarnation] ?? [one.version ? null : 0, null];
+        this.sizes.set(one.incarnation, { version: one.version, rows, bytes });
+      }
+    } catch {
+      return; // the next look asks again
+    } finally {
+      this.measuring = false;
+    }
+    this.rows.refresh();
+  }
+
   drawRow(cells, row) {
     const texts = row.space ? [
-      row.word, "", row.changed_at ? ago(row.changed_at, this.now) : "", plural(row.tables, "table"), count(row.commits),
-      compact(row.rows), bytes(row.bytes), "",
-    ] : tableTexts(row, this.now);
+      row.word, "", row.changed_at ? ago(row.changed_at, this.now) : "", plural(row.tables, "table"), count(row.commits), "", "", "",
+    ] : tableTexts(row, this.now, this.sizes.get(row.one.incarnation));
     texts.forEach((text, cell) => put(cells[cell], text));
     if (row.space) return ` space ${row.open ? "open" : "closed"}`;
     return row.one.ended_by ? " ended" : "";
   }
 }
 
-function tableTexts({ one, word }, now) {
+function tableTexts({ one, word }, now, size) {
+  const isLance = one.format === "lance";
+  const rows = isLance ? size?.rows : one.rows_added - one.rows_removed;
   return [
     word, one.version === null ? "–" : count(one.version), ago(one.changed_at, now),
-    writerName(one.changed_by), count(one.commits), compact(one.rows_added - one.rows_removed),
-    bytes(one.bytes_added), one.ended_by ?? one.format ?? "",
+    writerName(one.changed_by), count(one.commits), isLance && !size ? "" : compact(rows),
+    isLance ? (size ? bytes(size.bytes) : "") : bytes(one.bytes_added), one.ended_by ?? one.format ?? "",
   ];
 }
 

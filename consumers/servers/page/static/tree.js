@@ -34,14 +34,12 @@ export class Tree {
         const path = parts.slice(0, depth + 1).join("$");
         let space = spaces.get(path);
         if (!space) {
-          space = { space: true, path, word: parts[depth], depth, children: [], tables: 0, commits: 0, rows: 0, bytes: 0, changed_at: 0 };
+          space = { space: true, path, word: parts[depth], depth, children: [], tables: 0, commits: 0, changed_at: 0 };
           spaces.set(path, space);
           above.children.push(space);
         }
         space.tables += one.ended_by ? 0 : 1;
         space.commits += one.commits;
-        space.rows += one.rows_added - one.rows_removed;
-        space.bytes += one.bytes_added;
         space.changed_at = Math.max(space.changed_at, one.changed_at ?? 0);
         above = space;
       }
