@@ -77,7 +77,13 @@ def back_up(
     store = store_for(place)
     backup = Backup.read(store, place)
     if backup is None:
-        backup = Backup(genesis.log, genesis.log_id, genesis.cluster_id, genesis.tables_root, [])
+        backup = Backup(
+            log=genesis.log,
+            log_id=genesis.log_id,
+            cluster_id=genesis.cluster_id,
+            tables_root=genesis.tables_root,
+            partitions=[],
+        )
     elif backup.log_id != genesis.log_id:
         raise BadBackup(
             f"{place} has a backup of another log ({backup.log}, {backup.log_id}): name another"
