@@ -86,7 +86,7 @@ class History:
         if tags and self.chance.random() < 0.5:
             dataset.tags.delete(self.chance.choice(tags))
         else:
-            dataset.tags.create(f"v{dataset.version}-{len(self.known)}", dataset.version)
+            dataset.tags.create(f"v{self.chance.getrandbits(60)}", dataset.version)
 
     def expire(self, name: str) -> None:
         self.world.client.expire_versions(name, retain_versions=self.chance.randint(1, 4))
