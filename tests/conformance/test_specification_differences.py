@@ -154,7 +154,7 @@ def test_7_field_5_of_an_update_holds_compacted_tables(running: Service) -> None
     body = bytes([0x2A, len(older)]) + older
     assert encoded.endswith(bytes([0xE2, 6, 0]))
     asked = encoded[:-1] + bytes([len(body)]) + body
-    refused(running, asked, Code.INVALID_OPERATION, "bad shard")
+    refused(running, asked, Code.INVALID_OPERATION, "not the id of a shard")
 
 
 def test_8_generations_of_a_mem_wal_shard_only_grow(running: Service) -> None:

@@ -186,8 +186,7 @@ def test_compacted_tables_of_an_update_advance_their_shards(running: Service) ->
         running,
         again.SerializeToString(),
         Code.INVALID_OPERATION,
-        "stale generation",
-        "generation 3",
+        "is already compacted up to generation 3",
     )
 
 

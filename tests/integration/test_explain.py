@@ -109,7 +109,7 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
     ]
     assert "  2 Delete, versions 5 to 7: " in "\n".join(refused)
     assert rejected[0] == "It was refused: the request is wrong as it stands."
-    assert rejected[-1].startswith("INVALID_OPERATION: Restore of ns$t to version 99")
+    assert rejected[-1].startswith("INVALID_OPERATION: Restore of ns$t: version 99 does not exist")
 
 
 def test_the_command_tells_it_in_words_and_as_json(

@@ -64,7 +64,7 @@ def test_rules_that_the_leader_has_yet_to_decide_are_awaited(tmp_path: Path) -> 
 def test_what_cannot_hold_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     with service(tmp_path) as made:
         before = in_force(made.client)
-        with pytest.raises(TransactionRejected, match="limits are positive"):
+        with pytest.raises(TransactionRejected, match="limits must be positive"):
             put_in_force(made.client, lambda now: replace(now, operations_max=0))
         with pytest.raises(TransactionRejected, match="protocols only grow"):
             put_in_force(made.client, lambda now: replace(now, protocol=1))

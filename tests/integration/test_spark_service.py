@@ -80,7 +80,7 @@ def test_a_fixed_id_with_a_fresh_checkpoint_fails_loudly(world: SparkWorld) -> N
         finish(sink.trigger(availableNow=True).start())
 
     run("fixed-1")
-    with pytest.raises(StreamingQueryException, match="its checkpoint is new"):
+    with pytest.raises(StreamingQueryException, match="a checkpoint was lost"):
         run("fixed-2")
     assert [row["id"] for row in world.rows("s$fixed")] == [1, 2]
 

@@ -176,7 +176,7 @@ def test_a_service_starts_serves_stops_and_goes_on(tmp_path: Path) -> None:
         assert [row["history_versions"] for row in json.loads(changed.stdout)] == [5000]
         refused = run("rules", "--root", str(root), "--operations-max", "0")
         assert refused.returncode == ExitCode.REFUSED
-        assert "limits are positive" in refused.stderr
+        assert "limits must be positive" in refused.stderr
         logged = json.loads(run("log", "--root", str(root), "--json").stdout)
         assert [row["kind"] for row in logged][-1] == "outcome"
         assert run("show", logged[-1]["transaction_id"], "--root", str(root)).returncode == 0
@@ -207,7 +207,7 @@ def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
         assert wait_until(lambda: running.get("/readyz")[0] == 200, 120)
 
         parts = {child for child in descendants(pid) if b"consumers.cli" in cmdline(child)}
-        assert len(parts) == 4
+        assert len(parts) == 5
         broker = int((root / "kafka" / "lock").read_text().split()[1])
         os.kill(broker, signal.SIGKILL)
         assert write(running, 2) == ["committed", "3", "2"]

@@ -6,12 +6,14 @@ import random
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
+from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
@@ -82,7 +84,9 @@ def test_whatever_is_asked_for_minutes_no_answer_is_a_server_s_failure(world: Wo
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    operations = [one.ok() for one in SCHEMA.get_all_operations() if isinstance(one, Ok)]
+    # That parts aren't ready is what /readyz is for; this world has none.
+    asked = SCHEMA.exclude(path="/readyz").get_all_operations()
+    operations = [one.ok() for one in asked if isinstance(one, Ok)]
     until = time.monotonic() + SECONDS
     while time.monotonic() < until:
         operation = chance.choice(operations)
@@ -102,7 +106,9 @@ def test_whatever_is_asked_for_minutes_no_answer_is_a_server_s_failure(world: Wo
             case.call_and_validate(base_url=world.uri, checks=[NO_FAILURE], timeout=60)
 
         world.rows("/v1/table/a$t/create?mode=exist_ok", numbers(0, 5))
-        ask()
+        # What takes no parameters can't be asked wrongly.
+        with suppress(Unsatisfiable):
+            ask()
 
 
 def test_the_document_names_every_route_and_no_other(world: World) -> None:

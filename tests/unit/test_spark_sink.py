@@ -117,7 +117,7 @@ def test_another_query_under_the_same_id_is_refused(world: Service) -> None:
     first = stream_sink(world, "one", txnAppId="mine")
     first.commit(told(first, [1]), 0)
     second = stream_sink(world, "two", txnAppId="mine")
-    with pytest.raises(TransactionRejected, match="its checkpoint is new"):
+    with pytest.raises(TransactionRejected, match="a checkpoint was lost"):
         second.commit(told(second, [2]), 0)
     assert ids(world) == [1]
 
