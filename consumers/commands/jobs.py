@@ -78,12 +78,7 @@ def bench_conflicts(
     """
     conflicts = need_module("consumers.tools.bench.conflicts", extra="bench")
     report = conflicts.run(report=output.note)
-    if as_json:
-        output.print_json(report)
-        return
-    output.print_listing(CHECKS, report["points"], as_json=False, nothing="nothing was measured")
-    print()
-    output.print_listing(RATIOS, report["ratios"], as_json=False, nothing="nothing was measured")
+    output.print_report(report, (CHECKS, "points"), (RATIOS, "ratios"), as_json=as_json)
 
 
 def bench_commit(
@@ -176,10 +171,7 @@ def bench_spark(
             rounds=rounds,
             report=output.note,
         )
-    if as_json:
-        output.print_json(report)
-        return
-    output.print_listing(SPARK, report["summary"], as_json=False, nothing="nothing was measured")
+    output.print_report(report, (SPARK, "summary"), as_json=as_json)
 
 
 SPARK = (
@@ -218,10 +210,7 @@ def bench_iceberg(
         Print the whole report as JSON.
     """
     report = _measured_over_http("consumers.tools.bench.iceberg", uri, writers, rounds, seconds)
-    if as_json:
-        output.print_json(report)
-        return
-    output.print_listing(ICEBERG, report["summary"], as_json=False, nothing="nothing was measured")
+    output.print_report(report, (ICEBERG, "summary"), as_json=as_json)
     many = report["tables"]
     print(
         f"\n{many['tables']} tables in one transaction: p50 {many['p50_ms']:.1f} ms,"
@@ -287,10 +276,7 @@ def bench_server(
         Print the whole report as JSON.
     """
     report = _measured_over_http("consumers.tools.bench.server", uri, writers, rounds, seconds)
-    if as_json:
-        output.print_json(report)
-        return
-    output.print_listing(SERVER, report["summary"], as_json=False, nothing="nothing was measured")
+    output.print_report(report, (SERVER, "summary"), as_json=as_json)
     many = report["tables"]
     print(
         f"\na version of each of {many['tables']} tables: {many['single_ms']:.0f} ms by single"

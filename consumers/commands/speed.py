@@ -54,10 +54,7 @@ def bench_merge(
             seconds=seconds,
             report=output.note,
         )
-    if as_json:
-        output.print_json(report)
-        return
-    output.print_listing(MERGE, report["summary"], as_json=False, nothing="nothing was measured")
+    output.print_report(report, (MERGE, "summary"), as_json=as_json)
 
 
 def bench_rows(
@@ -97,10 +94,7 @@ def bench_rows(
             seconds=seconds,
             report=output.note,
         )
-    if as_json:
-        output.print_json(report)
-        return
-    output.print_listing(ROWS, report["summary"], as_json=False, nothing="nothing was measured")
+    output.print_report(report, (ROWS, "summary"), as_json=as_json)
 
 
 def bench_growth(
@@ -123,14 +117,9 @@ def bench_growth(
     growth = need_module("consumers.tools.bench.growth", extra="bench")
     with service_for(where.load()) as (servers, log):
         report = growth.run(servers, log, commits=commits, report=output.note)
-    if as_json:
-        output.print_json(report)
-        return
-    output.print_listing(POINTS, report["points"], as_json=False, nothing="nothing was measured")
-    print()
-    output.print_listing(ALONE, report["alone"], as_json=False, nothing="nothing was measured")
-    print()
-    output.print_listing(RATIOS, report["ratios"], as_json=False, nothing="nothing was measured")
+    output.print_report(
+        report, (POINTS, "points"), (ALONE, "alone"), (RATIOS, "ratios"), as_json=as_json
+    )
 
 
 def bench_replay(
