@@ -329,7 +329,7 @@ def test_a_word_of_the_core_means_one_thing() -> None:
 
 
 def test_the_glossary_is_true() -> None:
-    text = (ROOT / "infra/docs/glossary.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/glossary.md").read_text(encoding="utf-8")
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if "/" in line]
     rows = [row for row in rows if len(row) >= 3]
     assert len(rows) > 20
@@ -569,7 +569,7 @@ def test_settings_and_exit_codes_in_the_readme_are_true() -> None:
     from consumers.runtime.config import SETTINGS
 
     # What only one part needs is told on that part's page.
-    told = readme() + "".join(page.read_text() for page in (ROOT / "infra/docs").glob("*.md"))
+    told = readme() + "".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
     for setting in SETTINGS:
         assert f"`{setting.variable}`" in told, f"no page tells of {setting.variable}"
     for code in ExitCode:

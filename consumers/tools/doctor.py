@@ -295,7 +295,7 @@ def _version(partition: int, status: Mapping[str, Any]) -> Check:
         name,
         Level.WARN,
         f"this program is {ours}, and the leader's is {theirs}",
-        "both work together; infra/docs/upgrades.md says in which order to replace them",
+        "both work together; docs/upgrades.md says in which order to replace them",
     )
 
 

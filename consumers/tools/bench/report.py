@@ -49,7 +49,7 @@ def page(found: Mapping[str, Any]) -> str:
         "",
         *_aims(judge(suites)),
         "What bounds those that are missed, by profile, and what would move them: "
-        "[speed](docs/speed.md).",
+        "[speed](../docs/speed.md).",
         "",
         *_lost(suites),
     ]
