@@ -7,7 +7,6 @@ import http.client
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,7 @@ from starlette.routing import Route
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.rest import iceberg_routes
 from consumers.servers.iceberg.service import IcebergService
-
-_START_SECONDS = 180
+from tests.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -85,11 +83,8 @@ def serving_routes(routes: Sequence[Route]) -> Iterator[IcebergServer]:
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + _START_SECONDS
-        while not server.started:
-            assert thread.is_alive()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: server.started or not thread.is_alive(), "a server")
+        assert server.started
         yield IcebergServer(listener.getsockname()[1])
     finally:
         server.should_exit = True

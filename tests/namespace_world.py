@@ -11,7 +11,6 @@ import io
 import json
 import socket
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -43,6 +42,7 @@ from consumers.servers.namespace.routes import routes
 from consumers.servers.namespace.service import Settings
 from consumers.servers.server import ServerSettings, make_app
 from consumers.servers.server_heads import LimitedHeads
+from tests.waiting import wait_until
 
 START_SECONDS = 180.0
 LATE_SECONDS = 0.5
@@ -135,10 +135,7 @@ class World:
         )
         self._http = threading.Thread(target=self._server.run, args=([listener],), daemon=True)
         self._http.start()
-        deadline = time.monotonic() + START_SECONDS
-        while not self._server.started:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: self._server.started, "a server")
         self.namespace = lance_namespace.connect("rest", {"uri": self.uri})
 
     def close(self) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Iterator, Sequence
 
 import uvicorn
 from starlette.routing import BaseRoute
 
-from commitlog.errors import Unavailable
 from consumers.servers.server import ServerSettings, make_app
-
-START_SECONDS = 180
+from tests.waiting import wait_until
 
 
 class NoHealth:
@@ -38,11 +35,8 @@ def serving_routes(
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + START_SECONDS
-        while not server.started:
-            if not thread.is_alive() or time.monotonic() > deadline:
-                raise Unavailable("the test's server did not start")
-            time.sleep(0.01)
+        wait_until(lambda: server.started or not thread.is_alive(), "a server")
+        assert server.started
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True

@@ -10,9 +10,9 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidSettings
 from consumers.tools.maintenance import Maintenance, Policy, properties_of
 from consumers.tools.orphans import REASON
-from tests.contract.worlds import wait_for
 from tests.operations_world import T, decided_again_alike, opened
 from tests.service import SCHEMA, Service, rows, service
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -139,7 +139,7 @@ def test_files_that_nobody_needs_go_by_the_policy(tmp_path: Path) -> None:
             return Maintenance(client, open_log=lambda: MemoryLog(made.cluster))
 
         # A fast machine is here before those 86 ms have passed.
-        wait_for(lambda: bool(maintenance().look(dry_run=True)), 60, "files to become old enough")
+        wait_until(lambda: maintenance().look(dry_run=True), "files to become old enough")
         [due] = maintenance().look(dry_run=True)
         assert (due.table, due.kind) == ("now", "remove")
         assert len(list(made.location("now").glob("data/*"))) == 3

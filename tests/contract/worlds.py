@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 from confluent_kafka import Producer, TopicPartition
@@ -16,6 +15,7 @@ from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.model.operations import LanceCommit
 from commitlog.model.records import Submitted, Transaction
 from commitlog.ports import Log, Reader
+from tests.waiting import WAIT_SECONDS
 
 Record = TypeVar("Record")
 
@@ -122,7 +122,7 @@ def transaction(message: bytes = b"", transaction_id: str = "") -> Transaction:
     )
 
 
-def read_to_end(reader: Reader[Record], timeout_seconds: float = 15) -> list[Record]:
+def read_to_end(reader: Reader[Record], timeout_seconds: float = WAIT_SECONDS) -> list[Record]:
     """Read up to where the log ends now."""
     end = reader.end_offset()
     deadline = time.monotonic() + timeout_seconds
@@ -159,11 +159,3 @@ def transactions_of(log: Log, partition: int = 0, offset: int = 0) -> list[Submi
         return read_to_end(reader)
     finally:
         reader.close()
-
-
-def wait_for(condition: Callable[[], bool], timeout_seconds: float, what: str) -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + timeout_seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} within {timeout_seconds} s"
-        time.sleep(0.05)

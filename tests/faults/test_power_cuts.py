@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import random
 import threading
-import time
 from pathlib import Path
 
 import lance
@@ -21,6 +20,7 @@ from commitlog.errors import Unavailable
 from tests.power_cut import Machine
 from tests.service import SCHEMA, Running, Service, ids_of, rows
 from tests.tampering import Copy
+from tests.waiting import wait_until
 
 SCENARIO_SECONDS = 120.0
 STRIDE = int(os.environ.get("POWER_CUT_STRIDE", "9"))
@@ -116,14 +116,15 @@ def look(root: Path, log: MemoryLog, scenario: Scenario) -> None:
 
 def _await_files(client: CommitLog, table: str) -> None:
     """Wait until the new leader has come to a table that was made after its checkpoint."""
-    deadline = time.monotonic() + SCENARIO_SECONDS
-    while True:
+
+    def is_open() -> bool:
         try:
             client.open(table)
-            return
         except Unavailable:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            return False
+        return True
+
+    wait_until(is_open, f"files of {table}")
 
 
 def test_the_scenario_runs_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

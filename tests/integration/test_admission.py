@@ -22,8 +22,7 @@ from consumers.partition import guards
 from consumers.partition.quotas import Quotas
 from consumers.servers.committer import CommitterOptions
 from tests.service import SCHEMA, Service, rows, service
-
-SETTLED_SECONDS = 180.0
+from tests.waiting import WAIT_SECONDS
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def flood(running: Service, client: CommitLog, count: int) -> int:
     """Submit without waiting for answers until the client is told to stop; return how many."""
     location = str(running.location("t"))
     operation = lance.LanceOperation.Append(lance.fragment.write_fragments(rows(1), location))
-    deadline = time.monotonic() + SETTLED_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     for number in range(count):
         assert time.monotonic() < deadline
         try:
@@ -78,7 +77,7 @@ def test_a_flood_is_stopped_before_it_is_appended_and_others_are_not(
     hold_outcomes(running)
     sent = 0
     before = transactions(running)
-    deadline = time.monotonic() + SETTLED_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     while (told := flood(running, running.client, 50)) == 50:
         sent += told
         assert time.monotonic() < deadline, "nobody stopped the flood"
@@ -101,10 +100,10 @@ def test_a_client_that_is_patient_goes_on_when_it_may(running: Service) -> None:
     hold_outcomes(running)
     connection = running.client.runtime().connection(0)
     sent = 0
-    deadline = time.monotonic() + SETTLED_SECONDS
+    deadline = time.monotonic() + WAIT_SECONDS
     while not connection.paused_until:
         sent += flood(running, running.client, 10)
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, f"nobody stopped it after {sent} transactions"
     release(running)
     # It waits for the rest of its pause by itself.
     assert running.client.append("t", rows(5)).version == sent + 2
@@ -125,7 +124,7 @@ def test_a_principal_over_its_quota_pauses_wherever_it_sends_from_and_others_do_
         )
         second.append("t", rows(1))  # connected, and told of what the first one does
         number = 1
-        deadline = time.monotonic() + SETTLED_SECONDS
+        deadline = time.monotonic() + WAIT_SECONDS
         refused: list[Overloaded] = []
         for client in (first, second):
             while len(refused) < 1 + (client is second):

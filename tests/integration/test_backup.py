@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -30,9 +29,9 @@ from tests.integration.test_up import COMMAND
 from tests.integration.test_up import run as commitlog
 from tests.integration.test_up import service as running_up
 from tests.service import Service, rows, service
+from tests.waiting import wait_until
 
 SCHEMA = pa.schema([("id", pa.int64())])
-WAIT_SECONDS = 120.0
 
 
 def numbers(*ids: int) -> pa.Table:
@@ -168,10 +167,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
 
     # Killed in the middle, it leaves a root that nothing starts on; run again, it is whole.
     restoring = subprocess.Popen([*COMMAND, "restore", str(place), "--root", str(root)])
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (root / "kafka" / "data").is_dir():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until((root / "kafka" / "data").is_dir, "a restore under way")
     restoring.send_signal(signal.SIGKILL)
     restoring.wait(30)
     refused = commitlog("up", "--root", str(root), "--port", "0")

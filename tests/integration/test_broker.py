@@ -11,7 +11,7 @@ import sys
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from consumers.broker import (
 )
 from consumers.broker.jars import ensure_jars
 from consumers.broker.pins import Pin, kafka_version, read_pins
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
 
@@ -87,15 +88,6 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    return True
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(0.05)
     return True
 
 
@@ -159,7 +151,7 @@ def test_compaction_happens_within_a_test(broker: Any) -> None:
         produce(broker.bootstrap_servers, topic, b"filler", key=uuid.uuid4().bytes)
         return b"old" not in consume(broker.bootstrap_servers, topic)
 
-    assert wait_until(is_compacted)
+    wait_until(is_compacted, "a compacted topic")
     assert b"new" in consume(broker.bootstrap_servers, topic)
 
 
@@ -200,7 +192,7 @@ def test_a_broker_that_dies_tells_why(tmp_path: Path) -> None:
     with EmbeddedBroker.start(tmp_path) as broker:
         assert broker.failure() is None
         os.kill(broker.pid, signal.SIGKILL)
-        assert wait_until(lambda: broker.poll() is not None)
+        wait_until(lambda: broker.poll() is not None, "the end of the broker")
         failure = broker.failure()
         assert isinstance(failure, BrokerFailed)
         assert failure.exit_code == 128 + signal.SIGKILL
@@ -248,14 +240,15 @@ def test_no_broker_outlives_its_parent(tmp_path: Path, how: signal.Signals) -> N
                 assert not is_alive(pid)
         finally:
             parent.kill()
-    assert wait_until(lambda: not is_alive(pid), 120)
+    wait_until(lambda: not is_alive(pid), f"the end of process {pid}")
 
 
 def test_no_broker_outlives_its_watcher(tmp_path: Path) -> None:
     with EmbeddedBroker.start(tmp_path) as broker:
         watcher = broker._child._watcher.pid
         os.kill(watcher, signal.SIGKILL)
-        assert wait_until(lambda: not is_alive(broker.pid), 120) or sys.platform != "linux"
+        if sys.platform == "linux":
+            wait_until(lambda: not is_alive(broker.pid), "the end of the broker")
 
 
 @pytest.fixture
@@ -308,7 +301,7 @@ def test_a_full_disk_is_named(small_disk: Path) -> None:
         for _ in range(40):
             producer.produce(topic, os.urandom(900_000), partition=0)
         producer.flush(DEADLINE_SECONDS)
-        assert wait_until(lambda: broker.poll() is not None)
+        wait_until(lambda: broker.poll() is not None, "the end of the broker")
         assert isinstance(broker.failure(), DiskFull)
     with pytest.raises(DiskFull, match="free some"):
         EmbeddedBroker.start(small_disk)

@@ -19,6 +19,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.ports import Log
 from consumers.servers.committer import Committer, CommitterOptions
+from tests.waiting import WAIT_SECONDS
 
 SCHEMA = pa.schema([pa.field("id", pa.int64()), pa.field("v", pa.string())])
 ROWS = {"id": list(range(10)), "v": list("abcdefghij")}
@@ -192,7 +193,7 @@ def test_a_forked_child_submits_by_itself(world: World, client: CommitLog) -> No
             code = 0 if client.submit("a$t", append).result(120).version == 3 else 2
         finally:
             os._exit(code)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + WAIT_SECONDS
     while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
         if time.monotonic() > deadline:
             os.kill(child, 9)

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import threading
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -37,6 +36,7 @@ from commitlog.model.records import Code, Outcome, Status, TableAbsent, TableVer
 from consumers.partition.checkpoint import Checkpoints
 from consumers.partition.table_files import UNHINTED_MAX
 from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -325,9 +325,7 @@ def test_a_zombie_s_outcome_is_ignored_by_everybody(running: Service) -> None:
     )
     # The true leader finds a foreign record in its topic, ends its term, and begins another one.
     running.cluster.append("commitlog.outcomes", 0, b"1/99", record)
-    deadline = time.monotonic() + 30
-    while running.client.append(t, rows(2)).epoch == 1 and time.monotonic() < deadline:
-        time.sleep(0.2)
+    wait_until(lambda: running.client.append(t, rows(2)).epoch > 1, "a term after the first")
     versions = running.client.table(t).version
     assert lance.dataset(str(running.location(t))).version == versions
     follower = running.running[0].committer._follower

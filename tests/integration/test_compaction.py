@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from commitlog.model.records import Submitted, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
 from tests.contract.worlds import KafkaWorld, append_all, transaction, transactions_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -28,7 +29,6 @@ QUICKLY_COMPACTED = {
     "delete.retention.ms": "100",
 }
 FOOLISH_KEY = b"foolish/0"
-DEADLINE_SECONDS = 180.0
 
 
 @pytest.fixture
@@ -66,15 +66,16 @@ def keys_by_offset(world: KafkaWorld, topic: str) -> dict[int, bytes]:
 def compact(world: KafkaWorld, topic: str) -> dict[int, bytes]:
     """Roll segments and wait until the cleaner has worked up to now; return what is left."""
     marks = [world.append_raw(topic, 0, FOOLISH_KEY, b"mark") for _ in range(3)]
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        time.sleep(0.3)
+
+    def left() -> dict[int, bytes] | None:
         # An append after segment.ms rolls the segment before it.
         world.append_raw(topic, 0, FOOLISH_KEY, b"roll")
-        left = keys_by_offset(world, topic)
-        if not set(marks) & set(left):
-            return left
-        assert time.monotonic() < deadline, f"the cleaner left {sorted(left)[-5:]}"
+        found = keys_by_offset(world, topic)
+        return None if set(marks) & set(found) else found
+
+    found = wait_until(left, f"the cleaner to remove {marks}", pause_seconds=0.3)
+    assert found is not None
+    return found
 
 
 def of_ours(left: dict[int, bytes]) -> set[int]:

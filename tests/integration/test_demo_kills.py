@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -58,15 +59,8 @@ def kill(demo: int, part: str) -> int:
             os.kill(found, signal.SIGKILL)
         return bool(found)
 
-    wait_until(killed, f"a process with {part!r}")
+    wait_until(killed, f"a process with {part!r}", seconds=DEADLINE_SECONDS)
     return found
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"no {what}"
-        time.sleep(0.1)
 
 
 def test_the_demo_ends_with_the_same_rows_whoever_is_killed(tmp_path: Path) -> None:
@@ -78,7 +72,7 @@ def test_the_demo_ends_with_the_same_rows_whoever_is_killed(tmp_path: Path) -> N
         def is_there() -> bool:
             return (committed / str(number)).exists() or demo.poll() is not None
 
-        wait_until(is_there, f"batch {number}")
+        wait_until(is_there, f"batch {number}", seconds=DEADLINE_SECONDS)
         assert demo.poll() is None, output.read_text()[-3000:]
 
     try:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import lance
 import pytest
@@ -28,6 +26,7 @@ from consumers.views import health
 from consumers.views.health import Health, Level
 from tests.core_world import column
 from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.waiting import wait_until
 
 SETTLED_SECONDS = 180.0
 
@@ -37,14 +36,6 @@ def running(tmp_path: Path) -> Iterator[Service]:
     """A service with one leading committer."""
     with service(tmp_path) as made:
         yield made
-
-
-def eventually(holds: Callable[[], Any], what: str = "") -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + SETTLED_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def committer(running: Service) -> Committer:
@@ -145,9 +136,9 @@ def test_wrong_topic_settings_end_the_term_until_they_are_right_again(
     watch = committer(running)._guards
     topics_of(running)["retention.ms"] = "3600000"
     watch._settings_due = 0.0  # an hour is over
-    eventually(lambda: watch.settings_problem, "nobody looked at the settings")
+    wait_until(lambda: watch.settings_problem, "a look at the settings")
     assert "retention.ms is 3600000" in watch.settings_problem
-    eventually(lambda: committer(running)._leader is None, "the term went on")
+    wait_until(lambda: committer(running)._leader is None, "the end of the term")
     assert [one.kind for one in watch.incidents] == ["topic-settings"]
     topics_of(running)["retention.ms"] = "-1"
     assert running.client.append("t", rows(2)).version == 3
@@ -194,11 +185,11 @@ def test_readiness_is_red_while_files_do_not_follow_and_says_which(
         updates = lance.LanceOperation.UpdateMap({"a": "b"}, replace=False)
         operation = lance.LanceOperation.UpdateConfig(table_metadata_updates=updates)
         running.client.submit("bad", operation).result(wait="committed")
-        eventually(lambda: found()[0] is Level.FAIL, "nobody noticed")
+        wait_until(lambda: found()[0] is Level.FAIL, "a failing check", state=found)
         assert "manifests of bad have not been written" in found()[1]
         versions.unlink()
         versions.with_name("kept").rename(versions)
-        eventually(lambda: found()[0] is Level.OK, "it stays red")
+        wait_until(lambda: found()[0] is Level.OK, "a check that holds again", state=found)
     finally:
         watch.close()
 
@@ -257,7 +248,10 @@ def test_a_leader_that_hangs_is_timed(running: Service, monkeypatch: pytest.Monk
     assert session is not None
     go_on = threading.Event()
     hanging = session.mailbox.call(lambda: go_on.wait(SETTLED_SECONDS))
-    eventually(lambda: runtime.request(0, "status")["deciding_silence_seconds"] > 1)
+    wait_until(
+        lambda: runtime.request(0, "status")["deciding_silence_seconds"] > 1,
+        "a leader that hasn't decided for a second",
+    )
     go_on.set()
     hanging.result(SETTLED_SECONDS)
     assert runtime.request(0, "status")["deciding_silence_seconds"] == 0
@@ -279,7 +273,10 @@ def test_one_bad_table_stops_no_other(running: Service, harm: str) -> None:
     stuck = client.submit("bad", lance.LanceOperation.UpdateConfig(table_metadata_updates=updates))
     if harm == "manifests cannot be written":
         assert stuck.result(wait="committed").version == 3
-        eventually(lambda: client.runtime().request(0, "status")["failing_tables"] == ["bad"])
+        wait_until(
+            lambda: client.runtime().request(0, "status")["failing_tables"] == ["bad"],
+            "the table's name in the leader's status",
+        )
     for number in range(2, 12):
         assert client.append("good", rows(number)).version == number + 1
     assert ids_of(lance.dataset(str(running.location("good")))) == list(range(1, 12))

@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import find_orphans
 from tests.integration.iceberg_child import AFTER_FILE, BEFORE_FILE, HOW
 from tests.unit.iceberg_examples import create_updates
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
 
@@ -82,10 +82,7 @@ class Crashing:
         return found
 
     def wait_for(self, ids: list[str]) -> None:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while not self.outcomes().keys() >= set(ids):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: self.outcomes().keys() >= set(ids), f"outcomes of {ids}")
 
     def orphans(self) -> list[str]:
         return [orphan.location for orphan in find_orphans(self.log, self.tables_root)]

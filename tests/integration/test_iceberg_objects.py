@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import find_orphans
 from tests.iceberg_server import IcebergServer, serving
 from tests.object_store import KEY, REGION, ROOT, SECRET, log_over_objects, s3_server
+from tests.waiting import wait_until
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytest.importorskip("moto", reason="moto is not installed")
@@ -29,7 +29,6 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
-_WAIT_SECONDS = 180
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,6 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
             yield Objects(cluster, server, catalog)
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_table_lives_and_is_purged_in_an_object_store(objects: Objects) -> None:
     table = objects.catalog.create_table("far.t", _ROWS.schema)
     assert table.metadata_location.startswith(f"{ROOT}/far/t-")
@@ -86,7 +78,7 @@ def test_a_table_lives_and_is_purged_in_an_object_store(objects: Objects) -> Non
     assert objects.names()
     assert not objects.orphans()
     objects.catalog.purge_table("far.t")
-    wait_until(lambda: not objects.names())
+    wait_until(lambda: not objects.names(), "the end of all objects", state=objects.names)
 
 
 def test_metadata_that_goes_by_property_goes_there_too(objects: Objects) -> None:
@@ -100,7 +92,7 @@ def test_metadata_that_goes_by_property_goes_there_too(objects: Objects) -> None
         with table.transaction() as transaction:
             transaction.set_properties(number=str(number))
     assert table.metadata_location.endswith(".gz.metadata.json")
-    wait_until(lambda: len(objects.names()) == 2)
+    wait_until(lambda: len(objects.names()) == 2, "two objects", state=objects.names)
     objects.catalog.drop_table("far.pruned")
     again = objects.catalog.register_table("far.back", table.metadata_location)
     assert again.properties["number"] == "2"

@@ -21,6 +21,7 @@ from commitlog.ports import DeliveryFailed
 from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers.broker import EmbeddedBroker
 from tests.contract.worlds import KafkaWorld, append_all, read_to_end, transaction, transactions_of
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -158,12 +159,12 @@ def test_readers_and_writers_go_on_after_the_broker_was_killed(tmp_path: Path) -
             asked, partition=0, on_delivery=lambda offset, error: told.append((offset, error))
         )
         broker = EmbeddedBroker.start(tmp_path, port=port)
-        found: list[Submitted] = []
-        deadline = time.monotonic() + 20
-        while not found:
-            assert time.monotonic() < deadline
+
+        def looked() -> list[Submitted]:
             writer.poll(0)
-            found = reader.poll(timeout_seconds=0.2)
+            return reader.poll(timeout_seconds=0.2)
+
+        found = wait_until(looked, "the record that the broker was away for")
         writer.flush(120)
         assert told == [(1, None)]
         assert isinstance(found[0].record, Transaction)

@@ -6,7 +6,6 @@ Stage the manifest, append the outcome, give it its own name, remove what was st
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,7 @@ from commitlog.errors import OutcomeUnknown
 from commitlog.model.records import Status
 from tests.operations_world import T, committed, opened, three_fragments
 from tests.service import SCHEMA, Service, ids_of, rows
-
-WAIT_SECONDS = 180.0
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -58,10 +56,7 @@ def restarted(running: Service) -> None:
 
 def awaited(running: Service, version: int) -> lance.LanceDataset:
     """Open the table by path once a version stands there."""
-    deadline = time.monotonic() + WAIT_SECONDS
-    while opened(running).version < version:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: opened(running).version >= version, f"version {version}")
     return opened(running)
 
 
@@ -148,8 +143,5 @@ def test_a_manifest_is_written_again_byte_for_byte(
     running.running[-1].stop()
     running.start(running.root / "again").await_leading()
     name = f"_versions/{manifest_name(5)}"
-    deadline = time.monotonic() + WAIT_SECONDS
-    while len(written[name]) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: len(written[name]) >= 2, f"the second {name}", state=lambda: set(written))
     assert len(set(written[name])) == 1

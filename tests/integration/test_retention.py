@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from consumers.tools.archive.log import with_archive
 from tests.contract.worlds import KafkaWorld
 from tests.integration.test_compaction import QUICKLY_COMPACTED, compact, of_ours
 from tests.service import SCHEMA, ids_of, rows
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
 
@@ -87,9 +87,7 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     assert (code, copied["outcomes"], copied["given_up"]) == (ExitCode.OK, 23, 22)
 
     topic = transactions_topic(world.log_name)
-    deadline = time.monotonic() + READY_SECONDS
-    while len(of_ours(compact(world, topic))) > 1:
-        assert time.monotonic() < deadline
+    wait_until(lambda: len(of_ours(compact(world, topic))) <= 1, "the cleaner to leave one record")
     code, [found] = run(capsys, "verify", *alone, "--log-only")
     assert (code, found["first_bad_sequence"]) == (ExitCode.STOP, 2), "the topic alone is not whole"
     code, [found] = run(capsys, "verify", *where, "--contents")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from consumers.partition.materializer import Materializer
 from consumers.partition.observer import StoreObserver
 from consumers.socket import requests
 from tests.service import SCHEMA, Service, ids_of, rows, service
+from tests.waiting import wait_until
 
 SETTLED_SECONDS = 180.0
 SOON_SECONDS = 0.3
@@ -32,14 +33,6 @@ def running(tmp_path: Path) -> Iterator[Service]:
     """A service with one leading committer."""
     with service(tmp_path) as made:
         yield made
-
-
-def eventually(holds: Callable[[], Any], what: str = "") -> None:
-    """Wait until something holds."""
-    deadline = time.monotonic() + SETTLED_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 class Refusing:
@@ -80,7 +73,7 @@ def test_a_reader_that_gives_up_on_a_refusing_store_stops_nobody(
     with pytest.raises(CommitLogError):
         client.open("bad")
     refusing.places.clear()
-    eventually(lambda: client.table("bad").readable_version == 2, "the manifest never came")
+    wait_until(lambda: client.table("bad").readable_version == 2, "the manifest")
     assert client.append("good", rows(1)).version == 2
     assert client.append("bad", rows(1)).version == 3
     assert ids_of(client.open("bad")) == [1]
@@ -165,7 +158,7 @@ def test_who_asks_for_a_table_that_has_no_file_yet_waits_for_it(
     impatient = CommitLog(lambda: MemoryLog(running.cluster))
     made = threading.Thread(target=client.create_table, args=("second", SCHEMA))
     made.start()
-    eventually(lambda: "second" in [one.name for one in impatient.tables()])
+    wait_until(lambda: "second" in [one.name for one in impatient.tables()], "the second table")
     found: list[Any] = []
 
     def ask() -> None:

@@ -10,12 +10,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from consumers.commands.exit_codes import ExitCode
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
 
@@ -92,15 +93,6 @@ def run(*arguments: str, timeout: float = 600) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [*COMMAND, *arguments], capture_output=True, text=True, timeout=timeout, check=False
     )
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def descendants(pid: int) -> set[int]:
@@ -204,21 +196,21 @@ def test_a_part_that_is_killed_comes_back_and_a_killed_supervisor_leaves_none(
         )
         os.kill(committer, signal.SIGKILL)
         assert write(running, 1) == ["committed", "2", "1"]
-        assert wait_until(lambda: running.get("/readyz")[0] == 200, 120)
+        wait_until(lambda: running.get("/readyz")[0] == 200, "a service that is ready")
 
         parts = {child for child in descendants(pid) if b"consumers.cli" in cmdline(child)}
         assert len(parts) == 5
         broker = int((root / "kafka" / "lock").read_text().split()[1])
         os.kill(broker, signal.SIGKILL)
         assert write(running, 2) == ["committed", "3", "2"]
-        assert wait_until(lambda: running.get("/readyz")[0] == 200, 120)
+        wait_until(lambda: running.get("/readyz")[0] == 200, "a service that is ready")
         assert parts <= set(descendants(pid)), "they wait for the broker instead of dying"
 
         children = descendants(pid)
         assert len(children) >= 4
         running.process.kill()
         running.process.wait(120)
-        assert wait_until(lambda: not any(map(is_alive, children)), STOP_SECONDS)
+        wait_until(lambda: not any(map(is_alive, children)), "the end of all", seconds=STOP_SECONDS)
     with service(root) as running:
         assert write(running, 3) == ["committed", "4", "3"]
 
@@ -275,7 +267,7 @@ def test_a_full_disk_is_named(tiny_disk: Path) -> None:
 def test_a_stop_while_starting_is_clean(tmp_path: Path) -> None:
     running = Service(tmp_path / "root")
     try:
-        assert wait_until((tmp_path / "root" / "up.log").exists, 120)
+        wait_until((tmp_path / "root" / "up.log").exists, "its log")
         time.sleep(1)
         code, seconds = running.stop()
         assert code == 0

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from tests.certificates import make_certificate
-from tests.integration.test_up import Service, service, wait_until
+from tests.integration.test_up import Service, service
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
 
@@ -111,7 +112,11 @@ def test_both_apis_let_in_whom_they_should_and_say_who_it_was(up: Up) -> None:
     assert up.ask("reader", "GET", f"{tables}/ice")[0] == 200
 
     assert up.ask("admin", "POST", "/v1/table/shop$t/count_rows")[0] == 404, "past the base path"
-    assert wait_until(lambda: principals(up) == {"admin", "writer"}, 120), principals(up)
+    wait_until(
+        lambda: principals(up) == {"admin", "writer"},
+        "both principals",
+        state=lambda: principals(up),
+    )
 
 
 def test_the_page_is_for_anybody_and_its_data_for_who_may_read_all(up: Up) -> None:

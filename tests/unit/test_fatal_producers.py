@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -19,8 +18,8 @@ from commitlog.client.runtime import Runtime, RuntimeSettings
 from commitlog.model.records import ProtocolVersion, Transaction
 from commitlog.ports import DeliveryFailed, OnDelivery, TransactionsWriter
 from tests.contract.worlds import transaction
+from tests.waiting import wait_until
 
-DEADLINE_SECONDS = 180.0
 SETTINGS = ClientSettings("127.0.0.1:1", {})
 
 
@@ -136,10 +135,7 @@ def test_a_resend_that_cannot_be_sent_is_sent_later(monkeypatch: pytest.MonkeyPa
     try:
         ticket = runtime.submit(transaction(), id_is_new=True)
         writer.refusals = 3
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while ticket.offset < 0:
-            assert time.monotonic() < deadline, "the record was never appended"
-            time.sleep(0.01)
+        wait_until(lambda: ticket.offset >= 0, "an appended record")
         assert writer.refusals == 0
     finally:
         runtime.close(1)

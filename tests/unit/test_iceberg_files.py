@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import Orphan, find_orphans
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World
+from tests.waiting import wait_until
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
 
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
-_WAIT_SECONDS = 180
 
 
 class FilesWorld(World):
@@ -85,13 +84,6 @@ def _are_gone(files: TableFiles, places: list[str]) -> bool:
     return not any(map(files.exists, places))
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_the_contents_are_all_files_of_the_table(
     catalog: Any, world: FilesWorld, files: TableFiles
 ) -> None:
@@ -108,7 +100,7 @@ def test_a_purge_removes_all_files_and_a_drop_none(catalog: Any, world: FilesWor
     before = below(kept.location())
     catalog.purge_table(gone.name())
     catalog.drop_table(kept.name())
-    wait_until(lambda: not below(gone.location()))
+    wait_until(lambda: not below(gone.location()), "the end of the files")
     assert below(kept.location()) == before
     again = catalog.register_table(("files", world.fresh_name()), kept.metadata_location)
     assert again.scan().to_arrow().num_rows == 5
@@ -137,7 +129,7 @@ def test_what_a_purge_leaves_is_listed_until_it_is_gone(catalog: Any, world: Fil
     last = made(catalog, world)
     catalog.purge_table(table.name())
     catalog.purge_table(last.name())
-    wait_until(lambda: not below(last.location()))
+    wait_until(lambda: not below(last.location()), "the end of the files")
     found = {orphan.location for orphan in world.orphans()}
     assert found == {str(path) for path in (*below(table.location()), *below(str(elsewhere)))}
     for place in found:
@@ -182,7 +174,7 @@ def test_a_place_that_another_table_has_is_not_purged(catalog: Any, world: Files
     purger.put(twin.metadata_location)
     purger.put(last.metadata_location)
     # One is purged after another, so the first one's turn has been.
-    wait_until(lambda: not below(last.location()))
+    wait_until(lambda: not below(last.location()), "the end of the files")
     assert twin.scan().to_arrow().num_rows == 5
 
 
@@ -221,7 +213,7 @@ def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
         assert listed == places[2:4]
         if wish == "true":
             gone, places = places[:2], places[2:]
-            wait_until(partial(_are_gone, files, gone))
+            wait_until(partial(_are_gone, files, gone), "the end of the files")
         assert sorted(map(str, below(table.location()))) == sorted(places)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,9 +14,10 @@ from consumers.runtime.config import ConfigurationError, load
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.rest import routes
-from tests.iceberg_server import IcebergServer, serving
+from tests.iceberg_server import IcebergServer, Reply, serving
 from tests.namespace_world import World, numbers
 from tests.service import Running
+from tests.waiting import wait_until
 
 _COMMIT = "/v1/transactions/commit"
 
@@ -179,9 +179,13 @@ def test_an_outcome_that_is_not_known_in_time_is_said_so_and_known_later(tmp_pat
         assert unknown.error["type"] == "CommitStateUnknownException"
         assert key["Idempotency-Key"] in unknown.error["message"]
         running = Running(cluster, tmp_path).await_leading()
-        deadline = time.monotonic() + 60
-        while (known := server.ask("POST", _COMMIT, asked, key)).status == 500:
-            assert time.monotonic() < deadline
+
+        def answered() -> Reply | None:
+            answer = server.ask("POST", _COMMIT, asked, key)
+            return None if answer.status == 500 else answer
+
+        known = wait_until(answered, "what came of the first attempt")
+        assert known is not None
         assert known.status == 200, known.data
         (result,) = known.json["results"]
         assert "/00001-" in result["metadata-location"]

@@ -15,6 +15,7 @@ from consumers.partition.mailbox import Ask, Displaced, Loop, Mailbox, PendingRe
 from consumers.partition.past import EVERY, Past
 from tests.simulation.disk import MemoryFolder
 from tests.simulation.scheduler import Process, Scheduler
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 20.0
 
@@ -87,10 +88,7 @@ def test_another_thread_is_the_loop_when_one_is_stuck_and_what_it_brings_is_an_e
     loop = Loop(mailbox)
     running = threading.Thread(target=lambda: loop.run(work))
     running.start()
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not mailbox.displace(0.02):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: mailbox.displace(0.02), "a thread to displace")
     loop.begin()
     go_on.set()
     running.join(WAIT_SECONDS)

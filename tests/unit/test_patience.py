@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import subprocess
 import sys
 import threading
-import time
 
 from consumers.broker.readiness import wait_until_ready
 from consumers.commands.parts import PAUSE_SECONDS_MAX, RESTARTS_MAX, Restarts
 from consumers.runtime.patience import Patience, active_seconds
+from tests.waiting import wait_until
 
 DEADLINE_SECONDS = 60.0
 
@@ -60,15 +61,10 @@ def test_a_process_at_work_is_told_from_one_that_sleeps() -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     idle = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     try:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while active_seconds(busy.pid) < 2.0:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        before = active_seconds(idle.pid), active_seconds(busy.pid), time.monotonic()
-        time.sleep(1.0)
-        elapsed = time.monotonic() - before[2]
-        assert active_seconds(busy.pid) - before[1] > 0.5 * elapsed
-        assert active_seconds(idle.pid) - before[0] < 0.5 * elapsed
+        wait_until(lambda: active_seconds(busy.pid) > 2.0, "two seconds of work")
+        before, worked = active_seconds(idle.pid), active_seconds(busy.pid)
+        wait_until(lambda: active_seconds(busy.pid) > worked + 0.5, "half a second of work")
+        assert active_seconds(idle.pid) < before + 0.25
     finally:
         for process in (busy, idle):
             process.kill()
@@ -78,8 +74,11 @@ def test_a_process_at_work_is_told_from_one_that_sleeps() -> None:
 def test_a_broker_is_waited_for_while_it_makes_progress() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    progress = [0]
-    patience = Patience(0.3, lambda: progress[0], list)
+    moving = threading.Event()
+    moving.set()
+    news = itertools.count()
+    # Each look finds something new, however long nobody could look.
+    patience = Patience(0.3, lambda: next(news) if moving.is_set() else -1, list)
     done = threading.Event()
 
     def wait() -> None:
@@ -89,10 +88,8 @@ def test_a_broker_is_waited_for_while_it_makes_progress() -> None:
         done.set()
 
     threading.Thread(target=wait, daemon=True).start()
-    began = time.monotonic()
-    while time.monotonic() < began + 2.0:
-        progress[0] += 1
-        assert not done.wait(0.02)
+    assert not done.wait(2.0)
+    moving.clear()
     assert done.wait(DEADLINE_SECONDS), "nothing moves any more, and it waits on"
 
 

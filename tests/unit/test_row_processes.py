@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
+from functools import partial
 from typing import Any
 
 import pytest
 
 from commitlog.errors import Unavailable
 from consumers.servers.row_processes import ProcessSettings, RowProcesses, WorkLost
+from tests.waiting import wait_until
 
 GIGABYTE = 1024**3
 _MINE = "tests.unit.test_row_processes:handler"
@@ -48,6 +50,10 @@ def _panic_of_lance() -> Any:
     dataset = lance.write_dataset(pa.table({"a": [1]}, schema=schema), "memory://t")
     dataset.add_columns({"b\0c": "a + 1"})
     return dataset.to_table().num_rows
+
+
+def has(several: Sized, count: int) -> bool:
+    return len(several) >= count
 
 
 @pytest.fixture
@@ -108,10 +114,7 @@ def test_others_go_on_beside_aborts_and_panics_of_lance(processes: RowProcesses)
         with pytest.raises(WorkLost, match="SIG"):
             processes.ask((what, None), 240)
         seen = len(answers)
-        deadline = time.monotonic() + 240
-        while len(answers) < seen + 20:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(partial(has, answers, seen + 20), "20 more answers", state=lambda: len(answers))
     stop.set()
     for thread in threads:
         thread.join(120)
@@ -129,10 +132,7 @@ def test_who_came_first_is_served_first(monkeypatch: pytest.MonkeyPatch) -> None
     for number in range(5):
         threads.append(threading.Thread(target=processes.ask, args=(number, 240)))
         threads[-1].start()
-        deadline = time.monotonic() + 240
-        while len(processes._waiting) <= number:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        wait_until(partial(has, processes._waiting, number + 1), f"number {number} in the queue")
     processes._give_back(child)
     for thread in threads:
         thread.join(240)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -23,6 +23,7 @@ from consumers.servers.security.access_file import AccessFile, read_rules
 from consumers.servers.security.grants import Access, Grant, Grants, Principal
 from consumers.servers.security.identity import Credentials, Security, credentials_of_headers
 from consumers.servers.security.tokens import Issuer, Tokens, read_keys
+from tests.waiting import wait_until
 
 KEY = "a-long-key-of-alice"
 ISSUER, AUDIENCE = "https://login.example.com", "commitlog"
@@ -128,21 +129,18 @@ def test_what_changes_in_the_file_holds_at_once_and_a_mistake_does_not(
     alice = security.identify(Credentials(KEY))
     assert not security.may(alice, READ, ("shop",))
     access.write_text(text + '[[grants]]\nto = "alice"\non = "shop"\ncan = "admin"\n')
-    _await(lambda: security.may(alice, ADMIN, ("shop", "orders")))
+    wait_until(lambda: security.may(alice, ADMIN, ("shop", "orders")), "the new grants")
     with caplog.at_level(logging.ERROR):
         access.write_text("[keys]\nalice = 'oh'\n")
-        _await(lambda: (security.may(alice, READ, ()), bool(caplog.records))[1])
+        wait_until(
+            lambda: (security.may(alice, READ, ()), bool(caplog.records))[1], "an error in the log"
+        )
     assert security.may(alice, ADMIN, ("shop",)), "what held before holds on"
     access.unlink()
-    _await(lambda: (security.may(alice, READ, ()), len(caplog.records) > 1)[1])
+    wait_until(
+        lambda: (security.may(alice, READ, ()), len(caplog.records) > 1)[1], "a second error"
+    )
     assert security.identify(Credentials(KEY)).name == "alice"
-
-
-def _await(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 @pytest.fixture

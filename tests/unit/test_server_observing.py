@@ -2,7 +2,6 @@
 
 import json
 import logging
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from consumers.servers import observing
 from consumers.servers.metrics import Metrics
 from consumers.servers.server import ServerSettings
 from tests.namespace_world import World, numbers
+from tests.waiting import wait_until
 
 SECRET = "a-key-that-nobody-may-see"
 
@@ -67,15 +67,13 @@ def test_prometheus_reads_requests_commits_outcomes_and_leaders(world: World) ->
 
 def lines(caplog: pytest.LogCaptureFixture, operation: str) -> list[dict[str, Any]]:
     """Return the lines of an operation; one is written just after its answer was sent."""
-    deadline = time.monotonic() + 20
-    while True:
+
+    def found() -> list[dict[str, Any]]:
         form = JsonLines("server")
-        found = [json.loads(form.format(record)) for record in caplog.records]
-        found = [line for line in found if line.get("operation") == operation]
-        if found:
-            return found
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+        lines = [json.loads(form.format(record)) for record in caplog.records]
+        return [line for line in lines if line.get("operation") == operation]
+
+    return wait_until(found, f"a line about {operation}")
 
 
 def test_a_line_says_what_an_operator_searches_by(

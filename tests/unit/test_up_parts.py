@@ -25,15 +25,7 @@ from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusab
 from consumers.servers.server import serve
 from consumers.views import health
 from consumers.views.health import Check, Health, Level, is_whole
-
-
-def wait_until(condition: Any, seconds: float = 120.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+from tests.waiting import WAIT_SECONDS, wait_until
 
 
 def test_a_root_has_one_owner(tmp_path: Path) -> None:
@@ -117,14 +109,14 @@ def part(tmp_path: Path) -> Iterator[Script]:
 
 
 def test_a_part_tells_its_address_and_ends_when_asked(part: Script, tmp_path: Path) -> None:
-    assert wait_until(lambda: part.address == "here:1")
+    wait_until(lambda: part.address == "here:1", "its address")
     part.ask_to_end()
-    assert part.end(time.monotonic() + 5)
+    assert part.end(time.monotonic() + WAIT_SECONDS)
     assert "script has ended" in (tmp_path / "script.log").read_text()
 
 
 def test_a_part_ends_with_its_supervisor(part: Script) -> None:
-    assert wait_until(lambda: part.address == "here:1")
+    wait_until(lambda: part.address == "here:1", "its address")
     process = part._process
     assert process is not None
     assert part._lifeline is not None
@@ -133,7 +125,7 @@ def test_a_part_ends_with_its_supervisor(part: Script) -> None:
 
 
 def test_a_part_that_dies_is_started_again(part: Script) -> None:
-    assert wait_until(lambda: part.address == "here:1")
+    wait_until(lambda: part.address == "here:1", "its address")
     first = part.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
@@ -142,7 +134,7 @@ def test_a_part_that_dies_is_started_again(part: Script) -> None:
         part.check(time.monotonic())
         return part.pid not in (None, first) and part.address == "here:1"
 
-    assert wait_until(is_back)
+    wait_until(is_back, "another process", state=lambda: (first, part.pid, part.address))
 
 
 AWAY = """
@@ -171,7 +163,7 @@ def test_a_part_waits_inside_for_a_broker_that_is_away(tmp_path: Path) -> None:
     first = script.pid
     try:
         log = tmp_path / "script.log"
-        assert wait_until(lambda: log.exists() and "after:6" in log.read_text())
+        wait_until(lambda: log.exists() and "after:6" in log.read_text(), "the sixth try")
         assert "begins again: the broker went away" in log.read_text()
         script.check(time.monotonic())
         assert script.pid == first, "it died"
@@ -189,7 +181,7 @@ def test_why_a_part_died_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         script.check(time.monotonic())
         return "no such key" in caplog.text
 
-    assert wait_until(is_told)
+    wait_until(is_told, "the reason in the log", state=lambda: caplog.text)
     script.end(time.monotonic())
 
 
@@ -197,7 +189,7 @@ def test_a_part_that_would_fail_again_is_not(tmp_path: Path) -> None:
     script = Script(f"raise SystemExit({int(ExitCode.STOP)})")
     script.start()
     with pytest.raises(PartFailed) as ended:
-        wait_until(lambda: script.check(time.monotonic()))
+        wait_until(lambda: script.check(time.monotonic()), "its end")
     assert exit_code(ended.value) is ExitCode.STOP
 
 
@@ -212,7 +204,7 @@ time.sleep(60)
 def test_a_part_that_does_not_end_is_killed() -> None:
     script = Script(DEAF)
     script.start()
-    assert wait_until(lambda: script.address == "deaf")
+    wait_until(lambda: script.address == "deaf", "its address")
     script.ask_to_end()
     assert not script.end(time.monotonic() + 0.2)
 
@@ -292,8 +284,7 @@ def test_an_index_that_stands_still_is_late(
     monkeypatch.setattr("consumers.history.status", lambda root: [{"partition": 0, "sequence": 3}])
     monkeypatch.setattr(health, "INDEX_LAG_SECONDS", 0.05)
     assert levels(whole.check())["index"] is Level.OK
-    time.sleep(0.1)
-    assert levels(whole.check())["index"] is Level.FAIL
+    wait_until(lambda: levels(whole.check())["index"] is Level.FAIL, "an index that is late")
 
 
 def get(port: int, path: str) -> tuple[int, dict[str, Any]]:
@@ -316,12 +307,12 @@ def test_the_server_tells_health_and_readiness(whole: Health) -> None:
     )
     thread.start()
     try:
-        assert wait_until(lambda: ready)
+        wait_until(lambda: ready, "a server")
         assert ready == [f"127.0.0.1:{port}"]
         assert get(port, "/healthz") == (200, {"status": "ok"})
-        assert wait_until(lambda: get(port, "/readyz")[0] == 200)
+        wait_until(lambda: get(port, "/readyz")[0] == 200, "a server that is ready")
         whole.status["ready"] = False  # type: ignore[attr-defined]
-        assert wait_until(lambda: get(port, "/readyz")[0] == 503)
+        wait_until(lambda: get(port, "/readyz")[0] == 503, "a server that isn't ready")
         body = get(port, "/readyz")[1]
         assert [c["level"] for c in body["checks"]] == ["ok", "fail", "ok"]
     finally:

@@ -1,0 +1,94 @@
+"""Where the suite's time goes: CPU of the tests and of all that they started, by module.
+
+    python -m pytest -p tests.costs --costs costs.jsonl tests/integration
+    python -m tests.costs costs.jsonl
+
+Durations say little on a machine that others use too; seconds of CPU are nearly the same each day.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--costs", help="append each test's CPU and duration to this file")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    yield from _measured(item, "setup")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    yield from _measured(item, "call")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    yield from _measured(item, "teardown")
+
+
+def _measured(item: pytest.Item, phase: str) -> Iterator[None]:
+    path = item.config.getoption("--costs")
+    if path is None:
+        return (yield)
+    cpu, wall = tree_seconds(), time.monotonic()
+    try:
+        return (yield)
+    finally:
+        line = {
+            "test": item.nodeid,
+            "phase": phase,
+            "cpu": round(tree_seconds() - cpu, 3),
+            "wall": round(time.monotonic() - wall, 3),
+        }
+        with Path(path).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def tree_seconds(pid: int | None = None) -> float:
+    """Return the seconds of CPU of a process, of its descendants and of those it has waited for."""
+    ticks, left = 0, [os.getpid() if pid is None else pid]
+    while left:
+        folder = Path("/proc", str(left.pop()))
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            ticks += sum(int(field) for field in fields[11:15])
+            for task in (folder / "task").iterdir():
+                left += [int(child) for child in (task / "children").read_text().split()]
+        except OSError:
+            continue  # It ended meanwhile; its parent has its seconds.
+    return ticks / _TICKS
+
+
+def main(path: str) -> None:
+    """Print the seconds by module, then the most expensive single phases."""
+    lines = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    cpu: Counter[str] = Counter()
+    wall: Counter[str] = Counter()
+    for line in lines:
+        module = line["test"].partition("::")[0]
+        cpu[module] += line["cpu"]
+        wall[module] += line["wall"]
+    print(f"{sum(cpu.values()):8.1f} s of CPU, {sum(wall.values()):8.1f} s in all")
+    for module, seconds in cpu.most_common():
+        print(f"{seconds:8.1f} {wall[module]:8.1f}  {module}")
+    print()
+    for line in sorted(lines, key=lambda line: -line["cpu"])[:80]:
+        print(f"{line['cpu']:8.1f} {line['wall']:8.1f}  {line['phase']:8} {line['test']}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,35 @@
+"""How tests wait: for something to happen, never for a time to pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 240.0
+"""Only a failing test waits so long: a machine may be slow, and others may use it."""
+
+PAUSE_SECONDS = 0.02
+
+
+def wait_until(
+    holds: Callable[[], T],
+    what: str,
+    *,
+    state: Callable[[], object] | None = None,
+    seconds: float = WAIT_SECONDS,
+    pause_seconds: float = PAUSE_SECONDS,
+) -> T:
+    """Return what `holds` returns once it is true.
+
+    Fail after `seconds` with what was awaited and the last state: of `state`, or else of `holds`.
+    """
+    deadline = time.monotonic() + seconds
+    while not (found := holds()):
+        if time.monotonic() > deadline:
+            last = found if state is None else state()
+            raise AssertionError(f"waited {seconds:g} s for {what}; at last: {last!r}")
+        time.sleep(pause_seconds)
+    return found
