@@ -56,7 +56,7 @@ class Subscription:
     """An endless sequence of events; for one thread, or one task, at a time.
 
     `for event in subscription`, `async for`, or `poll` where waiting has a limit. Ends when it is
-    closed, or after `idle_seconds` without an event.
+    closed, or after `idle_seconds` without an event; they count from where it has caught up.
     """
 
     def __init__(
@@ -108,25 +108,21 @@ class Subscription:
 
     def __iter__(self) -> Iterator[FeedEvent]:
         """Yield each event, waiting for the next."""
-        idle_since = time.monotonic()
+        idle = _Idle(self._feeds, self._idle_seconds)
         while not self._closed.is_set():
             events = self._poll_until_closed()
             yield from events
-            if events:
-                idle_since = time.monotonic()
-            elif self._is_over(idle_since):
+            if idle.is_over_after(events):
                 return
 
     async def __aiter__(self) -> AsyncIterator[FeedEvent]:
         """Yield each event without blocking the event loop."""
-        idle_since = time.monotonic()
+        idle = _Idle(self._feeds, self._idle_seconds)
         while not self._closed.is_set():
             events = await asyncio.to_thread(self._poll_until_closed)
             for event in events:
                 yield event
-            if events:
-                idle_since = time.monotonic()
-            elif self._is_over(idle_since):
+            if await asyncio.to_thread(idle.is_over_after, events):
                 return
 
     def __enter__(self) -> Subscription:
@@ -150,10 +146,6 @@ class Subscription:
                 return []
             raise
 
-    def _is_over(self, idle_since: float) -> bool:
-        limit = self._idle_seconds
-        return limit is not None and time.monotonic() - idle_since >= limit
-
     def _events(self, feed: PartitionFeed, wait: float, events_max: int) -> list[FeedEvent]:
         events = []
         for outcome, submitted in feed.poll(wait, self._select, events_max):
@@ -168,6 +160,31 @@ class Subscription:
                 )
             )
         return events
+
+
+class _Idle:
+    """Ends a feed to which nothing comes any more: the log holds none that it hasn't looked at."""
+
+    def __init__(self, feeds: Sequence[PartitionFeed], seconds: float | None) -> None:
+        self._feeds = feeds
+        self._seconds = seconds
+        self._ends: list[int] | None = None
+        self._since = time.monotonic()
+
+    def is_over_after(self, events: Sequence[FeedEvent]) -> bool:
+        """Return True if a poll that brought these was the last one."""
+        if self._seconds is None:
+            return False
+        if events:
+            self._ends = None
+            return False
+        if self._ends is None:
+            self._ends = [feed.end_offset() for feed in self._feeds]
+            self._since = time.monotonic()
+        if not all(feed.is_at(end) for feed, end in zip(self._feeds, self._ends, strict=True)):
+            self._since = time.monotonic()
+            return False
+        return time.monotonic() - self._since >= self._seconds
 
 
 class PartitionFeed:
@@ -208,6 +225,14 @@ class PartitionFeed:
             if found is not None and selection.takes(outcome, found):
                 yielded += 1
                 yield outcome, found
+
+    def end_offset(self) -> int:
+        """Return where the outcomes topic ends now."""
+        return self._outcomes.end_offset()
+
+    def is_at(self, end: int) -> bool:
+        """Return True if everything before an offset was told, or left out."""
+        return not self._waiting and self._outcomes.is_at(end)
 
     def close(self) -> None:
         """Let go of the readers."""

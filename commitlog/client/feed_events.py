@@ -21,7 +21,7 @@ from commitlog.model.operations import (
     target,
 )
 from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
-from commitlog.model.table import DELIMITER, format_table_id, parse_table_id
+from commitlog.model.table import DELIMITER, TableId, format_table_id, parse_table_id
 
 TYPE_PREFIX = "commitlog.transaction."
 _TOKEN_FORMAT = 1
@@ -82,6 +82,11 @@ class Selection:
         """Make a selection of what callers give; raises InvalidRequest for a wrong name."""
         names = [tables] if isinstance(tables, str) else list(tables or ())
         return cls(tuple(map(_name, names)), tuple(Status) if refused else (Status.COMMITTED,))
+
+    @property
+    def named(self) -> list[TableId]:
+        """The tables that are asked for by their whole names."""
+        return [parse_table_id(n) for n in self.tables if not n.endswith(f"{DELIMITER}*")]
 
     def may_take(self, outcome: Outcome) -> bool:
         """Tell from the outcome alone whether it can be one: a repeated answer changed nothing."""

@@ -305,7 +305,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
         if fresh:
             return self.open_fresh(table_id, version)
         info = self.table(table_id)
-        dataset = open_managed(self.runtime, self._tables, info, version)
+        dataset = open_managed(self.runtime, self._tables, info, version, self._principal)
         return ManagedDataset.of(dataset, self, info.table_id)
 
     def outcome(

@@ -34,11 +34,15 @@ Under the policy `latest` Lance saw only the versions that have files."""
 
 
 def open_managed(
-    runtime: Callable[[], Runtime], tables: Tables, info: TableInfo, version: int | None
+    runtime: Callable[[], Runtime],
+    tables: Tables,
+    info: TableInfo,
+    version: int | None,
+    principal: str = "",
 ) -> lance.LanceDataset:
-    """Open a version whose native writes go through the log."""
+    """Open a version whose native writes go through the log, in the name of `principal`."""
     wanted = info.version if version is None else version
-    store = LogVersions(runtime, tables, info)
+    store = LogVersions(runtime, tables, info, principal)
     store.materialize(wanted)
     namespace = LogNamespace(store, wanted)
     table = list(info.table_id)
@@ -49,7 +53,9 @@ def open_managed(
 class LogVersions(VersionStore):
     """One table's versions, as the leader knows them."""
 
-    def __init__(self, runtime: Callable[[], Runtime], tables: Tables, info: TableInfo) -> None:
+    def __init__(
+        self, runtime: Callable[[], Runtime], tables: Tables, info: TableInfo, principal: str
+    ) -> None:
         """Take a table's description; its location and incarnation must not change."""
         self.table = info.table_id
         self.location = info.location
@@ -60,6 +66,7 @@ class LogVersions(VersionStore):
         self._attempts: dict[str, int] = {}
         # Lance calls back on threads of its own.
         self._caller = caller()
+        self._principal = self._caller.principal or principal
         self._called: dict[str, str] = {}
         """Ids of Lance's whose transactions are called otherwise."""
 
@@ -117,7 +124,7 @@ class LogVersions(VersionStore):
             transaction_id,
             (operation,),
             attempt=attempt,
-            principal=self._caller.principal,
+            principal=self._principal,
             properties=self._caller.properties,
         )
         deadline = time.monotonic() + COMMIT_TIMEOUT_SECONDS

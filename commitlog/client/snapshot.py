@@ -200,16 +200,25 @@ class Reads(AsksSql):
         *,
         refused: bool = False,
         idle_seconds: float | None = None,
+        missing_ok: bool = False,
     ) -> Subscription:
         """Follow the decided transactions that touch these tables (`ns$*`: a namespace), or any.
 
         From a position on: the last sequence that is known already (of a log with one partition),
         sequences by partition, an event's token, "beginning", or "now". With `refused`, those that
         were not committed too. The subscription is iterated, also with `async for`, or polled; it
-        ends when it is closed, or after `idle_seconds` without an event.
+        ends when it is closed, or after `idle_seconds` without an event, which count only once it
+        has caught up with the log.
+
+        Raises NoSuchTable for a table that isn't there, unless `missing_ok` (it will be made, or
+        was dropped) or the position is a token.
         """
         runtime = self.runtime()
         selection = Selection.of(tables, refused)
+        is_token = isinstance(from_position, str) and from_position not in ("beginning", "now")
+        if not (missing_ok or is_token):
+            for table in selection.named:
+                self._check_known(runtime, table)
         return Subscription(runtime.log, starts(runtime, from_position), selection, idle_seconds)
 
     def snapshot(
@@ -241,6 +250,15 @@ class Reads(AsksSql):
         else:
             found, tables, spaces = self._folded(runtime, wanted, time.monotonic() + timeout)
         return Snapshot(cast("Host", self), found, tables, spaces)
+
+    def _check_known(self, runtime: Runtime, table: TableId) -> None:
+        """Raise NoSuchTable unless there is such a table, of Lance or of Iceberg."""
+        try:
+            cast("Host", self).describe(table, fresh=True)
+        except NoSuchTable:
+            partition = runtime.domains.partition(table)
+            if runtime.request(partition, "iceberg_table", table=list(table)) is None:
+                raise
 
     def _folded(
         self, runtime: Runtime, wanted: Mapping[int, int] | None, deadline: float

@@ -15,8 +15,6 @@ from commitlog.adapters.kafka_file import read_kafka_file
 if TYPE_CHECKING:
     from commitlog.spark.options import Connection
 
-PRINCIPAL = "spark"
-
 _logs: dict[Connection, Any] = {}
 _lock = threading.Lock()
 
@@ -40,7 +38,7 @@ def connect(connection: Connection) -> Any:
             log = CommitLog.connect(
                 connection.bootstrap_servers,
                 log=connection.log,
-                principal=PRINCIPAL,
+                principal=connection.principal,
                 timeout=connection.connect_seconds,
                 **settings,
             )

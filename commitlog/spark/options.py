@@ -20,7 +20,7 @@ from commitlog.spark.versions import VersionWanted
 KAFKA_PREFIX = "kafka."
 BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
-REACH = (BOOTSTRAP_SERVERS, "kafkaFile", "log", "timeoutSeconds")
+REACH = (BOOTSTRAP_SERVERS, "kafkaFile", "log", "principal", "timeoutSeconds")
 COMMON = ("table", "path", *REACH)
 WRITE = ("txnAppId", "txnVersion", "strictRepeats", "rowsPerFile", "bytesPerFile")
 AS_OF = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag")
@@ -42,6 +42,7 @@ BYTES_PER_FILE = 90 * 1024**3
 BATCH_ROWS = 16 * 1024
 ROWS_PER_PARTITION = 512 * 1024
 TIMEOUT_SECONDS = 120.0
+PRINCIPAL = "spark"
 CONNECT_SECONDS = 30.0
 """The longest wait for a log that doesn't answer."""
 
@@ -56,6 +57,8 @@ class Connection:
     kafka_file: str = ""
     """A properties file with more settings, where secrets belong: only its path travels."""
     connect_seconds: float = CONNECT_SECONDS
+    principal: str = PRINCIPAL
+    """In whose name it writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +294,7 @@ def _connection(values: Mapping[str, str]) -> Connection:
         settings=tuple(settings),
         kafka_file=file,
         connect_seconds=min(CONNECT_SECONDS, _seconds(values)),
+        principal=values.get("principal") or PRINCIPAL,
     )
 
 

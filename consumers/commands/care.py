@@ -77,7 +77,7 @@ def orphans(
 
     config = where.load()
     log = connect(config)
-    client = connect_client(config) if remove else None
+    client = connect_client(config, "orphans") if remove else None
     try:
         found = clean(log, table, age, client)
     finally:
@@ -135,7 +135,7 @@ def rules(
         "operations_max": operations_max,
     }
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    log = connect_client(where.load())
+    log = connect_client(where.load(), "rules")
     try:
         found = (
             put_in_force(log, lambda rules: replace(rules, **given), lance_release)

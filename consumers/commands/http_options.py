@@ -157,5 +157,5 @@ def row_handler(config: Config) -> Callable[[Work], Done]:
 
     access = AccessFile(Path(config.access_file)) if config.access_file else None
     noted = Noted()
-    log = connect_client(config)
+    log = connect_client(config, "http")
     return handler(Service(log, namespace_settings(config), Security(access), noted), noted)

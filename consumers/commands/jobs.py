@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from commitlog.errors import CommitLogError, Unavailable
+from commitlog.protocol import LOG_NAME_DEFAULT
 from consumers.commands import output
 from consumers.commands.options import HERE, Where
 from consumers.commands.output import Column
@@ -305,7 +306,7 @@ def service_for(config: Config) -> Iterator[tuple[str, str]]:
     if config.bootstrap_servers:
         yield config.bootstrap_servers, config.log
         return
-    with own_service() as own:
+    with own_service(config.log) as own:
         yield own.servers, config.log
 
 
@@ -321,10 +322,20 @@ class OwnService:
 
 
 @contextlib.contextmanager
-def own_service() -> Iterator[OwnService]:
+def own_service(log: str = LOG_NAME_DEFAULT) -> Iterator[OwnService]:
     """Run `commitlog up` in a temporary folder for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
-        command = [sys.executable, "-P", "-m", "consumers.cli", "up", "--root", folder]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "consumers.cli",
+            "up",
+            "--root",
+            folder,
+            "--log",
+            log,
+        ]
         with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as up:
             try:
                 assert up.stdout is not None

@@ -114,10 +114,10 @@ def connect(config: Config, timeout_seconds: float = 30.0) -> ArchivableLog:
     return with_archive(log, config.root)
 
 
-def connect_client(config: Config) -> CommitLog:
-    """Return a client of the log that the settings name."""
+def connect_client(config: Config, principal: str = "") -> CommitLog:
+    """Return a client of the log that the settings name; it writes in the name of `principal`."""
     from commitlog import CommitLog
 
     kafka: dict[str, Any] = dict(config.kafka)
     servers = config.need_bootstrap_servers()
-    return CommitLog.connect(servers, config.log, token=config.token, **kafka)
+    return CommitLog.connect(servers, config.log, principal=principal, token=config.token, **kafka)

@@ -31,7 +31,7 @@ def rows(*, where: Where = HERE, age_ms: int = 50, writes_max: int = 5_000) -> N
     root = config.root or Path.cwd()
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
-        with connect_client(config) as log:
+        with connect_client(config, "rows") as log:
             on_ready("")
             RowWriter(log, RowWriterOptions(age_ms / 1000, writes_max)).run(stop)
 

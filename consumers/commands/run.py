@@ -19,6 +19,7 @@ from consumers.commands.http_options import (
     server_settings,
 )
 from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
+from consumers.runtime import roots
 from consumers.runtime.config import ConfigurationError, write_endpoints
 from consumers.runtime.process import OnReady, run_part
 
@@ -103,7 +104,7 @@ def broker(
     from consumers.broker import EmbeddedBroker
 
     config = where.load(kafka_port=kafka_port, fsync=fsync)
-    root = config.need_root()
+    root = roots.made(config.need_root())
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         with EmbeddedBroker.start(
@@ -121,7 +122,6 @@ def broker(
                 if failure := running.failure():
                     raise failure
 
-    root.mkdir(parents=True, exist_ok=True)
     run_part("kafka", root, work)
 
 
@@ -153,15 +153,16 @@ def init(
     as_json
         Print a JSON object.
     """
-    from consumers.runtime.places import check_place
+    from consumers.runtime.places import check_place, writable_tables_root
 
     config = where.load(tables_root=tables_root)
+    place = writable_tables_root(config)
     log = connect(config)
     try:
         genesis = log.create(
             partitions=partitions,
             domains=_domains(domain) or None,
-            tables_root=config.need_tables_root(),
+            tables_root=place,
             replication_factor=replication_factor,
         )
         check_place(log)
@@ -222,8 +223,7 @@ def committer(
     )
     keep_on_disk(config.fsync)
     allowed = Quotas.parse(config.quotas)
-    root = config.need_root()
-    root.mkdir(parents=True, exist_ok=True)
+    root = roots.made(config.need_root())
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         log = connect(config)
@@ -250,8 +250,7 @@ def index(*, where: Where = HERE) -> None:
     from consumers.views.version_index import run_index
 
     config = where.load()
-    root = config.need_root()
-    root.mkdir(parents=True, exist_ok=True)
+    root = roots.made(config.need_root())
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         log = connect(config)
@@ -290,7 +289,6 @@ def server(
         Its port (2333); 0 picks one. [COMMITLOG_PORT]
     """
     from consumers.commands.up import take_http_listener
-    from consumers.runtime import roots
     from consumers.servers.iceberg.rest import routes as iceberg_routes
     from consumers.servers.namespace.routes import routes
     from consumers.servers.page.reading import reading_services
@@ -304,7 +302,7 @@ def server(
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         listener = inherited or roots.listen(config.host, config.port)
         log = connect(config)
-        client = connect_client(config)
+        client = connect_client(config, "http")
         health = Health(log, config.root, config.token)
         settings = server_settings(config, health)
         processes = row_processes(config)
@@ -363,7 +361,7 @@ def maintain(
         root = config.root or Path.cwd()
 
         def work(stop: threading.Event, on_ready: OnReady) -> None:
-            with connect_client(config) as log:
+            with connect_client(config, "maintenance") as log:
                 on_ready("")
                 stop.wait(min(interval, STARTING_SECONDS))
                 Maintenance(log, open_log=lambda: connect(config)).run(stop, interval)
@@ -371,7 +369,7 @@ def maintain(
         run_part("maintenance", root, work, niceness=NICENESS)
         return
     rows: list[dict[str, str]] = []
-    with connect_client(config) as log:
+    with connect_client(config, "maintenance") as log:
         results: list[str] = []
         maintenance = Maintenance(
             log, on_act=lambda _, result: results.append(result), open_log=lambda: connect(config)

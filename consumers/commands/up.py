@@ -25,7 +25,7 @@ from consumers.commands.parts import Part, Restarts
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.runtime.patience import Patience
-from consumers.runtime.places import check_own_place, check_place
+from consumers.runtime.places import check_own_place, check_place, writable_tables_root
 from consumers.runtime.process import configure_logging, stop_on_signals
 
 HTTP_SETTINGS = (
@@ -151,11 +151,12 @@ class Supervisor:
         self._say(f"opening log {config.log}")
         log = KafkaLog.connect(servers, config.log, config.kafka)
         try:
+            tables = config.need_tables_root()
             try:
                 partitions = log.partitions()
             except WrongLog:
                 partitions = 1
-            tables = config.need_tables_root()
+                writable_tables_root(config)
             with roots.usable(self._root):
                 genesis = log.create(partitions=partitions, tables_root=tables)
                 check_own_place(genesis, tables, self._root)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -218,7 +219,9 @@ def _absolute_tables_root(text: str) -> str:
     """Return a tables root as a log records it: an absolute folder, or a URI."""
     path = local_path(text)
     is_uri = path is None
-    if "\0" in text or "\\" in text or (is_uri and ".." in text.split("/")):
+    # `s3:/bucket` would be a folder named `s3:`.
+    is_misspelt = not is_uri and re.match(r"[A-Za-z][A-Za-z0-9+.-]+:(?!//)", text)
+    if is_misspelt or "\0" in text or "\\" in text or (is_uri and ".." in text.split("/")):
         raise ConfigurationError(
             f"tables_root cannot be {text!r}: use a folder, or a URI such as s3://bucket/tables"
         )

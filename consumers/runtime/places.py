@@ -9,6 +9,7 @@ and looked for before a leader starts.
 from __future__ import annotations
 
 import json
+import uuid
 from pathlib import Path
 
 from commitlog.adapters.storage import local_path, store_for
@@ -16,6 +17,7 @@ from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
+from consumers.runtime.config import Config
 from consumers.runtime.roots import RootUnusable
 
 MARKS = "_commitlog/logs"
@@ -23,6 +25,25 @@ MARKS = "_commitlog/logs"
 
 class RootMoved(CommitLogError):
     """The log's tables aren't where the log says: put them back, then start again."""
+
+
+def writable_tables_root(config: Config) -> str:
+    """Return where a new log's tables go, tried before the log records it.
+
+    Raises:
+        RootUnusable: it cannot be written.
+    """
+    root = config.need_tables_root()
+    store, probe = store_for(root), f"{MARKS}/.probe-{uuid.uuid4()}"
+    try:
+        store.create(probe, b"")
+        store.delete(probe)
+    except OSError as error:
+        raise RootUnusable(
+            f"the tables root {root} cannot be written ({error.strerror or error}): choose another"
+            " one with --tables-root, or change its permissions; no log was made"
+        ) from error
+    return root
 
 
 def check_place(log: Log) -> None:

@@ -83,6 +83,13 @@ def usable(root: Path) -> Iterator[None]:
         raise
 
 
+def made(root: Path) -> Path:
+    """Return a root that is there, made if need be; RootUnusable if it can't be."""
+    with usable(root):
+        root.mkdir(parents=True, exist_ok=True)
+    return root
+
+
 def take(root: Path) -> int:
     """Make the root if need be and take its lock; the descriptor returned holds it.
 
@@ -90,8 +97,7 @@ def take(root: Path) -> int:
         RootInUse: another `commitlog up` has it, and lives.
         RootUnusable: it cannot be written, or a restore to it did not finish.
     """
-    with usable(root):
-        root.mkdir(parents=True, exist_ok=True)
+    with usable(made(root)):
         if (root / RESTORING).exists():
             raise RootUnusable(
                 f"a restore to {root} did not finish: run the same `commitlog restore` again"

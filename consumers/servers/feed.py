@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 from commitlog import CommitLog
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
-from commitlog.errors import CommitLogError, InvalidRequest, WrongLog
+from commitlog.errors import CommitLogError, InvalidRequest, NoSuchTable, WrongLog
 
 POLL_SECONDS = 1.0
 RETRY_MS = 1000
@@ -82,9 +82,10 @@ class _Feeds:
         opening = self._threads.submit(subscribe)
         try:
             subscription = await asyncio.wrap_future(opening)
-        except (InvalidRequest, WrongLog) as error:
+        except (InvalidRequest, WrongLog, NoSuchTable) as error:
             self._free.release()
-            raise HTTPException(400, str(error)) from error
+            status = 404 if isinstance(error, NoSuchTable) else 400
+            raise HTTPException(status, str(error)) from error
         except CommitLogError as error:
             self._free.release()
             raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from error

@@ -11,6 +11,7 @@ import pytest
 from commitlog import CommitLog, InvalidTransaction, NoSuchVersion
 from commitlog.adapters.lance_namespace import GivenNamespace, relative_path
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client.caller import Caller, acting_for
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Submitted, Transaction
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
@@ -68,6 +69,17 @@ def test_native_writes_go_through_the_log(client: CommitLog, leader: FakeLeader,
     assert dict(operation.metadata) == {"commitlog.base_version": "2"}
     assert client.table("a$t").version == dataset.version == 3
     assert leader.committed[-1][1].transaction_id in leader.answers
+
+
+def test_native_writes_name_the_principal(log: MemoryLog, leader: FakeLeader) -> None:
+    with CommitLog(lambda: log, principal="ann") as client:
+        client.create_table("a$p", SCHEMA)
+        dataset = client.open("a$p")
+        dataset.insert(_rows(id=[1], v=["q"]))
+        with acting_for(Caller("bob")):
+            client.open("a$p").insert(_rows(id=[2], v=["q"]))
+        native = [t for _, t in leader.committed if isinstance(t.operations[0], CreateTableVersion)]
+        assert [one.principal for one in native] == ["ann", "bob"]
 
 
 def test_a_native_merge_goes_through_the_log(client: CommitLog, leader: FakeLeader) -> None:

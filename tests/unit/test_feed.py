@@ -14,7 +14,7 @@ import pytest
 from commitlog.client.feed import PartitionFeed, Start, Subscription
 from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
 from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import CorruptLog, InvalidRequest, Unavailable, WrongLog
+from commitlog.errors import CorruptLog, InvalidRequest, NoSuchTable, Unavailable, WrongLog
 from commitlog.model.records import Answered, Outcome, Status
 from commitlog.ports import Log
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog
@@ -159,9 +159,35 @@ def test_a_feed_is_of_tables_namespaces_or_all(shop: Service) -> None:
     assert tables("audit") == [one for one in everything if "audit" in one]
     assert {"shop$orders", "shop$stock"} in tables("shop$stock")
     assert tables("shop$*") == [one for one in everything if one & {"shop$orders", "shop$stock"}]
-    assert tables("nothing") == []
     with pytest.raises(InvalidRequest):
         tables("a/b")
+    with pytest.raises(NoSuchTable, match=r"Did you mean shop\$stock"):
+        tables("shop$stok")
+    token = told(shop.client, None, "beginning")[0].token
+    assert told(shop.client, "shop$stok", token) == []
+    with shop.client.subscribe("shop$stok", "now", missing_ok=True) as feed:
+        assert feed.poll(0) == []
+
+
+def test_idle_seconds_count_once_a_feed_has_caught_up(stream: PartitionLog) -> None:
+    wanted = sequences(read(log_of(stream), [BEGINNING], EVERYTHING))
+    (place,) = token_places(
+        read(log_of(stream), [BEGINNING], EVERYTHING, at_once=1)[-2].token, "log-0", 1
+    )
+    last = Selection(statuses=tuple(Status))
+    with Subscription(log_of(stream), [Start(place, wanted[-2])], last, 0.0) as feed:
+        assert sequences(list(feed)) == wanted[-1:]
+
+    class OfTheLast(Selection):
+        def may_take(self, outcome: Outcome) -> bool:
+            return outcome.sequence == wanted[-1]
+
+    with Subscription(log_of(stream), [BEGINNING], OfTheLast(), 0.0) as feed:
+        slow, real = iter(range(5)), feed._poll_until_closed
+        feed._poll_until_closed = (  # type: ignore[method-assign]
+            lambda: real() if next(slow, None) is None else []
+        )
+        assert sequences(list(feed)) == wanted[-1:], "others come first, and take their time"
 
 
 def test_a_feed_begins_where_it_is_told_to(shop: Service) -> None:

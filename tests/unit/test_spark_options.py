@@ -104,3 +104,10 @@ def test_a_wrong_read_says_what_to_change(given: dict[str, str], field: str, say
     with pytest.raises(InvalidTransaction, match=says) as caught:
         parse_read({**BASE, **given})
     assert caught.value.field == field
+
+
+def test_who_writes_is_an_option() -> None:
+    servers = {"kafka.bootstrap.servers": "h:1", "table": "t"}
+    assert parse_write(servers, streaming=False).connection.principal == "spark"
+    named = parse_write({**servers, "principal": "etl"}, streaming=False)
+    assert named.connection.principal == "etl"

@@ -60,6 +60,10 @@ _FEED = _operation(
         },
     ],
 )
+_FEED["responses"]["404"] = {
+    "description": "There is no such table; the answer names those called alike.",
+    "content": {_JSON: {"schema": _ERROR}},
+}
 _SQL = _operation(
     "Sql",
     "Ask the index one SELECT.",

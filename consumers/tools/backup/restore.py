@@ -78,6 +78,8 @@ def restore(
     backup = Backup.read(source, place)
     if backup is None:
         raise BadBackup(f"there is no backup at {place}: {place}/backup.json is missing")
+    if config.sources["log"] != "default" and config.log != backup.log:
+        raise WrongLog(f"the backup at {place} is of log {backup.log!r}, not {config.log!r}")
     sequence, until_ms = end_of(at, backup)
     _take(root, backup, place)
     heads = Heads()

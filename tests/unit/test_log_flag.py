@@ -1,0 +1,120 @@
+"""Does every command that takes `--log` ask that log, or refuse it, and refuse bad places?"""
+
+import inspect
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from cyclopts import App
+
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.errors import Unavailable
+from consumers import cli
+from consumers.commands import rows, run, up
+from consumers.commands.app import app
+from consumers.commands.exit_codes import ExitCode
+from consumers.runtime import roots
+from consumers.runtime.config import write_endpoints
+from consumers.runtime.process import OnReady
+from consumers.tools.backup.saved import Backup
+
+ARGUMENTS = {
+    "archive": [], "backup": ["PLACE"], "bench all": ["--only", "commit"], "blame": ["t"],
+    "diff": ["t", "1", "2"], "explain": [str(uuid.UUID(int=1))], "history": ["t"],
+    "plot": ["commits"], "replay": ["PLACE"], "restore": ["BACKUP"],
+    "show": [str(uuid.UUID(int=1))], "sql": ["SELECT 1"],
+}  # fmt: skip
+"""What commands need beside the log."""
+SERVES_ANY = {"broker"}
+"""What serves whichever log is asked of it."""
+
+
+def _commands(of: App, prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name in of:
+        if name.startswith("-"):
+            continue
+        command = of[name]
+        if command.default_command is None:
+            found |= _commands(command, f"{name} ")
+        elif "where" in inspect.signature(command.default_command).parameters:
+            found[prefix + name] = command
+    return found
+
+
+def _stay_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep parts from what changes their process: signals, niceness, an end by force."""
+
+    def run_part(_: str, __: Path, work: Callable[[Event, OnReady], None], **___: Any) -> None:
+        work(Event(), lambda _: None)
+
+    for module in (run, rows):
+        monkeypatch.setattr(module, "run_part", run_part)
+    for name in ("stop_on_signals", "configure_logging"):
+        monkeypatch.setattr(up, name, lambda *_, **__: None)
+    monkeypatch.setattr(up.Supervisor, "_end_by_force", lambda _: None)
+    listener = SimpleNamespace(getsockname=lambda: ("127.0.0.1", 1), close=lambda: None)
+    monkeypatch.setattr(roots, "listen", lambda *_, **__: listener)
+
+
+@pytest.mark.parametrize("command", sorted(set(_commands(app)) - SERVES_ANY))
+def test_another_log_is_asked_or_refused(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked: list[str] = []
+
+    def connect(bootstrap_servers: str, log: str = "commitlog", *_: Any, **__: Any) -> KafkaLog:
+        asked.append(log)
+        raise Unavailable("nobody is there")
+
+    monkeypatch.setattr(KafkaLog, "connect", connect)
+    _stay_harmless(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    root, backup = tmp_path / "root", tmp_path / "backup"
+    root.mkdir()
+    write_endpoints(root, {"bootstrap_servers": "127.0.0.1:1", "log": "mine"})
+    backup.mkdir()
+    (backup / "backup.json").write_bytes(Backup("mine", "id", "cluster", "", []).to_bytes())
+    places = {"PLACE": str(tmp_path / "place"), "BACKUP": str(backup)}
+    given = [places.get(one, one) for one in ARGUMENTS.get(command, [])]
+    flags = ["--root", str(root), "--bootstrap-servers", "127.0.0.1:1", "--log", "other"]
+    code = cli.main([*command.split(), *given, *flags])
+    told = capsys.readouterr()
+    assert code != 0, told.out
+    assert set(asked) == {"other"} or (not asked and "'other'" in told.err), (asked, told.err)
+    assert json.loads((root / "endpoints.json").read_text())["log"] == "mine"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "broker",
+        "committer",
+        "index",
+        "up",
+        "init --tables-root /proc/none",
+        "init --tables-root s3:/",
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_before_anything_is_written(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def connect(*_: Any, **__: Any) -> KafkaLog:
+        raise AssertionError("the log was asked first")
+
+    monkeypatch.setattr(KafkaLog, "connect", connect)
+    _stay_harmless(monkeypatch)
+    root = [] if command.startswith("init") else ["--root", "/proc/none"]
+    code = cli.main([*command.split(), *root, "--bootstrap-servers", "127.0.0.1:1"])
+    told = capsys.readouterr().err
+    assert code in {ExitCode.MACHINE, ExitCode.USAGE}, told
+    assert told.count("\n") == 1, told
+    assert "Traceback" not in told
