@@ -8,13 +8,16 @@ from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import Merged, merge
 from commitlog.spark.session import local_session
+from commitlog.spark.statements import NotInSql, check_statements
 
 start_streams_in_any_thread()
+check_statements()
 
 __all__ = [
     "Batch",
     "CommitLogDataSource",
     "Merged",
+    "NotInSql",
     "each_batch",
     "local_session",
     "map_arrow",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from commitlog.errors import InvalidRequest
+from commitlog.spark import NotInSql
 from tests.spark_world import SparkWorld
 
 pytestmark = [
@@ -24,6 +27,7 @@ pytestmark = [
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SECRET = "hunter2-in-plain-sight"
+CATALOG = "spark.sql.catalog.spark_catalog"
 _numbers = itertools.count()
 
 
@@ -53,6 +57,16 @@ class Sql:
         with pytest.raises(PySparkException) as caught:
             self(text)
         assert says in str(caught.value), str(caught.value)[-1500:]
+
+    def refuses(self, text: str, says: str) -> None:
+        with pytest.raises(NotInSql) as caught:
+            self(text)
+        assert says in str(caught.value), str(caught.value)[-1500:]
+
+    def unheard(self, text: str) -> None:
+        """Run a statement as a Spark does that hasn't imported this package."""
+        session: Any = self.session
+        session._jsparkSession.sql(text)
 
 
 @pytest.fixture
@@ -96,46 +110,99 @@ def test_rows_are_inserted_replaced_and_read_at_a_version(sql: Sql) -> None:
     assert sql(f"SELECT * FROM {sql.name} WITH (tag = 'first')") == [(1, "a")]
 
 
-def test_altered_columns_are_refused_when_the_table_is_used(sql: Sql) -> None:
+ALTERED = [
+    "ADD COLUMN x int",
+    "ADD COLUMNS (x int, y int)",
+    "DROP COLUMN name",
+    "RENAME COLUMN name TO title",
+    "ALTER COLUMN id TYPE string",
+    "ALTER COLUMN id COMMENT 'a number'",
+    "REPLACE COLUMNS (x int)",
+    "SET TBLPROPERTIES ('a' = 'b')",
+    "UNSET TBLPROPERTIES ('a')",
+    "SET LOCATION '/tmp/x'",
+    "CLUSTER BY (id)",
+    "ADD PARTITION (id = 1)",
+]
+
+
+def test_alter_table_is_refused_when_it_is_said(sql: Sql) -> None:
     sql.create()
-    sql(f"ALTER TABLE {sql.name} ADD COLUMN x int")
+    before = sql(f"DESCRIBE TABLE EXTENDED {sql.name}")
+    for change in ALTERED:
+        sql.refuses(f"ALTER TABLE {sql.name} {change}", "`CommitLog.add_columns`")
+    sql.refuses(
+        f"/* all of it */ alter  TABLE spark_catalog.`default`.{sql.name} ADD COLUMN x int",
+        f"not the table `spark_catalog`.`default`.`{sql.name}` of the log",
+    )
+    assert sql(f"DESCRIBE TABLE EXTENDED {sql.name}") == before
+    sql(f"ALTER TABLE {sql.name} RENAME TO {sql.name}_new")
+    assert sql(f"SELECT * FROM {sql.name}_new") == [(1, "a")]
+
+
+def test_columns_that_were_altered_unheard_are_refused_when_they_are_used(sql: Sql) -> None:
+    sql.create()
+    sql.unheard(f"ALTER TABLE {sql.name} ADD COLUMN x int")
     sql.fails(f"SELECT id FROM {sql.name}", "x is new. ALTER TABLE changes the catalog alone")
     sql.fails(f"INSERT INTO {sql.name} VALUES (1, 'a', 3)", "CommitLog.add_columns")
-    sql(f"ALTER TABLE {sql.name} DROP COLUMN x")
+    sql.unheard(f"ALTER TABLE {sql.name} DROP COLUMN x")
     assert sql(f"SELECT * FROM {sql.name}") == [(1, "a")]
-    sql(f"ALTER TABLE {sql.name} RENAME COLUMN name TO title")
+    sql.unheard(f"ALTER TABLE {sql.name} RENAME COLUMN name TO title")
     sql.fails(f"SELECT * FROM {sql.name}", "Spark's catalog has other columns")
-    sql(f"ALTER TABLE {sql.name} DROP COLUMN id")
+    sql.unheard(f"ALTER TABLE {sql.name} DROP COLUMN id")
     sql.fails(f"SELECT * FROM {sql.name}", "ALTER TABLE changes the catalog alone")
+    sql(f"CREATE OR REPLACE TABLE {sql.name} USING commitlog OPTIONS ({sql.reach()})")
+    assert sql(f"SELECT * FROM {sql.name}") == [(1, "a")]
 
 
 def test_tables_that_are_not_in_the_log_are_refused(sql: Sql) -> None:
     absent = sql.reach(table="sql$absent")
     sql.fails(f"CREATE TABLE made USING commitlog OPTIONS ({absent})", "sql$absent")
-    # Spark asks nobody about columns of one's own: the first use is what tells.
-    sql(f"CREATE TABLE {sql.name} (id bigint) USING commitlog OPTIONS ({absent})")
+    for start in ("CREATE TABLE", "CREATE TABLE IF NOT EXISTS", "create or replace table"):
+        made = f"{start} {sql.name} (id bigint) USING CommitLog OPTIONS ({absent})"
+        sql.refuses(made, "(`CommitLog.create_table`)")
+    options = sql.reach()
+    made = f"CREATE TABLE made USING commitlog OPTIONS ({options}) AS SELECT 7L AS id, 'c' name"
+    sql.refuses(made, "AS SELECT makes no table in the log")
+    sql.refuses(made.replace("CREATE", "CREATE OR REPLACE"), "AS SELECT makes no table in the log")
+    catalog, columns = sql.session.catalog, sql.world.read(sql.table).schema
+    given = sql.world.options | {"table": sql.table}
+    with pytest.raises(NotInSql, match="createTable with columns"):
+        catalog.createTable("made", source="commitlog", schema=columns, **given)
+    assert [t for t in catalog.listTables() if t.name in ("made", sql.name)] == []
+    assert sql.world.rows(sql.table) == [{"id": 1, "name": "a"}]
+    # Where nobody refuses it, Spark answers OK: the first use is what tells.
+    sql.unheard(f"CREATE TABLE {sql.name} (id bigint) USING commitlog OPTIONS ({absent})")
     for use in (f"SELECT * FROM {sql.name}", f"INSERT INTO {sql.name} VALUES (1)"):
         sql.fails(use, "DROP TABLE it, make the table in the log (`CommitLog.create_table`)")
-    made = f"CREATE TABLE made USING commitlog OPTIONS ({sql.reach()}) AS SELECT 7L AS id, 'c' name"
-    sql.fails(made, "made by CREATE TABLE with columns or AS SELECT")
-    sql.fails("SELECT * FROM made", "TABLE_OR_VIEW_NOT_FOUND")
-    options = sql.reach()
     sql.fails(f"CREATE TABLE made USING commitlog TBLPROPERTIES ({options})", "as OPTIONS (…)")
     place = f"CREATE TABLE made USING commitlog OPTIONS ({options}) LOCATION '/tmp/made'"
     sql.fails(place, "LOCATION has no effect")
+    sql.session.conf.set(CATALOG, "org.apache.spark.sql.delta.catalog.DeltaCatalog")
+    try:
+        sql.refuses(f"CREATE TABLE made USING commitlog OPTIONS ({options})", "TEMPORARY VIEW")
+    finally:
+        sql.session.conf.unset(CATALOG)
 
 
+EXPLAINED = {
+    "UPDATE {} SET name = 'z'": "Use `CommitLog.update`",
+    "DELETE FROM {}": "Use `CommitLog.delete`",
+    "WITH old AS (SELECT 1L AS id) DELETE FROM {} WHERE id = 1": "Use `CommitLog.delete`",
+    "MERGE INTO {} t USING (SELECT 1L AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE": (
+        "Use `commitlog.spark.merge`"
+    ),
+    "TRUNCATE TABLE {}": "Use `CommitLog.delete` with the predicate 'true'",
+    "SELECT * FROM {} VERSION AS OF 1": "Write WITH (tag = '…')",
+    "SELECT 1 WHERE EXISTS (SELECT * FROM {} TIMESTAMP AS OF '2013-07-01')": "timestampAsOf",
+    "SELECT * FROM {} WITH (versionAsOf = '1')": "Write WITH (tag = '…')",
+}
 NOT_IN_SQL = [
-    "UPDATE {} SET name = 'z'",
-    "DELETE FROM {}",
-    "DELETE FROM {} WHERE id = 1",
-    "MERGE INTO {} t USING (SELECT 1 AS id) s ON t.id = s.id WHEN MATCHED THEN DELETE",
-    "TRUNCATE TABLE {}",
-    "SELECT * FROM {} VERSION AS OF 1",
-    "SELECT * FROM {} TIMESTAMP AS OF '2013-07-01'",
-    "SELECT * FROM {} WITH (versionAsOf = '1')",
     "INSERT INTO {} REPLACE WHERE id = 1 VALUES (1, 'b')",
-    "ALTER TABLE {} ADD PARTITION (id = 1)",
+    "INSERT OVERWRITE {} PARTITION (id = 1) VALUES ('b')",
+    "ALTER TABLE {} ADD CONSTRAINT c CHECK (id > 0)",
+    "CREATE TABLE copy LIKE {}",
+    "ANALYZE TABLE {} COMPUTE STATISTICS",
     "MSCK REPAIR TABLE {}",
     "OPTIMIZE {}",
     "DESCRIBE HISTORY {}",
@@ -144,10 +211,38 @@ NOT_IN_SQL = [
 
 def test_what_sql_cannot_do_fails_and_changes_nothing(sql: Sql) -> None:
     sql.create()
+    view = f"view_{sql.name}"
+    sql(f"CREATE TEMPORARY VIEW {view} USING commitlog OPTIONS ({sql.reach()})")
+    for statement, instead in EXPLAINED.items():
+        sql.refuses(statement.format(sql.name), instead)
+        if "TRUNCATE" not in statement:  # Of a view, Spark says what it expects.
+            sql.refuses(statement.format(view), instead)
     for statement in NOT_IN_SQL:
         with pytest.raises(PySparkException):
             sql(statement.format(sql.name))
     assert sql.world.rows(sql.table) == [{"id": 1, "name": "a"}]
+
+
+def test_statements_about_other_tables_are_sparks(sql: Sql) -> None:
+    """A table of another format may have columns of ours, with the options that they keep."""
+    sql.create()
+    other = f"plain_{sql.name}"
+    sql.session.table(sql.name).write.format("parquet").saveAsTable(other)
+    sql(f"ALTER TABLE {other} ADD COLUMN x int")
+    sql(f"ALTER TABLE {other} SET TBLPROPERTIES ('a' = 'commitlog')")
+    assert sql(f"SELECT * FROM {other}") == [(1, "a", None)]
+    sql(f"CREATE TABLE more_{other} (note string COMMENT 'not commitlog') USING parquet")
+    for statement in (
+        f"UPDATE {other} SET name = 'z'",
+        f"DELETE FROM {other}",
+        f"SELECT * FROM {other} VERSION AS OF 1",
+        "ALTER TABLE nowhere ADD COLUMN x int",
+        "DELETE FROM nowhere",
+        "CREATE TABLE commitlog (",
+    ):
+        with pytest.raises(PySparkException) as caught:
+            sql(statement)
+        assert not isinstance(caught.value, InvalidRequest), statement
 
 
 def test_streams_read_and_write_tables_that_sql_made(sql: Sql) -> None:
@@ -177,6 +272,9 @@ def test_a_secret_is_refused_and_a_file_of_settings_is_read(sql: Sql, tmp_path: 
         with pytest.raises(PySparkException, match="is a secret") as caught:
             sql(create)
         assert SECRET not in str(caught.value)
+    create = f"CREATE TABLE {sql.name} USING commitlog OPTIONS ({sql.reach()})"
+    sql.fails(f"{create} TBLPROPERTIES ('kafka.sasl.password' = '{SECRET}')", "is a secret")
+    sql.refuses(create.replace("USING", "(id bigint) USING"), "CREATE TABLE with columns")
     settings = tmp_path / "kafka.properties"
     settings.write_text(f"# for the brokers\nsasl.password = {SECRET}\nclient.id=spark-sql\n")
     sql.create(kafkaFile=str(settings))

@@ -1,0 +1,195 @@
+"""Statements that Spark answers itself: refused where it would say OK and do nothing, or explained.
+
+A Python data source does not hear of ALTER TABLE, nor of CREATE TABLE with columns: Spark changes
+its own catalog and answers OK. It refuses UPDATE, DELETE, MERGE INTO, TRUNCATE and VERSION AS OF,
+and cannot know what does the same here. So `SparkSession.sql` looks at such statements, with
+Spark's own parser: at the first two before they run, at the others once Spark has refused them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.catalog import Catalog
+
+from commitlog.errors import InvalidRequest
+
+FORMAT = "commitlog"
+_IS_CHECKED = "commitlog_checks_statements"
+_MAY_DO_NOTHING = re.compile(rf"\balter\b|\b(?:create|replace)\b.*\b{FORMAT}\b", re.I | re.S)
+_SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
+_DELTA = "DeltaCatalog"
+_TIME_TRAVEL = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
+_MAKE_IT = (
+    "Make the table in the log (`CommitLog.create_table`), then CREATE TABLE … USING commitlog"
+    " OPTIONS (…) without columns; INSERT INTO adds rows"
+)
+_ALTERED = (
+    "Change columns in the log (`CommitLog.add_columns`; drop_columns and alter_columns of"
+    " `CommitLog.open`), then run CREATE OR REPLACE TABLE … USING commitlog OPTIONS (…); set"
+    " properties with update_config of `CommitLog.open`"
+)
+_AS_OF = (
+    "Write WITH (tag = '…') or WITH (positionAsOf = '…') behind the table's name, or make a view:"
+    " CREATE TEMPORARY VIEW … USING commitlog OPTIONS (…, versionAsOf '…'), or timestampAsOf"
+)
+_REFUSED = {
+    "UpdateTable": ("UPDATE", "Use `CommitLog.update`"),
+    "DeleteFromTable": ("DELETE", "Use `CommitLog.delete`"),
+    "MergeIntoTable": ("MERGE INTO", "Use `commitlog.spark.merge`"),
+    "TruncateTable": ("TRUNCATE TABLE", "Use `CommitLog.delete` with the predicate 'true'"),
+}
+"""What Spark refuses: the parsed statement's class, its name, and what to use instead."""
+
+
+class NotInSql(InvalidRequest, AnalysisException):
+    """A statement that tables of this format don't have; `advice` says what to use instead."""
+
+
+def check_statements() -> None:
+    """Have `SparkSession.sql` and `Catalog.createTable` refuse what would have no effect."""
+    if not hasattr(SparkSession.sql, _IS_CHECKED):
+        setattr(SparkSession, "sql", _checked_sql(SparkSession.sql))  # noqa: B010
+        setattr(Catalog, "createTable", _checked_creation(Catalog.createTable))  # noqa: B010
+
+
+def _checked_sql(plain: Any) -> Any:
+    @functools.wraps(plain)
+    def sql(self: SparkSession, sqlQuery: str, *args: Any, **kwargs: Any) -> Any:  # noqa: N803
+        if _MAY_DO_NOTHING.search(sqlQuery):
+            _refuse_without_effect(self, sqlQuery)
+        try:
+            return plain(self, sqlQuery, *args, **kwargs)
+        except PySparkException as error:
+            refusal = _explained(self, sqlQuery, error)
+            if refusal is None:
+                raise
+            raise refusal from error
+
+    setattr(sql, _IS_CHECKED, True)
+    return sql
+
+
+def _checked_creation(plain: Any) -> Any:
+    @functools.wraps(plain)
+    def create(  # noqa: PLR0913
+        self: Catalog, tableName: str, path: Any = None, source: Any = None,  # noqa: N803
+        schema: Any = None, *args: Any, **options: Any,
+    ) -> Any:  # fmt: skip
+        if source is not None and source.lower() == FORMAT:
+            session: Any = self._sparkSession
+            _refuse_creation(session, "Catalog.createTable", has_columns=schema is not None)
+        return plain(self, tableName, path, source, schema, *args, **options)
+
+    return create
+
+
+def _refuse_without_effect(session: Any, text: str) -> None:
+    plan = _parsed(session, text)
+    kind = _kind(plan)
+    if kind in ("CreateTable", "ReplaceTable"):
+        if _provider(plan) == FORMAT:
+            _refuse_creation(session, "CREATE TABLE", has_columns=plan.columns().nonEmpty())
+    elif kind in ("CreateTableAsSelect", "ReplaceTableAsSelect"):
+        if _provider(plan) == FORMAT:
+            raise NotInSql(
+                "CREATE TABLE … AS SELECT makes no table in the log",
+                field="statement", value="CREATE TABLE … AS SELECT", advice=_MAKE_IT,
+            )  # fmt: skip
+    elif kind != "RenameTable" and _command(plan).startswith("ALTER TABLE"):
+        name = _table_of(plan)
+        if name and _is_ours(session, name):
+            raise NotInSql(
+                f"ALTER TABLE would change Spark's catalog alone, and not the table {name} of the"
+                " log", field="statement", value=_command(plan), advice=_ALTERED,
+            )  # fmt: skip
+
+
+def _refuse_creation(session: SparkSession, statement: str, *, has_columns: bool) -> None:
+    if has_columns:
+        raise NotInSql(
+            f"{statement} with columns makes no table in the log: Spark would keep the columns and"
+            " ask nobody", field="statement", value=statement, advice=_MAKE_IT,
+        )  # fmt: skip
+    catalog = str(session.conf.get(_SESSION_CATALOG, ""))
+    if catalog.endswith(_DELTA):
+        raise NotInSql(
+            f"the session catalog {catalog} would make the name, and could not read the table",
+            field=_SESSION_CATALOG, value=catalog,
+            advice="Use CREATE TEMPORARY VIEW … USING commitlog OPTIONS (…), or spark.read",
+        )  # fmt: skip
+
+
+def _explained(session: SparkSession, text: str, error: PySparkException) -> NotInSql | None:
+    """Return what to say instead of Spark's refusal; None if it isn't about a table of ours."""
+    if error.getCondition() == _TIME_TRAVEL:
+        name = (error.getMessageParameters() or {}).get("relationId")
+        statement, advice = "VERSION AS OF and TIMESTAMP AS OF", _AS_OF
+    else:
+        plan = _parsed(session, text)
+        name = _table_of(plan)
+        statement, advice = _REFUSED.get(_kind(plan), ("", ""))
+    if not statement or not name or not _is_ours(session, name):
+        return None
+    return NotInSql(
+        f"Spark's SQL has no {statement} for the table {name} of the log",
+        field="statement", value=statement, advice=advice,
+    )  # fmt: skip
+
+
+def _parsed(session: Any, text: str) -> Any:
+    """Return the statement as Spark's parser reads it; None if it cannot."""
+    try:
+        plan = session._jsparkSession.sessionState().sqlParser().parsePlan(text)
+        return plan.child() if _kind(plan) == "UnresolvedWith" else plan
+    except Exception:  # Spark says what is wrong with it.
+        return None
+
+
+def _kind(plan: Any) -> str:
+    return "" if plan is None else str(plan.getClass().getSimpleName())
+
+
+def _provider(plan: Any) -> str:
+    provider = plan.tableSpec().provider()
+    return str(provider.get()).lower() if provider.isDefined() else ""
+
+
+def _command(plan: Any) -> str:
+    """Return what Spark calls a statement, such as `ALTER TABLE ... ADD COLUMN`."""
+    try:
+        return str(_first_leaf(plan).commandName())
+    except Exception:  # Queries and such have no name.
+        return ""
+
+
+def _table_of(plan: Any) -> str | None:
+    """Return the quoted name of the table that a statement is about."""
+    try:
+        parts = _first_leaf(plan).multipartIdentifier()
+        names = [str(parts.apply(position)) for position in range(parts.size())]
+    except Exception:  # It is about none, or about one that an expression names.
+        return None
+    return ".".join("`" + name.replace("`", "``") + "`" for name in names)
+
+
+def _first_leaf(plan: Any) -> Any:
+    return plan.children().head().collectLeaves().head()
+
+
+def _is_ours(session: SparkSession, name: str) -> bool:
+    """Return True if a name in Spark's catalog is a table or view of this format."""
+    try:
+        frame: Any = session.table(name)
+        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+        found = [leaves.apply(position) for position in range(leaves.size())]
+        return any(
+            _kind(leaf) == "DataSourceV2Relation" and leaf.table().name() == FORMAT
+            for leaf in found
+        )
+    except Exception:  # No such table, or one that Spark cannot read.
+        return False
