@@ -4,19 +4,36 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, replace
+from array import array
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
 from commitlog.client.feed_events import Selection
 from commitlog.client.runtime import Runtime
+from commitlog.core.catalogue.catalogue_state import altered
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import Unavailable
-from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace, RenameTable
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateNamespace,
+    CreateTable,
+    DeclareTable,
+    DropNamespace,
+    Operation,
+    RegisterTable,
+    RenameTable,
+    target,
+)
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id
 
 _ENDING = ("DropTable", "DeregisterTable")
+_KEPT = 8
+"""How many places of a partition are kept to go on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +47,8 @@ class TableAt:
     location: str = ""
     metadata_location: str = ""
     """An Iceberg table's metadata file; "" for a Lance table."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """A Lance table's; not known where an index was asked."""
 
     @property
     def is_iceberg(self) -> bool:
@@ -74,6 +93,8 @@ class Fold:
                 kept = self.namespaces.get(operation.target, {}) | dict(operation.upserts)
                 gone = frozenset(operation.removals) - dict(operation.upserts).keys()
                 self.namespaces[operation.target] = {k: v for k, v in kept.items() if k not in gone}
+            else:
+                self._properties(operation)
 
     def _result(self, result: Any) -> None:
         if not result.incarnation:
@@ -91,6 +112,18 @@ class Fold:
             location=result.location or known.location,
             metadata_location=result.metadata_location or known.metadata_location,
         )
+
+    def _properties(self, operation: Operation) -> None:
+        known = self.tables.get(target(operation))
+        if known is None:
+            return
+        if isinstance(operation, CreateTable | DeclareTable | RegisterTable):
+            if known.incarnation == operation.incarnation:
+                properties = dict(operation.properties)
+                self.tables[operation.table] = replace(known, properties=properties)
+        elif isinstance(operation, AlterProperties):
+            properties = dict(altered(tuple(known.properties.items()), operation))
+            self.tables[operation.target] = replace(known, properties=properties)
 
     def _rename(self, operation: RenameTable) -> None:
         known = self.tables.pop(operation.table, None)
@@ -110,35 +143,70 @@ class Fold:
             del self.namespaces[one]
 
 
+class Moments:
+    """When what was committed: of each committed outcome the time, which never runs backwards."""
+
+    def __init__(self) -> None:
+        """Know nothing."""
+        self._times = array("q")
+        self._sequences = array("q")
+        self._lock = threading.Lock()
+
+    def note(self, outcome: Outcome) -> None:
+        """Take the next committed outcome; one that was taken before is passed over."""
+        with self._lock:
+            if not self._sequences or outcome.sequence > self._sequences[-1]:
+                self._times.append(outcome.time_ms)
+                self._sequences.append(outcome.sequence)
+
+    def at(self, time_ms: int) -> int:
+        """Return the sequence of the last one by a time; 0 if there is none."""
+        with self._lock:
+            count = bisect_right(self._times, time_ms)
+            return self._sequences[count - 1] if count else 0
+
+
 class Folds:
-    """What stood where this client looked last: a later position is folded from there."""
+    """What stood where this client looked: a later position is folded from the nearest before."""
 
     def __init__(self) -> None:
         """Know nothing."""
         self._lock = threading.Lock()
-        self._known: dict[int, Fold] = {}
+        self._known: dict[int, OrderedDict[int, Fold]] = {}
+        """By partition and sequence, the one that was used last at the end."""
+        self._moments: dict[int, Moments] = {}
 
     def at(self, runtime: Runtime, partition: int, sequence: int, deadline: float) -> Fold:
         """Return what stood in a partition right after a sequence."""
         with self._lock:
-            known = self._known.get(partition)
-        fold = known.copy() if known and known.place.sequence <= sequence else Fold()
+            known = self._known.setdefault(partition, OrderedDict())
+            self._moments.setdefault(partition, Moments())
+            nearest = max((one for one in known if one <= sequence), default=-1)
+            fold = known[nearest].copy() if nearest >= 0 else Fold()
         if fold.place.sequence < sequence:
             self._go_on(runtime, partition, fold, sequence, deadline)
         with self._lock:
-            if known is None or fold.place.sequence >= known.place.sequence:
-                self._known[partition] = fold.copy()
+            known[fold.place.sequence] = fold.copy()
+            known.move_to_end(fold.place.sequence)
+            if len(known) > _KEPT:
+                known.popitem(last=False)
         return fold
+
+    def at_time(self, partition: int, time_ms: int) -> int:
+        """Return the sequence of the last commit by a time, as far as was looked; 0: none."""
+        return self._moments[partition].at(time_ms)
 
     def _go_on(
         self, runtime: Runtime, partition: int, fold: Fold, sequence: int, deadline: float
     ) -> None:
         feed = PartitionFeed(runtime.log, partition, Start(fold.place, fold.place.sequence))
         committed = Selection(statuses=(Status.COMMITTED,))
+        moments = self._moments[partition]
         try:
             while fold.place.sequence < sequence:
                 for outcome, submitted in feed.poll(SLICE_SECONDS, committed, sequence, sequence):
                     fold.apply(outcome, submitted)
+                    moments.note(outcome)
                 fold.place = feed.told
                 if time.monotonic() > deadline and fold.place.sequence < sequence:
                     raise Unavailable(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,16 +18,12 @@ import lance
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
-from commitlog.client.feed import (
-    From,
-    Subscription,
-    sequences,
-    starts,
-)
-from commitlog.client.feed_events import Selection, token_places
+from commitlog.client.feed import From, Subscription, starts
+from commitlog.client.feed_events import Selection
 from commitlog.client.folds import Folds, TableAt
 from commitlog.client.host import Host
 from commitlog.client.opening import is_there
+from commitlog.client.positions import NamesPositions, When
 from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
@@ -184,10 +180,8 @@ _HEADS = """
 """
 
 
-class Reads(AsksSql):
+class Reads(AsksSql, NamesPositions):
     """Gives `CommitLog` its ways to read beside `open`: `subscribe`, `snapshot` and `sql`."""
-
-    _folds: Folds | None = None
 
     @abstractmethod
     def runtime(self) -> Runtime:
@@ -223,32 +217,28 @@ class Reads(AsksSql):
 
     def snapshot(
         self,
-        position: int | str | Mapping[int, int] | None = None,
+        position: When = None,
         *,
         index: str | None = None,
         timeout: float = TIMEOUT_SECONDS,
     ) -> Snapshot:
-        """Return all tables as of one position: a sequence (of a log with one partition),
-        sequences by partition, an event's token; None: as of now.
+        """Return all tables as of one position, named as for `position`; None: as of now.
 
         It is folded from the log: the first time from its beginning, then from where this client
-        looked last. The path of an `index.duckdb` as `index` answers at once.
+        looked before. The path of an `index.duckdb` as `index` answers at once.
         """
         runtime = self.runtime()
-        wanted: Mapping[int, int] | None = None
-        if isinstance(position, str):
-            places = token_places(position, runtime.genesis.log_id, runtime.partitions)
-            wanted = {partition: place.sequence for partition, place in enumerate(places)}
-        elif position is not None:
-            wanted = sequences(position, runtime.partitions)
+        deadline = time.monotonic() + timeout
         if index is not None:
+            wanted = None if position is None else self.position(position, timeout=timeout)
             found, tables = _from_index(index, wanted)
             names = [parse_table_id(name) for name in tables]
             spaces: dict[TableId, Mapping[str, str]] = {
                 name[:depth]: {} for name in names for depth in range(1, len(name))
             }
         else:
-            found, tables, spaces = self._folded(runtime, wanted, time.monotonic() + timeout)
+            found = self.position(position, timeout=timeout)
+            tables, spaces = self._folded(runtime, found, deadline)
         return Snapshot(cast("Host", self), found, tables, spaces)
 
     def _check_known(self, runtime: Runtime, table: TableId) -> None:
@@ -261,28 +251,14 @@ class Reads(AsksSql):
                 raise
 
     def _folded(
-        self, runtime: Runtime, wanted: Mapping[int, int] | None, deadline: float
-    ) -> tuple[dict[int, int], dict[str, TableAt], dict[TableId, Mapping[str, str]]]:
+        self, runtime: Runtime, positions: Mapping[int, int], deadline: float
+    ) -> tuple[dict[str, TableAt], dict[TableId, Mapping[str, str]]]:
         self._folds = self._folds or Folds()
-        positions = dict(_within(runtime, wanted))
         tables: dict[str, TableAt] = {}
         spaces: dict[TableId, Mapping[str, str]] = {}
         for partition, sequence in positions.items():
             fold = self._folds.at(runtime, partition, sequence, deadline)
             tables |= {one.name: one for one in fold.tables.values()}
             spaces |= fold.namespaces
-        return positions, tables, spaces
-
-
-def _within(runtime: Runtime, wanted: Mapping[int, int] | None) -> Iterator[tuple[int, int]]:
-    for partition in range(runtime.partitions):
-        head = int(runtime.request(partition, "status")["sequence"])
-        sequence = head if wanted is None else wanted[partition]
-        if sequence > head:
-            raise InvalidRequest(
-                f"position {sequence} is beyond the end: partition {partition} has {head} outcomes",
-                field="position",
-                value=sequence,
-                advice="Give a position that exists",
-            )
-        yield partition, sequence
+        spaces.pop((), None)  # the log's own properties
+        return tables, spaces

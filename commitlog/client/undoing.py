@@ -23,6 +23,7 @@ from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
 from commitlog.client.feed_events import Selection
 from commitlog.client.host import TableName
 from commitlog.client.opening import materialize
+from commitlog.client.positions import When
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
@@ -139,7 +140,7 @@ class UndoesChanges:
     def restore(
         self,
         tables: TableName | Sequence[TableName],
-        position: int | str | Mapping[int, int],
+        position: When,
         *,
         timeout: float = TIMEOUT_SECONDS,
         properties: Mapping[str, str] | None = None,
@@ -188,7 +189,7 @@ class UndoesChanges:
         self,
         name: str,
         tables: TableName | Sequence[TableName],
-        position: int | str | Mapping[int, int] | None = None,
+        position: When = None,
         *,
         onwards: bool = False,
         lasting: timedelta | None = None,

@@ -158,6 +158,7 @@ class Draft:
         "recordings",
         "results",
         "rules",
+        "sequence",
         "time_ms",
         "transaction",
         "views",
@@ -170,6 +171,7 @@ class Draft:
         observed: Observed,
         *,
         time_ms: int,
+        sequence: int,
         rules: Rules,
         tables: Mapping[TableId, Table],
         locations: Locations,
@@ -180,6 +182,8 @@ class Draft:
         self.parsed = parsed
         self.observed = observed
         self.time_ms = time_ms
+        self.sequence = sequence
+        """Of the outcome that is in the making."""
         self.rules = rules
         self.is_single = len(parsed) == 1
         self._tables = tables

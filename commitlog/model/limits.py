@@ -160,6 +160,12 @@ ICEBERG_REBASE_SINCE = 4
 ICEBERG_PLACES_SINCE = 4
 """The protocol under which an Iceberg table shares neither its place nor its uuid with another."""
 
+ICEBERG_POSITION_SINCE = 4
+"""The protocol under which an Iceberg table's metadata says by which position it was committed."""
+
+LOG_TAGS_SINCE = 4
+"""The protocol under which the log itself, the root of its namespaces, has properties: its tags."""
+
 ICEBERG_OVERTAKEN_MAX = 10_000
 """How many snapshots a rebase looks back for the one that the client saw."""
 

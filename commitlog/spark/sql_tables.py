@@ -6,8 +6,8 @@ metadata, so the options are kept there. Metadata reaches plans, the schema of e
 made from the table, and the footers of files written from it: no secret may be among them.
 
 Spark answers some statements itself. It calls nobody for CREATE TABLE with columns, and ALTER TABLE
-changes its catalog alone. `statements` refuses both in a Python driver; those that it did not see are
-found out, and refused, at the next read or write.
+changes its catalog alone. `statements` refuses both in a Python driver; those that it did not see
+are found out, and refused, at the next read or write.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from consumers.commands import (
     rows,
     run,
     speed,
+    undo,
 )
 from consumers.commands.exit_codes import MEANING, ExitCode
 
@@ -53,6 +54,7 @@ for _proof in (care.doctor, prove.verify, prove.replay, prove.archive):
     app.command(_proof, group=_CARE, help_epilogue="")
 for _copy in (backups.backup, backups.restore):
     app.command(_copy, group=_CARE, help_epilogue="")
+app.command(undo.tag, group=_CARE, help_epilogue="")
 for _task in (care.orphans, care.rules, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")

@@ -38,12 +38,10 @@ from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
 from consumers.partition.unusable import why_unreachable
-from consumers.socket.positions import newest_at
 from consumers.socket.row_answers import RowAnswers
 
 REQUEST_SECONDS = 30.0
 REACH_SECONDS = 10.0
-POSITION_SECONDS = 10.0
 RULES_SECONDS = 25.0
 STATUS_SECONDS = 1.0
 """The loop comes by at least so often, unless it hangs; then its last word is repeated."""
@@ -93,7 +91,6 @@ class Requests:
             "said": self._said,
             "materialize": self._materialize,
             "transaction": self._transaction,
-            "version_at": self._version_at,
             "quarantine": self._quarantine,
             "dry_run": self._dry_run,
             "reach": self._reach,
@@ -282,32 +279,6 @@ class Requests:
         if isinstance(submitted.record, Transaction):
             content = encode_transaction(submitted.record)
         return DecidedRecords(record, content).to_json()
-
-    async def _version_at(self, params: Params) -> int:
-        """Return a table's newest version at a position of the log; 0 if it had none yet.
-
-        Raises Unavailable if the log doesn't come to the position soon, and NoSuchVersion if that
-        is so long ago that nobody remembers.
-        """
-        table, sequence = parse_table_id(params.get("table", "")), int(params.get("sequence", 0))
-        deadline = time.monotonic() + POSITION_SECONDS
-
-        def look(session: Session) -> tuple[int, int]:
-            if session.published < sequence:
-                return session.published, 0
-            head = session.catalogue.head(table)
-            return sequence, newest_at(session.follower.machine, head, sequence)
-
-        while True:
-            published, version = await self._ask(look, POSITION_SECONDS)
-            if published >= sequence:
-                return version
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"the log is at {published}, and {sequence} is ahead of it; ask again, or "
-                    "correct the position"
-                )
-            await asyncio.sleep(PAUSE_SECONDS)
 
     async def _quarantine(self, params: Params) -> dict[str, Any]:
         """Move versions that were written around the log, ahead of a table's head, away."""

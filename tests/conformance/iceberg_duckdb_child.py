@@ -1,4 +1,4 @@
-"""Run SQL in DuckDB with an Iceberg catalogue attached as `log`: `URI`, statements as JSON on stdin.
+"""Run SQL in DuckDB with an Iceberg catalogue attached as `log`: `URI`, statements on stdin.
 
 Prints the rows of each statement as JSON, and ends at the first that fails. Runs in a Python that
 has only DuckDB and its extensions.

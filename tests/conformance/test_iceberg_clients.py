@@ -1,7 +1,7 @@
 """Do DuckDB's Iceberg extension and iceberg-go work over `commitlog up` as they are?
 
-Beside each other and beside pyiceberg, too: everybody appends to the same two tables, and nobody has
-to try again.
+Beside each other and beside pyiceberg, too: everybody appends to the same two tables, and nobody
+has to try again.
 """
 
 from __future__ import annotations

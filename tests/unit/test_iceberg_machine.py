@@ -274,3 +274,47 @@ def test_a_file_in_the_way_is_a_refusal_that_replays(world: IcebergWorld) -> Non
     assert moved.code is Code.LOCATION_NOT_ALLOWED
     assert not world.ask("p", set_property(a="1")).observed, "a folder is looked at once"
     world.check_replay()
+
+
+@pytest.mark.parametrize("protocol", [3, 4])
+def test_metadata_says_its_position_since_protocol_4(protocol: int) -> None:
+    world = IcebergWorld(rules=Rules(protocol))
+    world.ask("n", CreateNamespace(("db",)))
+    made_at = world.ask("c", made())
+    changed = world.ask(
+        "p",
+        change(
+            [{"action": "set-properties", "updates": {"a": "1", "commitlog.position": "9"}}],
+            (),
+            EVENTS,
+        ),
+    )
+    said = [
+        json.loads(world.files[one.results[0].metadata_location])["properties"]
+        for one in (made_at, changed)
+    ]
+    if protocol < 4:
+        assert said == [{}, {"a": "1", "commitlog.position": "9"}]
+    else:
+        positions = [{"commitlog.position": str(one.sequence)} for one in (made_at, changed)]
+        assert said == [positions[0], {"a": "1", **positions[1]}]
+    unchanged = world.ask("u", change([], (), EVENTS))
+    assert unchanged.results[0].metadata_location == changed.results[0].metadata_location
+    world.check_replay()
+
+
+@pytest.mark.parametrize("protocol", [3, 4])
+def test_the_log_has_properties_since_protocol_4(protocol: int) -> None:
+    world = IcebergWorld(rules=Rules(protocol))
+    world.create("t")
+    tagged = world.ask("a", AlterProperties((), True, upserts=(("commitlog.tag.x", "1"),)))
+    if protocol < 4:
+        assert tagged.code is Code.NO_SUCH_NAMESPACE
+        return
+    assert tagged.status is Status.COMMITTED, tagged.message
+    refused = world.ask("d", DropNamespace((), cascade=True))
+    assert refused.code is Code.NO_SUCH_NAMESPACE
+    assert ("t",) in world.machine.tables
+    world.ask("b", AlterProperties((), True, removals=("commitlog.tag.x",)))
+    assert world.machine.catalogue.namespaces[()] == ()
+    world.check_replay()

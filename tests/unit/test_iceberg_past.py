@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import lance
+import lance_namespace
 import pyarrow as pa
 import pytest
 
+from commitlog.errors import InvalidRequest
+from commitlog.model.operations import IcebergChange
 from consumers.runtime.config import load
 from consumers.servers.iceberg.rest import routes
 from tests.iceberg_server import IcebergServer, serving_routes
@@ -83,7 +94,9 @@ def test_all_tables_are_as_they_stood(world: World, server: IcebergServer) -> No
     assert catalog(server, position + 1).load_table("past.t").scan().to_arrow().num_rows == 6
 
 
-@pytest.mark.parametrize("position", ["x", "", "-1", "1,2", "999999", "1/../.."])
+@pytest.mark.parametrize(
+    "position", ["x", "", "-1", "1,2", "999999", "1/../..", "2026-99-01", "9ms"]
+)
 def test_what_is_no_position_is_refused(world: World, server: IcebergServer, position: str) -> None:
     reply = server.ask("GET", f"/v1/config?warehouse=at:{position}")
     assert reply.status == 400, reply.data
@@ -148,3 +161,173 @@ def test_readers_beside_writers_see_all_of_a_commit_or_nothing(
         then = catalog(server, began + 1 + number)
         for name in names:
             assert then.load_table(f"cut.{name}").properties["number"] == str(number)
+
+
+def lance_at(world: World, position: object) -> Any:
+    """An unmodified client of the Lance namespace, configured at a position."""
+    headers = {"headers.x-commitlog-sequence": str(position)}
+    return lance_namespace.connect("rest", {"uri": world.uri, **headers})
+
+
+def lance_rows(namespace: Any, table: list[str]) -> pa.Table:
+    return lance.dataset(namespace_client=namespace, table_id=table).to_table()
+
+
+def test_positions_have_names(world: World, server: IcebergServer) -> None:
+    space = world.fresh_name()
+    now = catalog(server)
+    now.create_namespace(space)
+    table = now.create_table(f"{space}.t", _ROWS.schema)
+    world.write([space, "l"], numbers(0, 5))
+    table.append(_ROWS)
+    position = head(world)
+    stood = world.log.tag("month-end").time_ms
+    while time.time_ns() // 1_000_000 <= stood + 1:
+        time.sleep(0.001)
+    table.append(_ROWS)
+    world.open([space, "l"]).insert(numbers(5, 7))
+
+    moment = datetime.fromtimestamp(stood / 1000, UTC).isoformat()
+    for name in (position, f"{stood}ms", moment, "month-end"):
+        assert world.log.snapshot(name).positions[0] >= position
+        assert catalog(server, name).load_table(f"{space}.t").scan().to_arrow().num_rows == 3
+        assert lance_rows(lance_at(world, name), [space, "l"]).num_rows == 5
+    assert world.log.tags()["month-end"] == {0: position}
+    world.log.tag("month-end")
+    assert catalog(server, "month-end").load_table(f"{space}.t").scan().to_arrow().num_rows == 6
+    assert lance_rows(lance_at(world, "month-end"), [space, "l"]).num_rows == 7
+    assert () not in world.log.snapshot().namespaces, "the log's own properties are no namespace"
+    assert [] not in server.ask("GET", "/v1/namespaces").json["namespaces"]
+
+    world.log.untag("month-end")
+    assert "month-end" not in world.log.tags()
+    assert server.ask("GET", "/v1/config?warehouse=at:month-end").status == 400
+    for wrong in ("now", "9th", "a b", "", "x" * 65):
+        with pytest.raises(InvalidRequest, match="not a valid name of a tag"):
+            world.log.tag(wrong)
+    with pytest.raises(InvalidRequest, match="in the future"):
+        world.log.position("2999-01-01T00:00:00Z")
+    with pytest.raises(InvalidRequest, match="no commit yet"):
+        world.log.position("1999-01-01")
+
+
+def test_lances_clients_see_what_stood_by_its_name_of_then(world: World) -> None:
+    space = world.fresh_name()
+    for name in ("kept", "gone", "renamed"):
+        world.write([space, name], numbers(0, 3))
+    position = head(world)
+    world.post(f"/v1/table/{space}$renamed/rename", {"new_table_name": "moved"})
+    world.post(f"/v1/table/{space}$gone/drop")
+    world.write([space, "gone"], numbers(0, 9))
+    world.write([space, "renamed"], numbers(0, 9))
+    world.open([space, "kept"]).insert(numbers(3, 4))
+    world.open([space, "kept"]).add_columns({"y": "id"})
+
+    then = lance_at(world, position)
+    listed = then.list_tables(lance_namespace.ListTablesRequest(id=[space])).tables
+    assert sorted(listed) == ["gone", "kept", "renamed"]
+    for name in ("kept", "gone", "renamed"):
+        assert lance_rows(then, [space, name]).equals(numbers(0, 3))
+        described = then.describe_table(
+            lance_namespace.DescribeTableRequest(id=[space, name], load_detailed_metadata=True)
+        )
+        assert [field.name for field in described.var_schema.fields] == ["id", "x"]
+    with pytest.raises(Exception, match="no table"):
+        then.describe_table(lance_namespace.DescribeTableRequest(id=[space, "moved"]))
+    before = head(world)
+    opened = lance.dataset(namespace_client=then, table_id=[space, "kept"])
+    with pytest.raises(Exception, match="Commit result .* unknown|read only"):
+        opened.insert(numbers(0, 1))  # Lance has its own words for a refused version
+    with pytest.raises(Exception, match="read only"):
+        then.drop_table(lance_namespace.DropTableRequest(id=[space, "kept"]))
+    assert head(world) == before
+
+
+def test_metadata_says_by_which_position_it_was_committed(
+    world: World, server: IcebergServer
+) -> None:
+    space = world.fresh_name()
+    now = catalog(server)
+    now.create_namespace(space)
+    table = now.create_table(f"{space}.t", _ROWS.schema)
+    said = [int(table.properties["commitlog.position"])]
+    assert said == [head(world)]
+    table.append(_ROWS)
+    said.append(int(table.properties["commitlog.position"]))
+    changed = {"commitlog.position": "7", "a": "b"}
+    table.transaction().set_properties(changed).commit_transaction()
+    said.append(int(table.refresh().properties["commitlog.position"]))
+    assert said == [said[0], said[0] + 1, said[0] + 2]
+    for number, position in enumerate(said):
+        then = catalog(server, position).load_table(f"{space}.t")
+        assert int(then.properties["commitlog.position"]) == position
+        assert len(then.metadata.metadata_log) == number
+    path = table.metadata.metadata_log[-1].metadata_file
+    assert json.loads(Path(path).read_text())["properties"]["commitlog.position"] == str(said[1])
+
+
+_WRITERS, _TRANSFERS = 3, 5
+
+
+def test_sums_over_tables_of_both_formats_hold_at_every_position(
+    world: World, server: IcebergServer
+) -> None:
+    space = world.fresh_name()
+    schema = pa.schema([("id", pa.int64()), ("amount", pa.int64())])
+    now = catalog(server)
+    now.create_namespace(space)
+    tables = [f"{space}.a", f"{space}.b"]
+    for name in tables:
+        now.create_table(name, schema)
+    world.write([space, "l"], schema.empty_table())
+    began = head(world)
+    numbered = itertools.count()
+    model: dict[int, list[tuple[int, int]]] = {}
+    """By position, the rows of that record: how much went to each of the tables."""
+
+    def write(writer: int) -> None:
+        mine = catalog(server)
+        for _ in range(_TRANSFERS):
+            number = next(numbered)
+            amounts = [number + 1, 10 * number, -11 * number - 1]
+            with world.log.transact() as record:
+                for name, amount in zip(tables, amounts, strict=False):
+                    made = mine.load_table(name).transaction()
+                    made.append(pa.table({"id": [number], "amount": [amount]}, schema))
+                    parts = ([one.model_dump(mode="json", by_alias=True) for one in part]
+                             for part in (made._requirements, made._updates))  # fmt: skip
+                    told, asked = (json.dumps(part) for part in parts)
+                    change = IcebergChange(tuple(name.split(".")), told, asked)
+                    record.submit(None, change)
+                rows = pa.table({"id": [number], "amount": [amounts[2]]}, schema)
+                record.append(f"{space}$l", rows)
+            assert record.outcome is not None
+            model[record.outcome.sequence] = [(number, amount) for amount in amounts]
+
+    def expected(position: int) -> list[Counter[tuple[int, int]]]:
+        known = [rows for sequence, rows in model.items() if sequence <= position]
+        return [Counter(rows[i] for rows in known) for i in range(3)]
+
+    def found(position: object) -> list[Counter[tuple[int, int]]]:
+        then = catalog(server, position)
+        read = [then.load_table(name).scan().to_arrow() for name in tables]
+        read.append(lance_rows(lance_at(world, position), [space, "l"]))
+        return [
+            Counter(zip(*(one[name].to_pylist() for name in schema.names), strict=True))
+            for one in read
+        ]
+
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        writing = [pool.submit(write, writer) for writer in range(_WRITERS)]
+        seen: dict[int, list[Counter[tuple[int, int]]]] = {}
+        while not all(one.done() for one in writing):
+            position = head(world)
+            seen[position] = found(position)
+            assert sum(amount for rows in seen[position] for _, amount in rows.elements()) == 0
+        for one in writing:
+            one.result()
+    assert len(model) == _WRITERS * _TRANSFERS
+    for position in (began, *sorted(model)):
+        seen.setdefault(position, found(position))
+    for position, rows in seen.items():
+        assert rows == expected(position), position

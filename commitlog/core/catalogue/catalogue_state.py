@@ -200,7 +200,7 @@ class Catalogue:
 
     def _alter(self, operation: AlterProperties, sequence: int) -> list[Change]:
         if operation.is_namespace:
-            known = self.namespaces[operation.target]
+            known = self.namespaces.get(operation.target, ())
             self.namespaces[operation.target] = altered(known, operation)
             return []
         table = self.tables[operation.target]

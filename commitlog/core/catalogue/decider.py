@@ -32,7 +32,7 @@ from commitlog.core.operations.clone import home_of
 from commitlog.core.tables.creation import check_primary_key, empty_state
 from commitlog.core.tables.iceberg_tables import below
 from commitlog.core.tables.lance_tables import Place, Table, location_parts, normalize_location
-from commitlog.model.limits import NAMES_CHECKED_SINCE
+from commitlog.model.limits import LOG_TAGS_SINCE, NAMES_CHECKED_SINCE
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -252,6 +252,8 @@ def _decide_rename(draft: Draft, operation: RenameTable) -> None:
 def _decide_properties(draft: Draft, operation: AlterProperties) -> None:
     if operation.is_namespace:
         known = draft.namespace(operation.target)
+        if known is None and not operation.target and draft.rules.protocol >= LOG_TAGS_SINCE:
+            known = ()
         if known is None:
             raise _no_such_namespace(operation.target)
         draft.namespaces[operation.target] = altered(known, operation)
@@ -285,7 +287,8 @@ def _decide_create_namespace(draft: Draft, operation: CreateNamespace) -> None:
 
 
 def _decide_drop_namespace(draft: Draft, operation: DropNamespace) -> None:
-    if draft.namespace(operation.namespace) is None:
+    is_log = not operation.namespace and draft.rules.protocol >= LOG_TAGS_SINCE
+    if is_log or draft.namespace(operation.namespace) is None:
         raise _no_such_namespace(operation.namespace)
     depth = len(operation.namespace)
     inside = [t for t in draft.table_ids() if t[:depth] == operation.namespace and len(t) > depth]

@@ -33,7 +33,9 @@ from commitlog.errors import CorruptLog
 from commitlog.model.limits import (
     ICEBERG_LOOKS_TOGETHER_SINCE,
     ICEBERG_PLACES_SINCE,
+    ICEBERG_POSITION_SINCE,
     ICEBERG_REBASE_SINCE,
+    Rules,
 )
 from commitlog.model.operations import (
     DeregisterTable,
@@ -94,6 +96,7 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
             name: view.table.incarnation for name in names if (view := draft.find(name)) is not None
         },
         fits=lists.fits if lists is not None else None,
+        position=position_said(draft.rules, draft.sequence),
     )
     if isinstance(decided, IcebergRefused):
         raise _refused(decided)
@@ -122,6 +125,11 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
     if draft.rules.protocol >= ICEBERG_LOOKS_TOGETHER_SINCE:
         _check_free(draft, root, new_files)
     return results
+
+
+def position_said(rules: Rules, sequence: int) -> int:
+    """Return what metadata says of the position that commits it; 0: nothing."""
+    return sequence if rules.protocol >= ICEBERG_POSITION_SINCE else 0
 
 
 def _refused(decided: IcebergRefused) -> Refused:
@@ -290,6 +298,7 @@ def committed_tables(
     record: Transaction,
     outcome: Outcome,
     changes: tuple[Change, ...] | None,
+    rules: Rules,
 ) -> Callable[[TableId], IcebergTable]:
     """Return where a record's Iceberg tables are found as it left them.
 
@@ -302,11 +311,11 @@ def committed_tables(
             if change.kind is ChangeKind.ICEBERG and change.iceberg is not None
         }
         return lambda name: known.get(name) or catalogue.iceberg.tables[name]
-    return _decided_again(catalogue, record, outcome).__getitem__
+    return _decided_again(catalogue, record, outcome, rules).__getitem__
 
 
 def _decided_again(
-    catalogue: Catalogue, record: Transaction, outcome: Outcome
+    catalogue: Catalogue, record: Transaction, outcome: Outcome, rules: Rules
 ) -> Mapping[TableId, IcebergTable]:
     operations = [o for o in record.operations if isinstance(o, IcebergChange)]
     names = {operation.table for operation in operations}
@@ -320,6 +329,7 @@ def _decided_again(
         others={name: others[name].incarnation for name in names if name in others},
         # It committed, so the lists of what was rebased fitted.
         fits=(lambda _: None) if any(result.rebased for result in outcome.results) else None,
+        position=position_said(rules, outcome.sequence),
     )
     if isinstance(decided, IcebergRefused):
         raise CorruptLog(

@@ -96,13 +96,15 @@ def decide_iceberg(
     others: Mapping[TableId, str],
     check_location: Callable[[str], str] = lambda location: "",
     fits: Fits | None = None,
+    position: int = 0,
 ) -> tuple[IcebergResult, ...] | IcebergRefused:
     """Decide all Iceberg changes of one transaction; changes nothing.
 
     `others` are the tables of other formats, by name, with their uuids: they hold their names, but
     no Iceberg change can touch them. `check_location` says why metadata cannot be written at a
     location, or nothing; it must depend on the log alone. `fits` says whether manifest lists can be
-    written anew where snapshots are rebased; without it, none is.
+    written anew where snapshots are rebased; without it, none is. `position` is the outcome's
+    sequence, which the metadata then says; 0: it doesn't.
     """
     try:
         changes = [parse_change(operation) for operation in operations]
@@ -117,7 +119,9 @@ def decide_iceberg(
         results = []
         for change, plan in zip(changes, plans, strict=True):
             before = tables.get(change.table)
-            after = _applied(plan.change if plan else change, before, time_ms, transaction_id)
+            after = _applied(
+                plan.change if plan else change, before, time_ms, transaction_id, position
+            )
             result = IcebergResult(
                 change.table, before, after, is_registered=change.is_register, plan=plan
             )
@@ -133,7 +137,11 @@ def decide_iceberg(
 
 
 def _applied(
-    change: TableChange, before: IcebergTable | None, time_ms: int, transaction_id: str
+    change: TableChange,
+    before: IcebergTable | None,
+    time_ms: int,
+    transaction_id: str,
+    position: int,
 ) -> IcebergTable:
     name = ".".join(change.table)
     try:
@@ -143,6 +151,7 @@ def _applied(
             time_ms=time_ms,
             # The metadata file of each table of a transaction has a name of its own.
             transaction_id="\x1f".join((transaction_id, *change.table)),
+            position=position,
         )
     except Invalid as error:
         raise Invalid("iceberg_in_table", table=name, problem=error.phrase) from None

@@ -20,6 +20,8 @@ from commitlog.model.reasons import Phrase
 
 SKEW_MS = 60_000
 """How far back a time may lie behind the one before it: clocks differ."""
+POSITION = "commitlog.position"
+"""The property that says by which outcome a version of the metadata was committed."""
 METADATA_LOG_MAX = "write.metadata.previous-versions-max"
 _METADATA_LOG_MAX_DEFAULT = 100
 
@@ -97,7 +99,9 @@ def start(
     )
 
 
-def finish(draft: MetadataDraft, base: IcebergTable | None, *, transaction_id: str) -> IcebergTable:
+def finish(
+    draft: MetadataDraft, base: IcebergTable | None, *, transaction_id: str, position: int = 0
+) -> IcebergTable:
     """Return the next version, or `base` itself if nothing changed."""
     if base is not None and not draft.is_changed:
         return base
@@ -105,6 +109,8 @@ def finish(draft: MetadataDraft, base: IcebergTable | None, *, transaction_id: s
         _check_whole(draft.table)
     if draft.is_layout_changed:
         _check_layout(draft.table)
+    if position:
+        draft.own_properties()[POSITION] = str(position)
     table = draft.table
     return replace(
         table,

@@ -50,11 +50,17 @@ def read_update(node: Node, *, is_logged: bool = False) -> Update:
 
 
 def apply_updates(
-    base: IcebergTable | None, updates: Sequence[Update], *, time_ms: int, transaction_id: str
+    base: IcebergTable | None,
+    updates: Sequence[Update],
+    *,
+    time_ms: int,
+    transaction_id: str,
+    position: int = 0,
 ) -> IcebergTable:
     """Return the table with all updates applied in order; `base` itself if they change nothing.
 
-    `base` None makes a table. Raises Invalid or Stale; `base` is never changed.
+    `base` None makes a table; `position` is the sequence that its metadata says. Raises Invalid or
+    Stale; `base` is never changed.
     """
     if [update.action for update in updates] == [REGISTER]:
         registered: IcebergTable = updates[0].arguments
@@ -69,4 +75,4 @@ def apply_updates(
         if update.action == REGISTER:
             raise Invalid("iceberg_register_not_alone", action=REGISTER)
         ACTIONS[update.action].apply(draft, update.arguments)
-    return finish(draft, base, transaction_id=transaction_id)
+    return finish(draft, base, transaction_id=transaction_id, position=position)

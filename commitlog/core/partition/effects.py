@@ -70,7 +70,9 @@ def carry_out(
     for index, (operation, message, result) in enumerate(each):
         if isinstance(operation, IcebergChange):
             if iceberg is None:
-                iceberg = committed_tables(machine.catalogue, record, outcome, changes)
+                iceberg = committed_tables(
+                    machine.catalogue, record, outcome, changes, machine.rules
+                )
             after = iceberg(operation.table)
             is_registered = (
                 machine.rules.protocol >= ICEBERG_PLACES_SINCE and REGISTER in operation.updates

@@ -235,6 +235,7 @@ class Machine(PartitionState):
             self._parses.of(submitted.offset, record),
             observed,
             time_ms=time_ms,
+            sequence=self.sequence + 1,
             rules=self.rules,
             tables=self.tables,
             locations=self.locations,

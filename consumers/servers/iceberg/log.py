@@ -188,6 +188,7 @@ class LogIcebergService:
         found: dict[TableId, Mapping[str, str]] = {}
         for entry in map(NamespaceDescription.from_json, self._ask_all("namespaces")):
             found[entry.namespace] = {**found.get(entry.namespace, {}), **entry.properties}
+        found.pop((), None)  # the log's own properties
         return found
 
     def _table(self, name: TableId) -> IcebergTable | None:

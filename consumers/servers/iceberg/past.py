@@ -24,7 +24,6 @@ from consumers.servers.iceberg.service import CatalogView
 PREFIX = "at-"
 """How the prefix of an address begins that names a position."""
 _WAREHOUSE = "at:"
-_NOW = "now"
 _POSITION = re.compile(r"\d{1,18}(?:,\d{1,18})*")
 _VIEWS_KEPT = 32
 
@@ -32,17 +31,13 @@ _VIEWS_KEPT = 32
 def position_of(warehouse: str, log: CommitLog) -> str:
     """Return the position that a warehouse's name asks for; empty: it asks for none.
 
-    It is `at:` and a sequence, one for each partition with commas between, or `now`.
+    It is `at:` and what names a position for `CommitLog.position`. The answer is of sequences
+    only, one for each partition with commas between: a tag may move while a client reads.
     """
     if not warehouse.startswith(_WAREHOUSE):
         return ""
-    position = warehouse.removeprefix(_WAREHOUSE)
-    if position == _NOW:
-        found = log.snapshot().positions
-        return ",".join(str(found[partition]) for partition in sorted(found))
-    if not _POSITION.fullmatch(position):
-        raise Invalid("iceberg_warehouse_not_a_position", value=warehouse)
-    return position
+    found = log.position(warehouse.removeprefix(_WAREHOUSE))
+    return ",".join(str(found[partition]) for partition in sorted(found))
 
 
 class Past:

@@ -24,7 +24,7 @@ def opened_for(
     service: Service, call: Call, branch: str | None, version: int | None
 ) -> lance.LanceDataset:
     """Open what a question is about: a version of the main line, or of a branch."""
-    info = service.at(call, call.table)
+    info = service.info(call.table)
     if not is_branch(branch):
         return service.open(info, version)
     return open_branch(service, info, branch, version)

@@ -92,7 +92,7 @@ def list_tables(service: Service, call: Call) -> dict[str, Any]:
     parent = _seen(service, call)
     names = sorted(
         info.table_id[-1]
-        for info in service.log.tables()
+        for info in service.tables()
         if info.table_id[:-1] == parent
         and (request.include_declared or info.version)
         and call.sees(info.table_id)
@@ -108,7 +108,7 @@ def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
     request = call.read(ListTablesRequest, {"page_token", "limit", "include_declared"})
     names = sorted(
         call.delimiter.join(info.table_id)
-        for info in service.log.tables()
+        for info in service.tables()
         if (request.include_declared or info.version) and call.sees(info.table_id)
     )
     found, token = page(names, request.page_token, request.limit)

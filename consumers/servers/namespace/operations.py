@@ -43,6 +43,11 @@ class Entry:
     access: Access | None = Access.READ
     """What it takes on the object that the path names; None: the operation itself checks."""
 
+    @property
+    def only_reads(self) -> bool:
+        """Whether it changes nothing, so that it can be asked of the past."""
+        return self.access is Access.READ or self.name.startswith(("Describe", "List"))
+
 
 _NAMESPACE, _TABLE, _TRANSACTION = "/v1/namespace/{id}", "/v1/table/{id}", "/v1/transaction/{id}"
 

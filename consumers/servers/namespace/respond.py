@@ -7,7 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from lance_namespace import InvalidInputError, UnsupportedOperationError
+from lance_namespace import (
+    InvalidInputError,
+    PermissionDeniedError,
+    UnsupportedOperationError,
+)
 from starlette.responses import JSONResponse, Response
 
 from commitlog.adapters.lance_datasets import behind
@@ -18,8 +22,9 @@ from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed
 from consumers.servers.namespace.native import of_pylance
 from consumers.servers.namespace.operations import Entry
+from consumers.servers.namespace.past import POSITION, as_of
 from consumers.servers.namespace.remote import DATABASE, SERVER_VERSION, answer_out, error_out
-from consumers.servers.namespace.service import POSITION, Service
+from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.status import error_response
 from consumers.servers.security.budgets import text_problem
 
@@ -68,6 +73,13 @@ def _run(entry: Entry, service: Service, call: Call) -> Any:
     try:
         if entry.operation is None:
             raise UnsupportedOperationError(f"{entry.name} is not supported yet")
+        if POSITION in call.headers:
+            if not entry.only_reads:
+                raise PermissionDeniedError(
+                    f"{entry.name}: what stood at a position is read only; send the request"
+                    f" without {POSITION}"
+                )
+            service = as_of(service, call)
         with acting_for(call.caller), behind(service.reach.gate(call.principal)):
             return entry.operation(service, call)
     except BaseException as error:

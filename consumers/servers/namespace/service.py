@@ -12,7 +12,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID, uuid5
 
@@ -52,10 +52,6 @@ BODY_HASH = "http.body_sha256"
 ATTEMPTS_REMEMBERED_MAX = 10_000
 ATTEMPTS_MAX = 20
 LAST_ASK_SECONDS = 1.0
-POSITION = "x-commitlog-sequence"
-"""In an answer to a commit, the position in the log from which it can be seen; in a question, the
-position at which it is asked."""
-POSITION_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +92,10 @@ class Service:
         self.landings = Landings()
         self.turns = Turns()
         """Of those who want to make one version."""
+        self.pasts: OrderedDict[str, Service] = OrderedDict()
+        """What stood at the positions that were asked for last, by their names."""
         self._versions = KnownVersions()
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
 
     def storage_options(self, location: str, *, vends: bool | None = False) -> dict[str, str]:
         """Return what a client needs to reach a location; credentials only if it asks for them."""
@@ -108,20 +106,9 @@ class Service:
         """Return a table as the log has it now; NoSuchTable."""
         return self.log.table(table)
 
-    def at(self, call: Call, table: TableId) -> TableInfo:
-        """Return a table as of the position that a request pins, else as it is now.
-
-        All tables of one record change at one position: who reads them at a position sees all
-        of a batch or nothing of it.
-        """
-        info = self.info(table)
-        pinned = call.headers.get(POSITION)
-        if pinned is None:
-            return info
-        if not pinned.isdecimal() or len(pinned) > POSITION_DIGITS_MAX:
-            raise InvalidInputError(f"{POSITION} is a position in the log, not {pinned!r}")
-        version = self.request(table, "version_at", table=list(table), sequence=int(pinned))
-        return replace(info, version=version)
+    def tables(self) -> list[TableInfo]:
+        """Return all tables, by name, without their schemas."""
+        return self.log.tables()
 
     def lately(self, table: TableId) -> TableInfo:
         """Return a table as it was learnt lately, for what the leader checks again anyway."""
@@ -163,6 +150,7 @@ class Service:
                 NamespaceDescription.from_json, runtime.request(partition, "namespaces")
             ):
                 found.setdefault(entry.namespace, {}).update(entry.properties)
+        found.pop((), None)  # the log's own properties
         return found
 
     def need_namespace(self, namespace: TableId) -> dict[str, str]:
@@ -283,7 +271,7 @@ class Service:
 
     def note_attempt(self, transaction_id: str, attempt: int) -> None:
         """Remember an id's last attempt for a while."""
-        with self._lock:
+        with self.lock:
             self.attempts[transaction_id] = attempt
             if len(self.attempts) > ATTEMPTS_REMEMBERED_MAX:
                 self.attempts.popitem(last=False)

@@ -91,7 +91,7 @@ def describe_table(service: Service, call: Call) -> dict[str, Any]:
             *("vend_credentials", "branch"),
         },
     )
-    info = service.at(call, call.table)
+    info = service.info(call.table)
     body: dict[str, Any] = {
         "table": info.table_id[-1],
         "namespace": list(info.table_id[:-1]),
@@ -145,7 +145,7 @@ def _wanted_version(service: Service, info: TableInfo, request: DescribeTableReq
 def table_exists(service: Service, call: Call) -> Response:
     """Say whether a table, and a version of it, exists, by the status."""
     request = call.read(TableExistsRequest, {"version"})
-    info = service.at(call, call.table)
+    info = service.info(call.table)
     if request.version is not None and not 1 <= request.version <= info.version:
         raise TableVersionNotFoundError(
             f"{info.name} has no version {request.version}; its newest is {info.version}"

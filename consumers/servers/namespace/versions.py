@@ -58,7 +58,7 @@ _READABLE_BEFORE_MAX = 256
 def list_versions(service: Service, call: Call) -> dict[str, Any]:
     """List a table's versions that can be read."""
     request = call.read(ListTableVersionsRequest, {"branch", "page_token", "limit", "descending"})
-    info = service.at(call, call.table)
+    info = service.info(call.table)
     limit = request.limit
     if limit is not None and limit < 1:
         raise InvalidInputError(f"limit is at least 1, not {limit}")
@@ -120,7 +120,7 @@ def _page_token(token: str | None) -> int | None:
 def describe_version(service: Service, call: Call) -> dict[str, Any]:
     """Describe one version, the newest by default, once it can be read."""
     request = call.read(DescribeTableVersionRequest, {"branch", "version"})
-    info = service.at(call, call.table)
+    info = service.info(call.table)
     if is_branch(request.branch):
         return {"version": describe_branch_version(info, request.branch, request.version)}
     if request.version is None and not info.version:

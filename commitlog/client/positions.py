@@ -1,0 +1,205 @@
+"""Names of positions: a sequence, a time, a tag of the log, an event's token, or now.
+
+Wherever a position is asked for, all of them name one. A tag is a property of the log itself (of
+the root of its namespaces), set by a record like any other: replay and backups have it too.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from commitlog.client.catalogue import raise_for_table
+from commitlog.client.feed import sequences
+from commitlog.client.feed_events import token_places
+from commitlog.client.folds import Folds
+from commitlog.client.runtime import Runtime
+from commitlog.errors import InvalidRequest
+from commitlog.messages import NamespaceDescription
+from commitlog.model.operations import AlterProperties, Operation
+from commitlog.model.records import Outcome, Transaction
+
+When = int | str | datetime | Mapping[int, int] | None
+"""What names a position; None is now."""
+
+NOW = "now"
+TAG = "commitlog.tag."
+"""What the property of the log begins with that a tag is."""
+TIMEOUT_SECONDS = 60.0
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+_SEQUENCES = re.compile(r"\d{1,18}(?:,\d{1,18})*")
+_MILLISECONDS = re.compile(r"(\d{1,13})ms")
+_TOKEN_LENGTH_MIN = 65
+"""A token is longer than any tag."""
+
+
+def positions_of(runtime: Runtime, folds: Folds, when: When, deadline: float) -> dict[int, int]:
+    """Return the sequence in each partition that is named.
+
+    Raises InvalidRequest for what names none.
+    """
+    if isinstance(when, datetime):
+        return _at_time(runtime, folds, when, deadline)
+    if isinstance(when, str) and when != NOW:
+        return _of_text(runtime, folds, when, deadline)
+    heads = _heads(runtime)
+    if when is None or isinstance(when, str):
+        return heads
+    return _that_exist(runtime, sequences(when, runtime.partitions))
+
+
+def _of_text(runtime: Runtime, folds: Folds, text: str, deadline: float) -> dict[int, int]:
+    if _SEQUENCES.fullmatch(text):
+        found = dict(enumerate(int(one) for one in text.split(",")))
+        return _that_exist(runtime, sequences(found, runtime.partitions))
+    if milliseconds := _MILLISECONDS.fullmatch(text):
+        moment = datetime.fromtimestamp(int(milliseconds[1]) / 1000, UTC)
+        return _at_time(runtime, folds, moment, deadline)
+    if text[:1].isdigit():
+        try:
+            return _at_time(runtime, folds, datetime.fromisoformat(text), deadline)
+        except ValueError:
+            raise _no_position(text) from None
+    if _TAG.fullmatch(text):
+        known = tags_of(runtime)
+        if text not in known:
+            has = ", ".join(sorted(known)[:20]) or "none"
+            raise InvalidRequest(
+                f"the log has no tag {text!r}; its tags: {has}", field="position", value=text
+            )
+        return sequences(known[text], runtime.partitions)
+    if len(text) < _TOKEN_LENGTH_MIN:
+        raise _no_position(text)
+    places = token_places(text, runtime.genesis.log_id, runtime.partitions)
+    return _that_exist(runtime, {number: place.sequence for number, place in enumerate(places)})
+
+
+def _no_position(text: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{text!r} is not a position of the log",
+        field="position",
+        value=text,
+        advice=(
+            "Give a sequence (one for each partition, with commas between), a time as"
+            " 2026-01-31T12:00:00Z or 1769860800000ms, a tag of the log, an event's token, or now"
+        ),
+    )
+
+
+def _heads(runtime: Runtime) -> dict[int, int]:
+    return {
+        partition: int(runtime.request(partition, "status")["sequence"])
+        for partition in range(runtime.partitions)
+    }
+
+
+def _that_exist(runtime: Runtime, wanted: dict[int, int]) -> dict[int, int]:
+    heads = _heads(runtime)
+    for partition, sequence in wanted.items():
+        if sequence > heads[partition]:
+            raise InvalidRequest(
+                f"position {sequence} is beyond the end: partition {partition} has"
+                f" {heads[partition]} outcomes",
+                field="position",
+                value=sequence,
+                advice="Give a position that exists",
+            )
+    return wanted
+
+
+def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) -> dict[int, int]:
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if aware.timestamp() > time.time():
+        raise InvalidRequest(
+            f"{aware.isoformat()} is in the future: what commits until then isn't known",
+            field="position",
+            value=aware.isoformat(),
+            advice="Give a time that has passed",
+        )
+    time_ms = int(aware.timestamp() * 1000)
+    found = {}
+    for partition, head in _heads(runtime).items():
+        folds.at(runtime, partition, head, deadline)
+        found[partition] = folds.at_time(partition, time_ms)
+    if not any(found.values()):
+        raise InvalidRequest(
+            f"the log had no commit yet at {aware.isoformat()}",
+            field="position",
+            value=aware.isoformat(),
+            advice="Give a later time",
+        )
+    return found
+
+
+def tags_of(runtime: Runtime) -> dict[str, dict[int, int]]:
+    """Return the log's tags by name, each with its sequences by partition."""
+    for entry in map(NamespaceDescription.from_json, runtime.request(0, "namespaces")):
+        if not entry.namespace:
+            return {
+                key.removeprefix(TAG): dict(enumerate(int(one) for one in value.split(",")))
+                for key, value in sorted(entry.properties.items())
+                if key.startswith(TAG) and _SEQUENCES.fullmatch(value)
+            }
+    return {}
+
+
+class NamesPositions:
+    """Gives `CommitLog` positions by name, and tags that name them."""
+
+    _folds: Folds | None = None
+
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Return this process's part."""
+
+    @abstractmethod
+    def transaction(self, operations: tuple[Operation, ...]) -> Transaction:
+        """Make a transaction of operations."""
+
+    def position(self, when: When = None, *, timeout: float = TIMEOUT_SECONDS) -> dict[int, int]:
+        """Return the sequence in each partition at a position, however it is named.
+
+        `when` is a sequence (of a log with one partition), sequences by partition or as text with
+        commas between, a `datetime`, a time as text (RFC 3339, or milliseconds since 1970 as
+        `1769860800000ms`), a tag, an event's token; None or "now": the present one. A time means
+        what was committed at it or before.
+
+        Raises:
+            InvalidRequest: it isn't the name of a position, or of one that is still to come; or
+                there is no such tag, or nothing was committed by that time.
+        """
+        self._folds = self._folds or Folds()
+        return positions_of(self.runtime(), self._folds, when, time.monotonic() + timeout)
+
+    def tag(self, name: str, position: When = None, *, timeout: float = TIMEOUT_SECONDS) -> Outcome:
+        """Give a position of the log a name, by a record; the same name again moves it.
+
+        A tag keeps no versions and no files: `hold` does that.
+        """
+        if not _TAG.fullmatch(name) or name == NOW:
+            raise InvalidRequest(
+                f"{name!r} is not a valid name of a tag",
+                field="name",
+                value=name,
+                advice="Begin with a letter; use at most 64 letters, digits, '.', '_' and '-'",
+            )
+        found = self.position(position, timeout=timeout)
+        value = ",".join(str(found[partition]) for partition in sorted(found))
+        return self._alter_log(AlterProperties((), True, upserts=((TAG + name, value),)), timeout)
+
+    def tags(self) -> dict[str, dict[int, int]]:
+        """Return the log's tags by name, each with its sequences by partition."""
+        return tags_of(self.runtime())
+
+    def untag(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> Outcome:
+        """Remove a tag of the log; raise InvalidRequest if there is none."""
+        if name not in self.tags():
+            raise InvalidRequest(f"the log has no tag {name!r}", field="name", value=name)
+        return self._alter_log(AlterProperties((), True, removals=(TAG + name,)), timeout)
+
+    def _alter_log(self, operation: AlterProperties, timeout: float) -> Outcome:
+        ticket = self.runtime().submit(self.transaction((operation,)), id_is_new=True)
+        return raise_for_table(ticket.result(timeout, "committed"))

@@ -1,0 +1,153 @@
+"""The namespace as of a position of the log: what it showed then, read only.
+
+A client that sends `x-commitlog-sequence` with each request sees the tables, their names and their
+versions as they stood there: a consistent cut over all tables, as Iceberg's clients have it under
+the warehouse `at:POSITION`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from lance_namespace import TableVersionNotFoundError
+
+from commitlog.adapters.storage import store_for
+from commitlog.client.folds import TableAt
+from commitlog.client.positions import NOW
+from commitlog.client.snapshot import Snapshot
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.errors import InvalidRequest, NoSuchTable
+from commitlog.model.table import Policy, TableId, parse_table_id
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.version_facts import written
+
+POSITION = "x-commitlog-sequence"
+"""In an answer to a commit, the position in the log from which it can be seen; in a question, the
+position at which it is asked."""
+AHEAD_SECONDS = 10.0
+"""How long a question waits for a position that the log isn't at yet."""
+_PAUSE_SECONDS = 0.02
+_KEPT = 32
+
+
+def as_of(now: Service, call: Call) -> Service:
+    """Return what answers a request: the past that it names, else the present."""
+    named = call.headers.get(POSITION)
+    if named is None:
+        return now
+    with now.lock:
+        known = now.pasts.get(named)
+    if known is None:
+        is_fixed = named not in now.log.tags()  # a tag may move
+        known = PastService(now, now.log.snapshot(_positions(now, named)))
+        if is_fixed and named != NOW:
+            with now.lock:
+                now.pasts[named] = known
+                if len(now.pasts) > _KEPT:
+                    now.pasts.popitem(last=False)
+    return known
+
+
+def _positions(now: Service, named: str) -> dict[int, int]:
+    deadline = time.monotonic() + AHEAD_SECONDS
+    while True:
+        try:
+            return now.log.position(named)
+        except InvalidRequest as error:
+            is_ahead = isinstance(error.value, int) and time.monotonic() < deadline
+            if not is_ahead:
+                raise
+        time.sleep(_PAUSE_SECONDS)
+
+
+class PastService(Service):
+    """A log as of one position. Nothing is changed by it: such requests don't come here."""
+
+    def __init__(self, now: Service, then: Snapshot) -> None:
+        """Show what stood there."""
+        super().__init__(now.log, now.settings, now.security, now.metrics)
+        self._then = then
+        self._infos: dict[TableId, TableInfo] = {}
+
+    def info(self, table: TableId) -> TableInfo:
+        """Return a table as it stood, with its schema of then."""
+        known = self._infos.get(table)
+        if known is None:
+            found = self._then.table(table)
+            if found.is_iceberg:
+                raise NoSuchTable(f"{found.name} is an Iceberg table")
+            known = self._described(found, self._standing(found.incarnation))
+            if known.version:
+                path = self.readable(known, known.version)
+                state, _ = decode_manifest(store_for(known.location).read(path))
+                message = state.header.message
+                known = replace(
+                    known,
+                    fields=tuple(one.SerializeToString() for one in message.fields),
+                    schema_metadata=tuple(sorted(message.schema_metadata.items())),
+                    data_storage_version=message.data_format.version,
+                )
+            self._infos[table] = known
+        return known
+
+    def lately(self, table: TableId) -> TableInfo:
+        """Return a table as it stood."""
+        return self.info(table)
+
+    def find(self, table: TableId) -> TableInfo | None:
+        """Return a table as it stood, or None if there was none of this name."""
+        try:
+            return self.info(table)
+        except NoSuchTable:
+            return None
+
+    def tables(self) -> list[TableInfo]:
+        """Return all tables as they stood, without their schemas."""
+        standing = {info.incarnation: info for info in self.log.tables()}
+        return [
+            self._described(found, standing.get(found.incarnation))
+            for found in self._then.tables.values()
+            if not found.is_iceberg
+        ]
+
+    def namespaces(self) -> dict[TableId, dict[str, str]]:
+        """Return the namespaces that stood, with their properties."""
+        return {name: dict(found) for name, found in self._then.namespaces.items()}
+
+    def readable(self, info: TableInfo, version: int) -> str:
+        """Return the path of a version that stood, once it can be read."""
+        standing = self._standing(info.incarnation)
+        if standing is not None:
+            # It may have another name now, by which the leader knows it.
+            return super().readable(replace(info, table_id=standing.table_id), version)
+        path = written(info, version) if 1 <= version <= info.version else None
+        if path is None:
+            raise TableVersionNotFoundError(
+                f"{info.name} was dropped since, and version {version} isn't there any more"
+            )
+        return path
+
+    def _described(self, found: TableAt, standing: TableInfo | None) -> TableInfo:
+        table = parse_table_id(found.name)
+        if standing is not None:
+            return replace(
+                standing, table_id=table, version=found.version, properties=found.properties
+            )
+        return TableInfo(
+            table_id=table,
+            incarnation=found.incarnation,
+            location=found.location,
+            version=found.version,
+            readable_version=found.version,
+            policy=Policy.EVERY,
+            primary_key=(),
+            properties=found.properties,
+            stable_row_ids=False,
+        )
+
+    def _standing(self, incarnation: str) -> TableInfo | None:
+        standing = self.log.tables()
+        return next((info for info in standing if info.incarnation == incarnation), None)
