@@ -217,10 +217,13 @@ class ClientSettings:
             return InvalidSettings(f"{where}: {said}. Correct the setting")
         return Unavailable(f"{where}: no answer ({said}). Check that the cluster runs, then retry")
 
-    def delivery_failed(self, error: KafkaError, topic: str) -> DeliveryFailed:
-        """Classify a failed append; see `appended_of`."""
+    def delivery_failed(
+        self, error: KafkaError, topic: str, cause: KafkaError | None = None
+    ) -> DeliveryFailed:
+        """Classify a failed append; see `appended_of`. `cause` failed its producer for good."""
         appended = appended_of(error)
-        said = self.clean(f"{error.name()}: {error.str()}")
+        shown = error if cause is None else cause
+        said = self.clean(f"{shown.name()}: {shown.str()}")
         fate = "it is not in the log" if appended is False else "it may be in the log"
         return DeliveryFailed(
             f"{topic} at {self.address} did not acknowledge a record ({said}); {fate}",

@@ -27,6 +27,8 @@ class _Writer:
     def __init__(self, settings: ClientSettings, topic: str) -> None:
         self._settings = settings
         self._topic = topic
+        self._why_failed: KafkaError | None = None
+        """Why a producer of this writer failed for good."""
         self._producer = new_producer(settings)
         with contextlib.suppress(KafkaException):
             # A first record that comes before any broker is connected waits half a second for
@@ -44,7 +46,8 @@ class _Writer:
                 assert offset is not None
                 on_delivery(offset, None)
             else:
-                on_delivery(-1, self._settings.delivery_failed(error, self._topic))
+                why = self._why_failed
+                on_delivery(-1, self._settings.delivery_failed(error, self._topic, why))
 
         try:
             self._producer.produce(
@@ -70,11 +73,28 @@ class _Writer:
 
     def poll(self, timeout_seconds: float) -> int:
         """Run callbacks; return how many ran, waiting for the first one."""
-        return self._producer.poll(timeout_seconds)
+        try:
+            return self._producer.poll(timeout_seconds)
+        except KafkaException as error:
+            # Raised once, instead of callbacks; records then fail one by one, without the reason.
+            self._why_failed = error_of(error)
+            return 0
 
     def flush(self, timeout_seconds: float) -> int:
-        """Wait until nothing is on its way; return how much still is."""
-        return self._producer.flush(timeout_seconds)
+        """Wait until nothing is on its way; return how much still is.
+
+        Raises:
+            Unavailable: the producer failed for good, and nobody knows with which records.
+        """
+        self.poll(0)
+        try:
+            return self._producer.flush(timeout_seconds)
+        except (KafkaException, SystemError) as error:
+            # The client means to raise why, and forgets; it forgets the callbacks, too.
+            raise Unavailable(
+                f"this writer to {self._topic} failed for good: what was on its way may not be in"
+                " the log. See that these credentials may write there (`commitlog acl`)"
+            ) from error
 
     def purge(self) -> None:
         """Give up what is on its way; its callbacks get an error at the next poll."""
@@ -83,7 +103,8 @@ class _Writer:
     def close(self) -> None:
         """Give up what is on its way, run its callbacks, and let go."""
         self.purge()
-        self._producer.flush(CLOSE_TIMEOUT_SECONDS)
+        with contextlib.suppress(Unavailable):
+            self.flush(CLOSE_TIMEOUT_SECONDS)
 
 
 class KafkaTransactionsWriter(_Writer):
@@ -124,7 +145,8 @@ class KafkaTransactionsWriter(_Writer):
             self._producer = new_producer(self._settings)
         logger.warning("the producer to %s failed for good and was replaced", self._topic)
         failed.purge(in_queue=True, in_flight=True, blocking=False)
-        failed.flush(CLOSE_TIMEOUT_SECONDS)
+        with contextlib.suppress(KafkaException, SystemError):
+            failed.flush(CLOSE_TIMEOUT_SECONDS)
 
     def tombstone(self, partition: int, keys: Sequence[bytes], timeout_seconds: float) -> None:
         """Append a null value under each key; return when Kafka has them all."""

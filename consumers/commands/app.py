@@ -5,6 +5,7 @@ from __future__ import annotations
 from cyclopts import App, Group
 
 from consumers.commands import (
+    acl,
     ask,
     backups,
     care,
@@ -55,7 +56,7 @@ for _proof in (care.doctor, prove.verify, prove.replay, prove.archive):
 for _copy in (backups.backup, backups.restore):
     app.command(_copy, group=_CARE, help_epilogue="")
 app.command(undo.tag, group=_CARE, help_epilogue="")
-for _task in (care.orphans, care.rules, care.version):
+for _task in (acl.acl, care.orphans, care.rules, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")
 bench = App(name="bench", help="Measure speed.", group=_JOBS, help_epilogue="", version_flags=())

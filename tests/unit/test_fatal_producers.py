@@ -15,6 +15,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
 from commitlog.client import runtime as runtimes
 from commitlog.client.runtime import Runtime, RuntimeSettings
+from commitlog.errors import Unavailable
 from commitlog.model.records import ProtocolVersion, Transaction
 from commitlog.ports import DeliveryFailed, OnDelivery, TransactionsWriter
 from tests.contract.worlds import transaction
@@ -90,6 +91,28 @@ def test_a_fatal_error_replaces_the_producer(producers: list[_Producer]) -> None
     assert by_name["a"].appended is None
     assert by_name["b"] is None, "the record went by another producer"
     assert len(producers) == 2
+
+
+def test_what_a_failed_producer_gives_up_says_why(
+    producers: list[_Producer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = KafkaTransactionsWriter(SETTINGS, "commitlog.transactions")
+    told: list[Exception | None] = []
+    writer.append(transaction(), partition=0, on_delivery=lambda _, error: told.append(error))
+    producers[0].failed = True
+    refused = KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "may not write", True)
+
+    def fails(timeout: float) -> int:
+        raise KafkaException(refused)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(producers[0], "poll", fails)
+        assert writer.poll(0) == 0
+        patch.setattr(producers[0], "flush", fails)
+        with pytest.raises(Unavailable, match="failed for good"):
+            writer.flush(1)
+    writer.poll(0)
+    assert "may not write" in str(told[0])
 
 
 def test_a_term_gets_no_second_producer(producers: list[_Producer]) -> None:
