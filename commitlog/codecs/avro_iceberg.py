@@ -12,7 +12,9 @@ from typing import Any
 
 import fastavro
 
+from commitlog.codecs.avro_bounds import check_avro
 from commitlog.errors import UnsupportedFormat
+from commitlog.model.limits import ICEBERG_METADATA_BYTES_MAX
 
 
 def manifest_paths(manifest_list: bytes) -> list[str]:
@@ -26,6 +28,7 @@ def data_paths(manifest: bytes) -> list[str]:
 
 
 def _paths(data: bytes, path_of: Callable[[Any], Any]) -> Iterator[str]:
+    check_avro(data, ICEBERG_METADATA_BYTES_MAX)
     try:
         for record in fastavro.reader(io.BytesIO(data)):
             yield str(path_of(record))

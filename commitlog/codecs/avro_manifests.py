@@ -15,8 +15,10 @@ from typing import Any
 
 import fastavro
 
+from commitlog.codecs.avro_bounds import check_avro
 from commitlog.core.iceberg.manifests import ListHeader, Record
 from commitlog.errors import UnsupportedFormat
+from commitlog.model.limits import ICEBERG_LIST_BYTES_MAX
 
 _COLUMNS: tuple[tuple[int, str, str, int, Any], ...] = (
     (500, "manifest_path", "string", 1, None),
@@ -44,6 +46,7 @@ _MAGIC = b"Obj\x01"
 
 def read_list(data: bytes) -> list[Record]:
     """Return what a manifest list names; UnsupportedFormat if it cannot be written anew."""
+    check_avro(data, ICEBERG_LIST_BYTES_MAX)
     try:
         reader = fastavro.reader(io.BytesIO(data))
         schema: Any = reader.writer_schema
@@ -134,6 +137,7 @@ def filtered(data: bytes) -> bytes:
     Its bytes follow from the entries alone: they aren't compressed. UnsupportedFormat if it isn't
     a manifest.
     """
+    check_avro(data, ICEBERG_LIST_BYTES_MAX)
     try:
         reader = fastavro.reader(io.BytesIO(data))
         facts = {name: str(value) for name, value in reader.metadata.items()}

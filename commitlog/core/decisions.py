@@ -53,6 +53,8 @@ class BytesWanted:
 
     location: str
     path: str
+    bytes_max: int = 0
+    """Of a larger file only the size is looked at; 0: of none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,26 @@ ROWS_APPLICATIONS_KEPT = 4_096
 ROWS_ANSWERS_KEPT = 20_000
 """Applied writes of a table whose counts are in memory; those of others are read from the log."""
 
+JSON_VALUES_MAX = 500_000
+"""Values of one body or record, names of fields left out: a thousand operations have twenty
+thousand, and a hundred query vectors of 1,536 dimensions have 153,600."""
+
+ICEBERG_BOUNDS_SINCE = 4
+"""The protocol under which the log itself bounds the updates and values of Iceberg changes, so that
+one limit holds by every way in."""
+
+ICEBERG_UPDATES_MAX = 1_000
+"""Updates of one Iceberg table in a record, as the transaction document has it."""
+
+ICEBERG_REFERENCES_SINCE = 4
+"""The protocol under which a record may name a metadata file by its digest, and not hold it."""
+
+ICEBERG_METADATA_BYTES_MAX = 256 * 1024 * 1024
+"""A metadata file, decompressed: one of a hundred thousand snapshots has less."""
+
+ICEBERG_METADATA_VALUES_MAX = 5_000_000
+"""Values of a metadata file: 200,000 snapshots; what is parsed takes 350 MB at most."""
+
 ICEBERG_REBASE_SINCE = 4
 """The protocol under which Iceberg snapshots are rebased over those that their client missed."""
 

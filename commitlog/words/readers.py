@@ -26,6 +26,21 @@ WORDS: dict[str, str] = {
         "the deletion file {path} in {location} cannot be read; write it before the transaction"
     ),
     "iceberg_not_json_in_short": "{what} is not JSON",
+    "iceberg_metadata_not_gzip": "{what} is not gzip, as its name says",
+    "iceberg_metadata_too_large": (
+        "{what} has over {bytes_max} bytes, decompressed, or {values_max} values; expire snapshots"
+    ),
+    "iceberg_digest_unusable": "{place} is {value!r}, not the 64 digits of a SHA-256",
+    "iceberg_too_many_values": (
+        "the changes have over {count_max} values; send them in several transactions"
+    ),
+    "iceberg_reference_differs": (
+        "{table} cannot be registered: the file {location} has not the {size} bytes that the "
+        "request names (its size is {found}); read it and ask again"
+    ),
+    "iceberg_reference_outside_root": (
+        "{table} cannot be registered: {location} is not below the tables root {root}"
+    ),
     "versions_deleted_already": (
         "versions {ranges!j} of {table} cannot be deleted: {deleted!j} are deleted already; name "
         "versions that exist"

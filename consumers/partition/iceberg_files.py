@@ -20,13 +20,10 @@ from dataclasses import dataclass, field
 from commitlog.adapters.storage import FileFound, local_path, store_for
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
 from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
-from commitlog.core.iceberg.metadata import table_of
-from commitlog.core.iceberg.reading import load_json
+from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
-
-METADATA_BYTES_MAX = 256 * 1024 * 1024
-"""A metadata file, decompressed: one of a million snapshots has less."""
+from commitlog.model.limits import ICEBERG_METADATA_BYTES_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +39,12 @@ class TableFiles:
         self._store = store_for(tables_root if self._folder is None else str(self._folder))
 
     def read(self, location: str) -> bytes:
-        """Return a file's bytes; raise FileNotFoundError."""
-        return self._store.read(self._path(location))
+        """Return a file's bytes; raise FileNotFoundError, or OSError for one that is too large."""
+        path = self._path(location)
+        size = self._store.size(path)
+        if size > ICEBERG_METADATA_BYTES_MAX:
+            raise OSError(f"{location} has {size} bytes, over {ICEBERG_METADATA_BYTES_MAX}")
+        return self._store.read(path)
 
     def metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
@@ -55,7 +56,7 @@ class TableFiles:
 
     def table(self, location: str) -> IcebergTable:
         """Return the table of a metadata file; raise OSError or Invalid."""
-        return table_of(load_json(self.metadata(location), location), location)
+        return read_table(self.read(location), location)
 
     def exists(self, location: str) -> bool:
         """Tell whether there is such a file."""
@@ -114,9 +115,9 @@ class TableFiles:
 
 def _decompressed(data: bytes) -> bytes:
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-        found = file.read(METADATA_BYTES_MAX + 1)
-    if len(found) > METADATA_BYTES_MAX:
-        raise zlib.error(f"it decompresses to over {METADATA_BYTES_MAX} bytes")
+        found = file.read(ICEBERG_METADATA_BYTES_MAX + 1)
+    if len(found) > ICEBERG_METADATA_BYTES_MAX:
+        raise zlib.error(f"it decompresses to over {ICEBERG_METADATA_BYTES_MAX} bytes")
     return found
 
 

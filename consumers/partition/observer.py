@@ -174,6 +174,10 @@ class StoreObserver:
             keep(store, wanted.path)
             return Found(Observation(wanted.path, store.size(wanted.path)))
         try:
+            if isinstance(wanted, BytesWanted) and wanted.bytes_max:
+                size = store.size(wanted.path)
+                if size > wanted.bytes_max:
+                    return Found(Observation(wanted.path, size), error="it is too large")
             data = store.read(wanted.path)
         except FileNotFoundError:
             return Found(Observation(wanted.path, -1), error="there is no such file")

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.adapters.storage import LocalStore, local_path
+from commitlog.core.iceberg.creating import register_change
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_iceberg
 from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
+from commitlog.core.iceberg.metadata_references import read_table
+from commitlog.core.iceberg.reading import load_json
 from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import (
     AlterProperties,
@@ -156,6 +159,13 @@ class MemoryIcebergService:
     def read_metadata(self, location: str) -> bytes:
         data = self.read_file(location)
         return gzip.decompress(data) if is_compressed(location) else data
+
+    def registration(self, table: TableId, location: str, replaces: str) -> IcebergChange:
+        read_table(self.read_file(location), location)
+        metadata = load_json(self.read_metadata(location), location)
+        return register_change(
+            table, metadata=metadata, metadata_location=location, replaces=replaces
+        )
 
     def purge(self, metadata_location: str) -> None:
         self.purged.append(metadata_location)

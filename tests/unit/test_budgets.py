@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
+from commitlog.model.limits import JSON_VALUES_MAX
 from consumers.servers.namespace.service import Settings
-from consumers.servers.security.budgets import DEPTH_MAX, VALUES_MAX, json_problem, text_problem
+from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.security.limits import Limits, LimitSettings
@@ -60,14 +61,14 @@ def test_a_body_of_many_values_is_refused_before_it_is_parsed(
 
 
 def test_texts_count_as_one_value_and_vectors_fit() -> None:
-    long = json.dumps({"filter": "id IN (" + "1,[{" * VALUES_MAX + ")"}).encode()
+    long = json.dumps({"filter": "id IN (" + "1,[{" * JSON_VALUES_MAX + ")"}).encode()
     assert json_problem(long) == ""
     vectors = json.dumps({"vector": [[0.5] * 1536] * 100}).encode()
     assert json_problem(vectors) == ""
     assert json_problem(b"[" * DEPTH_MAX + b"]" * DEPTH_MAX) == ""
     assert "nested" in json_problem(b"[" * (DEPTH_MAX + 1))
-    assert "values" in json_problem(b"[" + b"1," * VALUES_MAX + b"1]")
-    assert json_problem(b'{"a": "' + b'\\",[' * VALUES_MAX + b'"}') == ""
+    assert "values" in json_problem(b"[" + b"1," * JSON_VALUES_MAX + b"1]")
+    assert json_problem(b'{"a": "' + b'\\",[' * JSON_VALUES_MAX + b'"}') == ""
 
 
 def test_a_batch_of_too_many_operations_is_refused_before_it_is_read(world: World) -> None:

@@ -220,7 +220,7 @@ def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
 def test_a_metadata_file_decompresses_to_a_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("consumers.partition.iceberg_files.METADATA_BYTES_MAX", 1000)
+    monkeypatch.setattr("consumers.partition.iceberg_files.ICEBERG_METADATA_BYTES_MAX", 1000)
     files = TableFiles(str(tmp_path))
     for size, name in ((1000, "fits"), (1001, "bomb")):
         (tmp_path / f"{name}.gz.metadata.json").write_bytes(gzip.compress(b" " * size))

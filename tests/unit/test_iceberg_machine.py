@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -88,6 +89,8 @@ class IcebergWorld(World):
         assert decision == self.decide(submitted), "deciding changes nothing"
         for file in decision.files:
             self.files.setdefault(f"{file.location}/{file.path}", file.data)
+        for data in decision.recordings:
+            self.recordings[hashlib.sha256(data).digest()] = data
         changes = self.machine.apply(submitted, decision.outcome, changes=decision.changes)
         assert changes == decision.changes
         self.log.append((submitted, decision.outcome))

@@ -14,6 +14,12 @@ from typing import Any
 
 from commitlog.core.catalogue.catalogue_state import Catalogue
 from commitlog.core.catalogue.iceberg_lists import ListRebases
+from commitlog.core.catalogue.iceberg_references import (
+    check_values,
+    look_at_references,
+    recorded_files,
+    registered_in,
+)
 from commitlog.core.decisions import (
     Change,
     ChangeKind,
@@ -31,11 +37,15 @@ from commitlog.core.tables.iceberg_tables import iceberg_change
 from commitlog.core.tables.lance_tables import Place, location_parts, normalize_location
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import (
+    ICEBERG_BOUNDS_SINCE,
     ICEBERG_LOOKS_TOGETHER_SINCE,
     ICEBERG_PLACES_SINCE,
     ICEBERG_POSITION_SINCE,
     ICEBERG_REBASE_SINCE,
     Rules,
+    ICEBERG_REFERENCES_SINCE,
+    ICEBERG_UPDATES_MAX,
+    RECORD_BYTES_MAX,
 )
 from commitlog.model.operations import (
     DeregisterTable,
@@ -74,9 +84,11 @@ def decide_change(draft: Draft, operation: IcebergChange, root: str) -> None:
         metadata_location=after.metadata_location,
         snapshot_id=-1 if after.current_snapshot_id is None else after.current_snapshot_id,
     )
+    kept = draft.iceberg_deltas.get(operation.table)
+    if kept is not None:
+        made = replace(made, delta=record(draft, kept))
     if result.plan is not None:
-        delta = record(draft, draft.iceberg_deltas[operation.table])
-        made = replace(made, rebased=True, rebased_over=result.plan.overtaken, delta=delta)
+        made = replace(made, rebased=True, rebased_over=result.plan.overtaken)
     draft.results.append(made)
     if result.is_changed:
         draft.changes.append(iceberg_change(operation.table, ChangeKind.ICEBERG, after))
@@ -86,6 +98,11 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
     operations = [o for o in draft.transaction.operations if isinstance(o, IcebergChange)]
     names = {operation.table for operation in operations}
     lists = ListRebases(draft, root) if draft.rules.protocol >= ICEBERG_REBASE_SINCE else None
+    files: dict[TableId, bytes] | None = None
+    if draft.rules.protocol >= ICEBERG_BOUNDS_SINCE:
+        check_values(operations)
+    if draft.rules.protocol >= ICEBERG_REFERENCES_SINCE:
+        files = look_at_references(draft, operations, root)
     decided = decide_iceberg(
         {name: table for name in names if (table := draft.iceberg(name)) is not None},
         operations,
@@ -97,10 +114,16 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
         },
         fits=lists.fits if lists is not None else None,
         position=position_said(draft.rules, draft.sequence),
+        updates_max=(
+            ICEBERG_UPDATES_MAX
+            if draft.rules.protocol >= ICEBERG_BOUNDS_SINCE
+            else RECORD_BYTES_MAX
+        ),
+        registered=registered_in(operations, files) if files is not None else None,
     )
     if isinstance(decided, IcebergRefused):
         raise _refused(decided)
-    draft.iceberg_deltas = lists.recorded if lists is not None else {}
+    draft.iceberg_deltas = {**(files or {}), **(lists.recorded if lists is not None else {})}
     results: dict[TableId, IcebergResult] = {}
     new_files: list[tuple[TableId, str]] = []
     for result in decided:
@@ -299,6 +322,7 @@ def committed_tables(
     outcome: Outcome,
     changes: tuple[Change, ...] | None,
     rules: Rules,
+    recordings: Mapping[bytes, bytes],
 ) -> Callable[[TableId], IcebergTable]:
     """Return where a record's Iceberg tables are found as it left them.
 
@@ -311,15 +335,20 @@ def committed_tables(
             if change.kind is ChangeKind.ICEBERG and change.iceberg is not None
         }
         return lambda name: known.get(name) or catalogue.iceberg.tables[name]
-    return _decided_again(catalogue, record, outcome, rules).__getitem__
+    return _decided_again(catalogue, record, outcome, rules, recordings).__getitem__
 
 
 def _decided_again(
-    catalogue: Catalogue, record: Transaction, outcome: Outcome, rules: Rules
+    catalogue: Catalogue,
+    record: Transaction,
+    outcome: Outcome,
+    rules: Rules,
+    recordings: Mapping[bytes, bytes],
 ) -> Mapping[TableId, IcebergTable]:
     operations = [o for o in record.operations if isinstance(o, IcebergChange)]
     names = {operation.table for operation in operations}
     tables, others = catalogue.iceberg.tables, catalogue.tables
+    files = recorded_files(outcome.results, recordings)
     decided = decide_iceberg(
         {name: tables[name] for name in names if name in tables},
         operations,
@@ -330,6 +359,7 @@ def _decided_again(
         # It committed, so the lists of what was rebased fitted.
         fits=(lambda _: None) if any(result.rebased for result in outcome.results) else None,
         position=position_said(rules, outcome.sequence),
+        registered=registered_in(operations, files) if files else None,
     )
     if isinstance(decided, IcebergRefused):
         raise CorruptLog(

@@ -6,7 +6,8 @@ sort fields follow their columns, as Iceberg's Java library does for every new t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -107,11 +108,24 @@ def parse_create(body: Any) -> CreateRequest:
 def register_change(
     table: TableId, *, metadata: Any, metadata_location: str, replaces: str = ""
 ) -> IcebergChange:
-    """Return the operation that takes over a table's metadata file.
+    """Return the operation that takes over a table's metadata file, and holds what is in it.
 
     `replaces` is the uuid of the table that leaves the name; empty: there must be none.
     """
     update = {"action": REGISTER, "metadata-location": metadata_location, "metadata": metadata}
+    return _register(table, update, replaces)
+
+
+def register_reference(
+    table: TableId, *, data: bytes, metadata_location: str, replaces: str = ""
+) -> IcebergChange:
+    """Return the operation that takes over a metadata file, by its digest; since protocol 4."""
+    digest = hashlib.sha256(data).hexdigest()
+    file = {"metadata-location": metadata_location, "size": len(data), "sha256": digest}
+    return _register(table, {"action": REGISTER, **file}, replaces)
+
+
+def _register(table: TableId, update: Mapping[str, Any], replaces: str) -> IcebergChange:
     requirement = (
         {"type": "assert-table-uuid", "uuid": replaces} if replaces else {"type": ASSERT_CREATE}
     )

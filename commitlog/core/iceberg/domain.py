@@ -11,18 +11,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any
 
 from commitlog.core.iceberg.errors import Invalid, Stale
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.metadata_references import Registered
 from commitlog.core.iceberg.reading import dump_json, load_json
 from commitlog.core.iceberg.rebase import Fits, Plan
 from commitlog.core.iceberg.rebase import plan as plan_rebase
 from commitlog.core.iceberg.requests import TableChange, check_distinct, parse_change
 from commitlog.core.iceberg.requirements import Requirement, unmet
 from commitlog.core.iceberg.updates import apply_updates
+from commitlog.model.limits import RECORD_BYTES_MAX
 from commitlog.model.operations import IcebergChange
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
@@ -97,6 +100,8 @@ def decide_iceberg(
     check_location: Callable[[str], str] = lambda location: "",
     fits: Fits | None = None,
     position: int = 0,
+    updates_max: int = RECORD_BYTES_MAX,
+    registered: Registered | None = None,
 ) -> tuple[IcebergResult, ...] | IcebergRefused:
     """Decide all Iceberg changes of one transaction; changes nothing.
 
@@ -104,10 +109,12 @@ def decide_iceberg(
     no Iceberg change can touch them. `check_location` says why metadata cannot be written at a
     location, or nothing; it must depend on the log alone. `fits` says whether manifest lists can be
     written anew where snapshots are rebased; without it, none is. `position` is the outcome's
-    sequence, which the metadata then says; 0: it doesn't.
+    sequence, which the metadata then says; 0: it doesn't. `registered` reads metadata that a
+    change refers to; without it, changes hold theirs.
     """
     try:
-        changes = [parse_change(operation) for operation in operations]
+        parse = partial(parse_change, updates_max=updates_max, registered=registered)
+        changes = [parse(operation) for operation in operations]
         check_distinct(changes)
         for change in changes:
             if refused := _missing(change, tables, namespaces, others):

@@ -7,10 +7,13 @@ are not numbers and floats are not integers here, though Python's `json` and `in
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NoReturn
 
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.reasons import Aside, Phrase
+
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 
 INT32 = 2**31 - 1
 INT64 = 2**63 - 1
@@ -28,6 +31,20 @@ def load_json(text: str | bytes, what: str) -> Any:
         raise Invalid("iceberg_not_json", what=what, error=Aside(error)) from None
     _check_depth(value, what)
     return value
+
+
+def has_more_values(data: bytes, values_max: int) -> bool:
+    """Return True if JSON has more values than so many, names of fields left out."""
+    if _values_at_most(data) <= values_max:
+        return False
+    # A value has a text for its name and one for itself at most.
+    if (data.count(b'"') - data.count(b'\\"')) // 2 > 2 * values_max:
+        return True
+    return _values_at_most(_STRING.sub(b'""', data)) > values_max
+
+
+def _values_at_most(data: bytes) -> int:
+    return data.count(b",") + data.count(b"{") + data.count(b"[")
 
 
 def dump_json(value: Any) -> str:

@@ -6,22 +6,24 @@ requirements hold (409).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from commitlog.core.iceberg.actions import Update
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.reading import Node, dump_json, load_json
 from commitlog.core.iceberg.requirements import ASSERT_CREATE, Requirement, read_requirement
 from commitlog.core.iceberg.updates import REGISTER, read_update
 from commitlog.errors import InvalidTransaction
-from commitlog.model.limits import RECORD_BYTES_MAX
+from commitlog.model.limits import ICEBERG_UPDATES_MAX, RECORD_BYTES_MAX
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId, parse_table_id
 
 TABLES_MAX = 100
-UPDATES_MAX = 1_000
+UPDATES_MAX = ICEBERG_UPDATES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +103,20 @@ def read_namespace(node: Node) -> TableId:
     return _table_id(node, parts)
 
 
-def parse_change(operation: IcebergChange) -> TableChange:
-    """Read what the log keeps of a change."""
+def parse_change(
+    operation: IcebergChange,
+    *,
+    updates_max: int = RECORD_BYTES_MAX,
+    registered: Callable[[TableId], IcebergTable] | None = None,
+) -> TableChange:
+    """Read what the log keeps of a change; `registered` reads metadata that it refers to."""
     value = {
         "requirements": load_json(operation.requirements, "requirements"),
         "updates": load_json(operation.updates, "updates"),
     }
-    # The server says how many updates a request may have; here the record's size bounds them.
-    return _read_change(Node(value, ""), operation.table, RECORD_BYTES_MAX, is_logged=True)
+    read = partial(registered, operation.table) if registered is not None else None
+    update = partial(read_update, is_logged=True, registered=read)
+    return _read_change(Node(value, ""), operation.table, updates_max, update)
 
 
 def check_distinct(changes: Sequence[TableChange]) -> None:
@@ -121,7 +129,10 @@ def check_distinct(changes: Sequence[TableChange]) -> None:
 
 
 def _read_change(
-    node: Node, table: TableId, updates_max: int, *, is_logged: bool = False
+    node: Node,
+    table: TableId,
+    updates_max: int,
+    update: Callable[[Node], Update] = read_update,
 ) -> TableChange:
     requirements = node.member("requirements").items()
     updates = node.member("updates").items()
@@ -138,7 +149,7 @@ def _read_change(
     return TableChange(
         table,
         read,
-        tuple(read_update(item, is_logged=is_logged) for item in updates),
+        tuple(update(item) for item in updates),
         IcebergChange(
             table,
             dump_json(node.value["requirements"]),

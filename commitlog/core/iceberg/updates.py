@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from commitlog.core.iceberg.actions import Action, Update
 from commitlog.core.iceberg.errors import Invalid
@@ -30,13 +30,21 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-def read_update(node: Node, *, is_logged: bool = False) -> Update:
+def read_update(
+    node: Node,
+    *,
+    is_logged: bool = False,
+    registered: Callable[[], IcebergTable] | None = None,
+) -> Update:
     """Read one update; an unknown action is refused, since skipping it would change its meaning.
 
-    Only in the log may it be `REGISTER`.
+    Only in the log may it be `REGISTER`; `registered` returns the table where the metadata isn't
+    held there.
     """
     sent = node.member("action").string().lower()
     if is_logged and sent == REGISTER:
+        if registered is not None and "metadata" not in node.object():
+            return Update(REGISTER, registered())
         location = node.member("metadata-location").text()
         table = table_of(node.member("metadata").value, location, path=node.member("metadata").path)
         return Update(REGISTER, table)

@@ -71,7 +71,7 @@ def carry_out(
         if isinstance(operation, IcebergChange):
             if iceberg is None:
                 iceberg = committed_tables(
-                    machine.catalogue, record, outcome, changes, machine.rules
+                    machine.catalogue, record, outcome, changes, machine.rules, recordings
                 )
             after = iceberg(operation.table)
             is_registered = (

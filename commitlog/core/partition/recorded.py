@@ -15,8 +15,10 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from commitlog.core.catalogue.iceberg_references import recorded_files
 from commitlog.core.decisions import (
     BuildWanted,
+    BytesWanted,
     Decision,
     FilteredWanted,
     Found,
@@ -133,6 +135,10 @@ class Recorded(Mapping[Wanted, Found]):
             # Whether a file was there, and how large.
             missing = "there is no such deletion file" if observation.size < 0 else ""
             return Found(observation, error=missing)
+        if isinstance(wanted, BytesWanted):
+            for data in recorded_files(self._decided.outcome.results, self._recordings).values():
+                if hashlib.sha256(data).digest() == observation.sha256:
+                    return Found(observation, data=data)
         return self._read_again(wanted, observation)
 
     def _next(self, path: str) -> Observation | None:
@@ -196,7 +202,7 @@ class Recorded(Mapping[Wanted, Found]):
         if not isinstance(wanted, ListDeltaWanted):
             return Found(observation)
         for result in results:
-            if result.operation == "IcebergChange" and result.delta is not None:
+            if result.rebased and result.operation == "IcebergChange" and result.delta is not None:
                 deltas = read_deltas(recorded(result.delta, self._recordings))
                 if wanted.path in deltas:
                     return Found(observation, data=deltas[wanted.path].to_bytes())

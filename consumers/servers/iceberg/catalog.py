@@ -7,15 +7,15 @@ request must get the first one's answer, not what the first one's success would 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.responses import Response
 
-from commitlog.core.iceberg.creating import CreateRequest, parse_create, register_change
+from commitlog.core.iceberg.creating import CreateRequest, parse_create
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.iceberg.reading import Node, load_json
 from commitlog.core.iceberg.requests import (
@@ -165,11 +165,8 @@ class IcebergCatalog:
         if overwrite is not None and overwrite.boolean():
             old = self.view().tables.get(table)
             replaces = old.uuid if old is not None else ""
-        metadata = load_json(self._read(location), f"the metadata at {location}")
-        table_of(metadata, location)
-        change = register_change(
-            table, metadata=metadata, metadata_location=location, replaces=replaces
-        )
+        with _reading(location):
+            change = self.service.registration(table, location, replaces)
         answer = self.submit(asked, [change])
         if isinstance(answer, Refused):
             raise self._not_created(answer, table)
@@ -302,14 +299,20 @@ class IcebergCatalog:
         return table_reply(self._read(location), location)
 
     def _read(self, location: str) -> bytes:
-        try:
+        with _reading(location):
             return self.service.read_metadata(location)
-        except OSError as error:
-            raise InvalidTransaction(
-                f"the metadata file {location} cannot be read: {error}",
-                field="metadata-location",
-                value=location,
-            ) from error
+
+
+@contextmanager
+def _reading(location: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InvalidTransaction(
+            f"the metadata file {location} cannot be read: {error}",
+            field="metadata-location",
+            value=location,
+        ) from error
 
 
 def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], str | None]:

@@ -19,10 +19,12 @@ from lance_namespace import LanceNamespaceError, TableNotFoundError
 
 from commitlog import CommitLog
 from commitlog.codecs.avro import decode_outcome_record
+from commitlog.core.iceberg.creating import register_change, register_reference
 from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.iceberg.reading import load_json
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.messages import (
@@ -31,6 +33,7 @@ from commitlog.messages import (
     NamespaceDescription,
     TableDescription,
 )
+from commitlog.model.limits import ICEBERG_REFERENCES_SINCE
 from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
@@ -121,6 +124,21 @@ class LogIcebergService:
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
         return self.files.metadata(location)
+
+    def registration(self, table: TableId, location: str, replaces: str) -> IcebergChange:
+        """Return what registers a metadata file: by its digest, where the log's protocol has it."""
+        data = self.files.read(location)
+        read_table(data, location)
+        runtime = self._log.runtime()
+        status = runtime.request(runtime.domains.partition(table), "status", newest_rules=True)
+        if status["rules"]["protocol"] >= ICEBERG_REFERENCES_SINCE:
+            return register_reference(
+                table, data=data, metadata_location=location, replaces=replaces
+            )
+        metadata = load_json(self.files.metadata(location), location)
+        return register_change(
+            table, metadata=metadata, metadata_location=location, replaces=replaces
+        )
 
     def has_file(self, location: str) -> bool:
         """Tell whether there is such a file."""

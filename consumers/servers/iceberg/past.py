@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from commitlog import CommitLog
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.model.operations import Operation
+from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.table import TableId, parse_table_id
 from consumers.partition.iceberg_files import TableFiles
 from consumers.servers.iceberg.log import OnDemand
@@ -117,6 +117,10 @@ class PastService:
         refuse(self._position)
 
     def make_folders(self, location: str) -> None:
+        """Refuse: what stood is read only."""
+        refuse(self._position)
+
+    def registration(self, table: TableId, location: str, replaces: str) -> IcebergChange:
         """Refuse: what stood is read only."""
         refuse(self._position)
 

@@ -17,6 +17,7 @@ from starlette.routing import Route
 
 from commitlog import CommitLog
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
 from commitlog.model.table import TableId, parse_table_id
 from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, IcebergSettings
@@ -47,6 +48,12 @@ _UNSUPPORTED = (
 )
 """What else the specification has: not among the endpoints, and told so if it is asked for."""
 
+_MOST = {
+    "iceberg_tables_max": OPERATIONS_PER_TRANSACTION_MAX,
+    "iceberg_updates_max": ICEBERG_UPDATES_MAX,
+}
+"""What the log takes, whoever asks."""
+
 Handler = Callable[[Request, bytes], Response]
 
 
@@ -58,8 +65,11 @@ def routes(log: CommitLog, config: Config) -> list[Route]:
         "iceberg_timeout": config.iceberg_timeout,
     }
     for name, limit in limits.items():
-        if limit < 1:
-            raise ConfigurationError(f"{name} cannot be {limit}: it is at least 1")
+        most = _MOST.get(name, limit)
+        if not 1 <= limit <= most:
+            bounds = "it is at least 1"
+            bounds += f", and at most {most:,}, which the log takes" if name in _MOST else ""
+            raise ConfigurationError(f"{name} cannot be {limit}: {bounds}")
     service = LogIcebergService(log)
     past = Past(log, service.files)
     settings = IcebergSettings(

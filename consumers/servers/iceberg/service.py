@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from commitlog.model.operations import Operation
+from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 
@@ -74,6 +74,12 @@ class IcebergService(Protocol):
 
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
+
+    def registration(self, table: TableId, location: str, replaces: str) -> IcebergChange:
+        """Return what registers a metadata file; raise OSError, or Invalid if it isn't one.
+
+        `replaces` is the uuid of the table that leaves the name; empty: there must be none.
+        """
 
     def has_file(self, location: str) -> bool:
         """Tell whether there is such a file."""

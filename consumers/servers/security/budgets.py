@@ -10,11 +10,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from commitlog.core.iceberg.reading import has_more_values
+from commitlog.model.limits import JSON_VALUES_MAX
 from commitlog.model.table import LONE_SURROGATE
 
-VALUES_MAX = 500_000
-"""Values of one body, names of fields left out: a thousand operations have twenty thousand, and a
-hundred query vectors of 1,536 dimensions have 153,600."""
 DEPTH_MAX = 100
 _SMALL_BYTES = 16 * 1024
 """A body that can't be over either budget by much."""
@@ -25,20 +24,11 @@ _SHOWN_CHARACTERS = 40
 
 def json_problem(body: bytes) -> str:
     """Return why a body is too much to parse, empty if it isn't."""
-    if len(body) > _SMALL_BYTES and _values_at_most(body) > VALUES_MAX:
-        # A value has a text for its name and one for itself at most.
-        is_over = (body.count(b'"') - body.count(b'\\"')) // 2 > 2 * VALUES_MAX
-        if not is_over:
-            body = _STRING.sub(b'""', body)
-        if is_over or _values_at_most(body) > VALUES_MAX:
-            return f"the body has over {VALUES_MAX} values; send it in parts"
+    if len(body) > _SMALL_BYTES and has_more_values(body, JSON_VALUES_MAX):
+        return f"the body has over {JSON_VALUES_MAX} values; send it in parts"
     if body.count(b"[") + body.count(b"{") > DEPTH_MAX and _depth(body) > DEPTH_MAX:
         return f"the body is nested deeper than {DEPTH_MAX} levels"
     return ""
-
-
-def _values_at_most(body: bytes) -> int:
-    return body.count(b",") + body.count(b"{") + body.count(b"[")
 
 
 def _depth(body: bytes) -> int:
