@@ -14,13 +14,15 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
 from commitlog.core.partition.machine import Machine
+from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
+from commitlog.model.operations import IcebergChange
 from commitlog.model.records import Submitted
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Displaced, Reply
@@ -63,6 +65,8 @@ class Deciding:
         `fail` ends the term; `outside` calls what may take long after all.
         """
         self._machine, self._observer = machine, observer
+        root = machine.genesis.tables_root
+        self._root = normalize_location(root) if root else ""
         self._lanes, self._readable = lanes, readable
         self._append, self._may_decide, self._fail = append, may_decide, fail
         self._outside, self._clock = outside, clock
@@ -73,7 +77,7 @@ class Deciding:
         """Whose turn it is, and who wait for nothing."""
         self._late: dict[Parked, None] = {}
         """Who wait for a time, or for a file to build on."""
-        self._looks: dict[str, list[tuple[Parked, Wanted]]] = {}
+        self._looks: dict[Hashable, list[tuple[Parked, Wanted]]] = {}
         self._looking: set[tuple[Parked, Wanted]] = set()
         self._barrier: Parked | None = None
         self._barrier_until = 0.0
@@ -131,15 +135,27 @@ class Deciding:
             if one in item.observed or isinstance(one, BuildWanted):
                 continue
             known = self._observer.known(one)
-            if known is None and self._lanes.is_quick(one.location):
+            if known is None and self._lanes.is_quick(self._lane(item, one.location)):
                 known = self._glance(item, one)
             if known is not None:
                 item.observed[one] = known
             elif (item, one) not in self._looking:
                 self._looking.add((item, one))
                 item.outstanding += 1
-                self._looks.setdefault(one.location, []).append((item, one))
+                self._looks.setdefault(self._lane(item, one.location), []).append((item, one))
         return not item.outstanding
+
+    def _lane(self, item: Parked, location: str) -> Hashable:
+        """Return the lane of a record's work in a place.
+
+        Files of Iceberg tables are found from the tables root, which all of them share: there each
+        has a lane of its own, and a record of several that of its first.
+        """
+        if location != self._root:
+            return location
+        operations = getattr(item.submitted.record, "operations", ())
+        tables = (one.table for one in operations if isinstance(one, IcebergChange))
+        return (location, next(tables, ()))
 
     def _glance(self, item: Parked, wanted: Wanted) -> Found | None:
         """Look from the loop itself, where that takes less than to ask a worker.
@@ -158,7 +174,7 @@ class Deciding:
             raise
         self._looking.discard((item, wanted))
         item.outstanding -= 1
-        self._lanes.note(wanted.location, self._clock() - began)
+        self._lanes.note(self._lane(item, wanted.location), self._clock() - began)
         if isinstance(found, Found):
             self._observer.learn(wanted, found)
             return found
@@ -167,9 +183,10 @@ class Deciding:
     def flush_looks(self) -> None:
         """Hand out what is to be looked at, as one job per place."""
         looks, self._looks = self._looks, {}
-        for location, group in looks.items():
+        for lane, group in looks.items():
+            location = group[0][1].location
             self._lanes.submit(
-                location,
+                lane,
                 partial(self._observer.look_all, [one for _, one in group]),
                 Reply(partial(self._looked, group)),
                 seconds=LOOK_SECONDS,
@@ -255,7 +272,7 @@ class Deciding:
         item.outstanding += 1
         place = decision.files[0].location if decision.files else ""
         self._lanes.submit(
-            place,
+            self._lane(item, place),
             partial(self._observer.write, tuple(missing.values()), recordings, ours),
             Reply(partial(self._wrote, item, decision)),
             seconds=WRITE_SECONDS,

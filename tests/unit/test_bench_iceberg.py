@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import cProfile
+import pstats
+
 import pytest
 
 from consumers.tools.bench.measure import Round
@@ -9,7 +12,7 @@ from consumers.tools.bench.measure import Round
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 
 from consumers.tools.bench.iceberg import line, summary
-from consumers.tools.bench.iceberg_cost import snapshot_costs
+from consumers.tools.bench.iceberg_cost import create_costs, snapshot_costs
 
 
 def made(system: str, rate: float, failures: int = 0, verified: str = "verified: 9") -> Round:
@@ -60,3 +63,16 @@ def test_the_cost_of_history_is_measured_on_real_appends() -> None:
     assert more["evaluate_ms"] > 0
     # Evaluating is what must not grow: generously, since other programs disturb even CPU time.
     assert more["evaluate_ms"] < 10 * few["evaluate_ms"]
+
+
+def test_a_record_that_makes_many_tables_costs_what_they_are_many() -> None:
+    calls = {}
+    for count in (100, 1_000):
+        profile = cProfile.Profile()
+        profile.enable()
+        (row,) = create_costs((count,), lambda line: None)
+        profile.disable()
+        # The folder of all is the root: of each table, its own and that of its metadata.
+        assert (row["tables"], row["looks"]) == (count, 2 * count)
+        calls[count] = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
+    assert calls[1_000] < 11 * calls[100]

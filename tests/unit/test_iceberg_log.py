@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
+from consumers.partition.observer import StoreObserver
 from consumers.runtime.config import ConfigurationError, load
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
@@ -201,3 +204,27 @@ def test_the_operators_limits_are_kept_and_must_make_sense(world: World) -> None
     for name in ("iceberg_tables_max", "iceberg_updates_max", "iceberg_timeout"):
         with pytest.raises(ConfigurationError, match=f"{name} cannot be 0"):
             routes(world.log, load({name: 0}, environment={}))
+
+
+def test_a_table_whose_store_hangs_holds_up_no_other(
+    server: IcebergServer, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, hangs, ends = StoreObserver.write, threading.Event(), threading.Event()
+
+    def slow(self: StoreObserver, files: Any, *arguments: Any) -> None:
+        if any("/hanging-" in file.path for file in files):
+            hangs.set()
+            assert ends.wait(300)
+        write(self, files, *arguments)
+
+    monkeypatch.setattr(StoreObserver, "write", slow)
+    place = f"/v1/namespaces/{namespace}/tables"
+    body = {"schema": {"type": "struct", "fields": []}}
+    with ThreadPoolExecutor() as pool:
+        hanging = pool.submit(server.ask, "POST", place, {"name": "hanging", **body})
+        try:
+            assert hangs.wait(300)
+            assert server.ask("POST", place, {"name": "passing", **body}).status == 200
+        finally:
+            ends.set()
+        hanging.result()

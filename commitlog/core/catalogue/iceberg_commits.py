@@ -42,10 +42,10 @@ from commitlog.model.limits import (
     ICEBERG_PLACES_SINCE,
     ICEBERG_POSITION_SINCE,
     ICEBERG_REBASE_SINCE,
-    Rules,
     ICEBERG_REFERENCES_SINCE,
     ICEBERG_UPDATES_MAX,
     RECORD_BYTES_MAX,
+    Rules,
 )
 from commitlog.model.operations import (
     DeregisterTable,

@@ -28,12 +28,14 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 
-from consumers.tools.bench.iceberg_cost import snapshot_costs
+from consumers.tools.bench.iceberg_cost import create_costs, snapshot_costs
 from consumers.tools.bench.measure import Commit, Round, percentile, run_round
 
 ROWS = 100
 TABLES = 100
 """Of the one transaction over many tables."""
+CREATES = (10, 100, 1_000)
+"""Tables that one record makes."""
 NAMESPACE = "bench"
 SQL = "SqlCatalog"
 TIMEOUT_SECONDS = 60.0
@@ -87,6 +89,7 @@ def run(
         "summary": summary(measured),
         "tables": many,
         "snapshots": costs,
+        "creates": create_costs(CREATES, report),
     }
 
 

@@ -1,4 +1,4 @@
-"""What deciding an Iceberg commit costs as the table's history grows: CPU time in this process.
+"""What deciding an Iceberg commit costs as a table's history, or a record, grows: CPU time here.
 
 A bare machine decides and applies appends, as the leader does between reading a record and writing
 its outcome. By Iceberg's format the metadata file holds the whole history, so its bytes grow with
@@ -17,8 +17,10 @@ from commitlog.core.decisions import FileWanted, Found, Wanted
 from commitlog.core.iceberg.creating import parse_create
 from commitlog.core.iceberg.domain import decide_iceberg
 from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.naming import derived_uuid
 from commitlog.core.partition.driving import drive
 from commitlog.core.partition.machine import Machine
+from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import CreateNamespace, IcebergChange, Operation
 from commitlog.model.records import Genesis, Observation, Status, Submitted, Transaction
 from consumers.tools.bench.measure import percentile
@@ -60,18 +62,39 @@ def snapshot_costs(sizes: Sequence[int], report: Callable[[str], None]) -> list[
     return rows
 
 
+def create_costs(counts: Sequence[int], report: Callable[[str], None]) -> list[dict[str, Any]]:
+    """Return what each table costs that is made in one record: milliseconds of CPU, and looks."""
+    rows = []
+    for count in counts:
+        world = _World()
+        creates = [_creation(f"t{number}") for number in range(count)]
+        world.looks = 0
+        before = time.process_time()
+        world.decide(*creates)
+        each = (time.process_time() - before) * 1000 / count
+        rows.append({"tables": count, "create_ms": each, "looks": world.looks})
+        report(f"{count:,} tables in a record: {each:.2f} ms of CPU each, {world.looks:,} looks")
+    return rows
+
+
+def _creation(name: str) -> IcebergChange:
+    columns = [{"id": 1, "name": "id", "required": False, "type": "long"}]
+    request = parse_create({"name": name, "schema": {"type": "struct", "fields": columns}})
+    identity = derived_uuid("bench", name)
+    return request.change((*_NAME[:1], name), uuid=identity, location=f"{_ROOT}/{name}")
+
+
 class _World:
-    """One table in a machine."""
+    """A machine with one table."""
 
     def __init__(self) -> None:
-        self.machine = Machine(Genesis("bench", "0", "bench", 0, tables_root=_ROOT))
+        genesis = Genesis("bench", "0", "bench", 0, tables_root=_ROOT)
+        self.machine = Machine(genesis, Rules(PROTOCOL_SUPPORTED))
+        self.looks = 0
         self.snapshots = 0
         self._offset = 0
-        self._decide(CreateNamespace(_NAME[:1]))
-        columns = [{"id": 1, "name": "id", "required": False, "type": "long"}]
-        request = parse_create({"name": _NAME[-1], "schema": {"type": "struct", "fields": columns}})
-        uuid = "0199a000-0000-4000-8000-000000000001"
-        self._decide(request.change(_NAME, uuid=uuid, location=f"{_ROOT}/t"))
+        self.decide(CreateNamespace(_NAME[:1]))
+        self.decide(_creation(_NAME[-1]))
 
     @property
     def table(self) -> IcebergTable:
@@ -91,7 +114,7 @@ class _World:
 
     def append(self) -> None:
         """Decide and apply the next append."""
-        self._decide(self._next())
+        self.decide(self._next())
         self.snapshots += 1
 
     def _next(self) -> IcebergChange:
@@ -119,15 +142,17 @@ class _World:
         ]
         return IcebergChange(_NAME, json.dumps([require]), json.dumps(updates))
 
-    def _decide(self, operation: Operation) -> None:
-        record = Transaction(f"id-{self._offset}", (operation,))
+    def decide(self, *operations: Operation) -> None:
+        """Decide and apply a record."""
+        record = Transaction(f"id-{self._offset}", operations)
         submitted = Submitted(0, self._offset, _START_MS + self._offset, record)
         self._offset += 1
-        decision = drive(self.machine, submitted, _nothing_there)
+        decision = drive(self.machine, submitted, self._look)
         assert decision.outcome.status is Status.COMMITTED, decision.outcome.message
         self.machine.apply(submitted, decision.outcome, changes=decision.changes)
 
-
-def _nothing_there(wanted: Wanted) -> Found:
-    assert isinstance(wanted, FileWanted), wanted
-    return Found(Observation(wanted.path, -1))
+    def _look(self, wanted: Wanted) -> Found:
+        """Find nothing: no folder of a new table is a file."""
+        assert isinstance(wanted, FileWanted), wanted
+        self.looks += 1
+        return Found(Observation(wanted.path, -1))
