@@ -167,6 +167,13 @@ def outcomes_before(log: Log, partition: int, position: int) -> Iterator[Outcome
         high, low = low, max(0, low - CHUNK_RECORDS)
 
 
+def version_made(outcome: Outcome, incarnation: str) -> int:
+    """Return the newest version of a table that an outcome made; 0 if it made none."""
+    if outcome.answers is not None:
+        return 0  # it names what an earlier one made
+    return max((r.version for r in outcome.results if r.incarnation == incarnation), default=0)
+
+
 def _outcomes(log: Log, partition: int, low: int, high: int) -> Iterator[Outcome]:
     reader: Any = log.read_outcomes(partition, low)
     deadline = time.monotonic() + SEARCH_SECONDS

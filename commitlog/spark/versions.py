@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import materialize
-from commitlog.client.repeats import outcomes_before
+from commitlog.client.repeats import outcomes_before, version_made
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import decode_manifest
@@ -134,9 +134,9 @@ class TableVersions:
     def _at_position(self, position: int) -> int:
         partition = self._runtime.domains.partition(self.info.table_id)
         for outcome in outcomes_before(self._runtime.log, partition, position):
-            for result in reversed(outcome.results):
-                if result.incarnation == self.info.incarnation and result.version:
-                    return result.version
+            version = version_made(outcome, self.info.incarnation)
+            if version:
+                return version
         raise NoSuchVersion(
             f"{self.info.name} had no version at position {position}. Ask for a later one"
         )
