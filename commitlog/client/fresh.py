@@ -12,21 +12,26 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
 import lance
 
+from commitlog.adapters.storage import store_for
 from commitlog.client.host import Host
+from commitlog.client.opening import materialize
+from commitlog.client.repeats import outcomes_before, version_made
 from commitlog.client.row_application import prepare_group
 from commitlog.client.row_groups import RowsUnusable, Write, read_write
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
-from commitlog.errors import InvalidRequest, Unavailable
+from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
 from commitlog.model.limits import ROWS_PENDING_MAX
+from commitlog.model.operations import WriteRows
 from commitlog.model.table import TableId
 
 TRIES_MAX = 20
@@ -44,7 +49,7 @@ class FreshDataset(lance.LanceDataset):
     """A table as of a moment, with what was accepted by then; it can only be read."""
 
     position: int
-    """The position of the last write of rows that it has."""
+    """The position in the log as of which it is: given again, it makes the same view."""
 
     @property
     def optimize(self) -> NoReturn:
@@ -73,16 +78,22 @@ for _name in _WRITES:
     setattr(FreshDataset, _name, _refused(_name))
 
 
-def open_fresh(log: Host, table: TableId) -> FreshDataset:
-    """Return a table with all that is accepted by now."""
+def open_fresh(log: Host, table: TableId, position: int | None = None) -> FreshDataset:
+    """Return a table with all that is accepted by now, or was as of a position."""
     for _ in range(TRIES_MAX):
         partition = log.runtime().domains.partition(table)
-        limit = {"table": list(table), "limit": ROWS_PENDING_MAX}
-        found = log.runtime().request(partition, "rows_pending", **limit)
+        asked = {"table": list(table), "limit": ROWS_PENDING_MAX, "position": position or 0}
+        found = log.runtime().request(partition, "rows_pending", **asked)
         info = log.describe(table, fresh=True, readable=True)
         waiting = Waiting.of(found[0]) if found else None
         is_same = waiting is not None and waiting.incarnation == info.incarnation
-        if waiting is None or not is_same or found[0]["version"] > info.version:
+        if waiting is None or not is_same:
+            time.sleep(PAUSE_SECONDS)
+            continue
+        if position is not None or not found[0]["is_settled"]:
+            # What is decided and not acknowledged yet is left out by reading the log.
+            return _as_of(log, info, partition, found[0], position or found[0]["position"])
+        if found[0]["version"] > info.version:
             time.sleep(PAUSE_SECONDS)
             continue
         at_head = found[0]["version"] == info.version
@@ -90,15 +101,54 @@ def open_fresh(log: Host, table: TableId) -> FreshDataset:
         if not at_head and dataset.lance_schema != info.lance_schema:
             continue  # its columns changed just now
         known = _tail(log.runtime(), partition, waiting)
-        return _view(info, dataset, waiting, accepted(waiting, known, info.location))
+        writes = accepted(waiting, known, info.location)
+        return _view(info, dataset, writes, found[0]["position"])
     raise Unavailable(f"the table {'$'.join(table)} changes all the time; make the same call again")
+
+
+def _as_of(
+    log: Host, info: TableInfo, partition: int, found: Mapping[str, Any], position: int
+) -> FreshDataset:
+    """Return a table as of a position, from what the log has up to there."""
+    applied = found["applied_at"]
+    if position > found["position"] or applied is None:
+        problem = "is in the future" if applied is not None else "is too long ago for a fresh view"
+        raise InvalidRequest(
+            f"position {position} {problem}: the log's is {found['position']}",
+            field="position",
+            value=position,
+            advice="Give the position of a fresh view, or the sequence of an outcome",
+        )
+    version, waiting = 0, []
+    for outcome in outcomes_before(log.runtime().log, partition, position):
+        if version and outcome.sequence <= applied:
+            break
+        version = version or version_made(outcome, info.incarnation)
+        is_new = outcome.answers is None and outcome.sequence > applied
+        written = tuple(
+            number
+            for number, result in enumerate(outcome.results)
+            if result.incarnation == info.incarnation and result.operation == WriteRows.__name__
+        )
+        if is_new and written:
+            waiting.append((outcome.sequence, outcome.transaction_offset, written))
+    if not version:
+        raise NoSuchVersion(f"{info.name} had no version at position {position}")
+    path = materialize(log.runtime(), info, version)
+    state, _ = decode_manifest(store_for(info.location).read(path))
+    fields = tuple(field.SerializeToString() for field in state.header.message.fields)
+    then = replace(info, version=version, fields=fields)
+    pending = Waiting(info.table_id, info.incarnation, applied, tuple(reversed(waiting)))
+    known = _tail(log.runtime(), partition, pending)
+    writes = accepted(pending, known, info.location)
+    return _view(then, log.opened.plain(info, version), writes, position)
 
 
 def _view(
     info: TableInfo,
     dataset: lance.LanceDataset,
-    waiting: Waiting,
     writes: Sequence[AcceptedWrite],
+    position: int,
 ) -> FreshDataset:
     folder = Path(tempfile.mkdtemp(prefix="commitlog-fresh-"))
     try:
@@ -116,7 +166,7 @@ def _view(
         raise
     made.__class__ = FreshDataset
     view = cast(FreshDataset, made)
-    view.position = writes[-1].sequence if writes else waiting.applied
+    view.position = position
     weakref.finalize(view, shutil.rmtree, str(folder), ignore_errors=True)
     return view
 

@@ -270,12 +270,9 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
         return Execution(self, parse_table_id(table_id), **options).delete(predicate)
 
     def update(
-        self,
-        table_id: TableName,
-        values: Mapping[str, Any],
-        where: str | None = None,
+        self, table_id: TableName, values: Mapping[str, Any], where: str | None = None,
         **options: Any,
-    ) -> Outcome:
+    ) -> Outcome:  # fmt: skip
         """Set columns where a SQL predicate holds, everywhere if there is none.
 
         A value that is a string is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
@@ -296,14 +293,15 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
         return Execution(self, parse_table_id(table_id), **others).merge_insert(data, keys, merge)
 
     def open(
-        self, table_id: TableName, version: int | None = None, *, fresh: bool = False
-    ) -> lance.LanceDataset:
-        """Open a version, else the head, or a `fresh` view; native writes go through the log."""
+        self, table_id: TableName, version: int | None = None, *, fresh: bool = False,
+        position: int | None = None,
+    ) -> lance.LanceDataset:  # fmt: skip
+        """Open a version, else the head, for reads and writes; or a `fresh` view, to read."""
         from commitlog.client.managed import ManagedDataset
         from commitlog.client.native import open_managed
 
-        if fresh:
-            return self.open_fresh(table_id, version)
+        if fresh or position is not None:
+            return self.open_fresh(table_id, version, position, fresh=fresh)
         info = self.table(table_id)
         dataset = open_managed(self.runtime, self._tables, info, version, self._principal)
         return ManagedDataset.of(dataset, self, info.table_id)

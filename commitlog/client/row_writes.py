@@ -248,17 +248,33 @@ class WritesRows(ABC):
         columns: Sequence[str] | None = None,
         *,
         fresh: bool = False,
+        position: int | None = None,
     ) -> pa.Table:
-        """Read rows; with `fresh` those too that were accepted and aren't applied yet."""
-        dataset = self.open(table_id, fresh=fresh)
+        """Read rows; with `fresh` those too that were accepted and aren't applied yet.
+
+        A fresh read can be repeated: give the `position` of a fresh view, or of any outcome.
+        """
+        dataset = self.open(table_id, fresh=fresh, position=position)
         return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
 
     def open_fresh(
-        self, table_id: str | Sequence[str], version: int | None = None
+        self,
+        table_id: str | Sequence[str],
+        version: int | None = None,
+        position: int | None = None,
+        *,
+        fresh: bool = True,
     ) -> lance.LanceDataset:
-        """Open a table with all that is accepted by now; it can only be read."""
+        """Open a table with all that is accepted by now, or was as of a position; to be read."""
         from commitlog.client.fresh import open_fresh
 
+        if not fresh:
+            raise InvalidRequest(
+                f"position {position} is for fresh views",
+                field="position",
+                value=position,
+                advice="Add fresh=True, or open a version by its number",
+            )
         if version is not None:
             raise InvalidRequest(
                 f"version {version} is as it is, and a fresh view is newer than any",
@@ -266,7 +282,7 @@ class WritesRows(ABC):
                 value=version,
                 advice="Leave out one of version and fresh",
             )
-        return open_fresh(cast(Host, self), parse_table_id(table_id))
+        return open_fresh(cast(Host, self), parse_table_id(table_id), position)
 
     def write_rows(
         self,

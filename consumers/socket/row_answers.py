@@ -70,12 +70,13 @@ class RowAnswers:
         only = parse_table_id(params["table"]) if params.get("table") else None
         until = self._loop.time() + _seconds(params)
         limit = min(int(params.get("limit") or PENDING_MAX), ROWS_PENDING_MAX)
+        position = int(params.get("position") or 0)
 
         def look(session: Session) -> list[dict[str, Any]]:
             tables = session.follower.machine.tables
             chosen = tables.values() if only is None else [tables[only]] if only in tables else []
             return [
-                _pending(table, session.published, limit)
+                _pending(table, session.published, limit, position)
                 for table in chosen
                 if only is not None or (table.rows is not None and table.rows.pending)
             ]
@@ -186,8 +187,9 @@ def _is_about_rows(event: Event) -> bool:
     )
 
 
-def _pending(table: Table, published: int, limit: int) -> dict[str, Any]:
+def _pending(table: Table, published: int, limit: int, position: int) -> dict[str, Any]:
     rows = table.rows
+    as_of = position or published
     found: list[Any] = []
     for sequence, one in rows.pending.items() if rows is not None else ():
         if sequence > published or len(found) == limit:
@@ -199,6 +201,9 @@ def _pending(table: Table, published: int, limit: int) -> dict[str, Any]:
         "applied": rows.applied if rows is not None else 0,
         "version": table.version,
         "pending": found,
+        "position": published,
+        "is_settled": table.changed_at <= published,
+        "applied_at": as_of if rows is None else rows.applied_at(as_of),
     }
 
 

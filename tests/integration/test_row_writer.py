@@ -22,6 +22,7 @@ from commitlog.errors import (
     InvalidRequest,
     InvalidTransaction,
     NoSuchTable,
+    NoSuchVersion,
     TransactionRejected,
 )
 from commitlog.model.records import Code, Outcome, Status
@@ -293,6 +294,37 @@ def test_a_fresh_read_equals_what_a_later_version_holds(running: Service) -> Non
         assert content(running) == in_order(model)
         again = client.scan(T, fresh=True).to_pylist()
         assert sorted(tuple(repr(r[n]) for n in SCHEMA.names) for r in again) == in_order(model)
+
+
+def test_a_position_makes_a_fresh_read_repeatable(running: Service) -> None:
+    client, chance = running.client, random.Random(11)
+    seen: list[tuple[int, list[Any]]] = []
+
+    def in_words(rows: list[Any]) -> list[Any]:
+        return sorted(repr(sorted(row.items())) for row in rows)
+
+    for number in range(40):
+        mode, rows, settings = random_write(chance, number)
+        write(client, mode, rows, settings).result(60, "accepted")
+        if chance.random() < 0.2:
+            client.append(T, [{"id": 100 + number, "a": 0, "b": "by file"}], by_log=False)
+        if chance.random() < 0.3:
+            apply_once(RowWriter(client), client)
+        if number == 25:
+            client.add_columns(T, {"c": "a + 1"})
+        if chance.random() < 0.5:
+            view = client.open(T, fresh=True)
+            seen.append((view.position, in_words(view.to_table().to_pylist())))
+    assert len({position for position, _ in seen}) > 10
+    for position, rows in seen:
+        again = client.scan(T, fresh=True, position=position).to_pylist()
+        assert in_words(again) == rows, position
+    with pytest.raises(InvalidRequest, match="in the future"):
+        client.open(T, fresh=True, position=10_000)
+    with pytest.raises(InvalidRequest, match="is for fresh views"):
+        client.open(T, position=seen[0][0])
+    with pytest.raises(NoSuchVersion, match="no version at position 1"):
+        client.open(T, fresh=True, position=1)
 
 
 def test_a_fresh_view_can_only_be_read(running: Service) -> None:

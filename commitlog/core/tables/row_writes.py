@@ -6,7 +6,7 @@ positions, range after range, each exactly once.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Any, NamedTuple
 
 from commitlog.model.limits import ROWS_ANSWERS_KEPT, ROWS_APPLICATIONS_KEPT
@@ -103,6 +103,15 @@ class RowQueue:
         at = bisect_left(self.applications, position, key=lambda one: one.through)
         found = self.applications[at] if at < len(self.applications) else None
         return found if found is not None and found.after < position else None
+
+    def applied_at(self, position: int) -> int | None:
+        """Return through which write rows were applied as of a position; None: it is forgotten."""
+        at = bisect_right(self.applications, position, key=lambda one: one.sequence)
+        if at:
+            return self.applications[at - 1].through
+        if not self.applications:
+            return next(iter(self.pending), position + 1) - 1
+        return None if self.applications[0].after else 0
 
     def to_json(self) -> list[Any]:
         """Return the state as JSON-able values."""
