@@ -103,7 +103,12 @@ ONLY_IN = {
         "commitlog/client/",
     ),
     "obstore": ("commitlog/adapters/storage_remote.py",),
-    "pyspark": ("commitlog/spark/", "consumers/tools/demo/", "consumers/tools/bench/spark.py"),
+    "pyspark": (
+        "commitlog/spark/",
+        "consumers/tools/demo/",
+        "consumers/tools/bench/spark.py",
+        "consumers/tools/row_stream.py",
+    ),
     "jwt": ("consumers/servers/security/tokens.py",),
     "cryptography": ("consumers/servers/security/tokens.py",),
     "prometheus_client": ("consumers/servers/metrics.py", "consumers/servers/leader_metrics.py"),

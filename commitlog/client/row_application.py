@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 import lance
 
-from commitlog.client.row_groups import Group, Merged, Write, read_base
+from commitlog.client.row_groups import (
+    Group,
+    Merged,
+    ReadBase,
+    Write,
+    base_scan,
+    no_base,
+    read_base,
+)
 from commitlog.client.rows import (
     APPENDED_KEYS_MAX,
     ROW_ID,
@@ -26,13 +34,18 @@ PREDICATE = "keys of accepted writes"
 
 
 def prepare_group(
-    info: TableInfo, dataset: lance.LanceDataset, writes: Sequence[Write]
+    info: TableInfo,
+    dataset: lance.LanceDataset,
+    writes: Sequence[Write],
+    read: ReadBase = read_base,
 ) -> Prepared | None:
     """Apply writes to a version in memory and write what they come to; None: nothing changes.
 
     Each write's counts, or why it was refused, are noted in it.
     """
-    merged = Group(info, read_base(info, dataset, writes)).apply(writes)
+    scan = base_scan(info, writes)
+    base = no_base() if scan is None else read(info, dataset, scan)
+    merged = Group(info, base).apply(writes)
     if not merged.rows.num_rows and not len(merged.gone):
         return None
     updated, removed, affected = delete_rows(dataset, merged.gone)

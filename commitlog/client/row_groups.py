@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import lance
 import numpy as np
@@ -103,25 +103,63 @@ def _check_columns(info: TableInfo, operation: WriteRows, rows: pa.Table) -> Non
         raise RowsUnusable(Code.WRONG_SCHEMA, f"column {lacking[0]!r} may not be null now")
 
 
-def read_base(info: TableInfo, dataset: lance.LanceDataset, writes: Sequence[Write]) -> pa.Table:
-    """Read the rows of a version that have keys of a group, as far as the group needs them."""
+class BaseScan(NamedTuple):
+    """What a group needs to know of the rows that have its keys."""
+
+    columns: tuple[str, ...]
+    key: str
+    """The first of the key's columns."""
+    keys: pa.Array | None
+    """Values of `key` whose rows are read; None: all rows are."""
+
+
+def base_scan(info: TableInfo, writes: Sequence[Write]) -> BaseScan | None:
+    """Return which rows of a version a group needs; None if it has no keys."""
     keyed = [write for write in writes if write.operation.on]
-    on = list(keyed[0].operation.on) if keyed else []
     if not keyed:
-        return pa.table({name: pa.array([], pa.uint64()) for name in (ROW_ADDRESS, ROW_ID)})
+        return None
+    on = keyed[0].operation.on
     needs_all = any(_needs_values(info, write.operation) for write in keyed)
-    names = info.schema.names if needs_all else on
     firsts = pa.chunked_array(
         [chunk for write in keyed for chunk in write.rows.column(on[0]).chunks],
         info.schema.field(on[0]).type,
     )
-    read = partial(dataset.scanner, columns=names, with_row_address=True, with_row_id=True)
-    if len(firsts) <= FILTERED_KEYS_MAX:
+    keys = firsts.unique() if len(firsts) <= FILTERED_KEYS_MAX else None
+    return BaseScan(tuple(info.schema.names) if needs_all else on, on[0], keys)
+
+
+def scan_base(
+    dataset: lance.LanceDataset,
+    scan: BaseScan,
+    fragments: Sequence[lance.LanceFragment] | None = None,
+) -> pa.Table:
+    """Read the rows that a group needs, of some fragments or of all."""
+    read = partial(
+        dataset.scanner,
+        columns=list(scan.columns),
+        fragments=fragments,
+        with_row_address=True,
+        with_row_id=True,
+    )
+    if scan.keys is not None:
         try:
-            return read(filter=pc.field(on[0]).isin(firsts.unique())).to_table()
+            return read(filter=pc.field(scan.key).isin(scan.keys)).to_table()
         except (ValueError, pa.ArrowException):
             pass  # a type that Lance takes no such filter of
     return read().to_table()
+
+
+ReadBase = Callable[[TableInfo, lance.LanceDataset, BaseScan], pa.Table]
+
+
+def read_base(info: TableInfo, dataset: lance.LanceDataset, scan: BaseScan) -> pa.Table:
+    """Read the rows that a group needs, in this process."""
+    return scan_base(dataset, scan)
+
+
+def no_base() -> pa.Table:
+    """Return what a group without keys needs."""
+    return pa.table({name: pa.array([], pa.uint64()) for name in (ROW_ADDRESS, ROW_ID)})
 
 
 def _needs_values(info: TableInfo, operation: WriteRows) -> bool:
@@ -163,7 +201,7 @@ class Group:
     """Rows with the keys of a group, and the writes that change them."""
 
     def __init__(self, info: TableInfo, base: pa.Table) -> None:
-        """Start with what `read_base` gave."""
+        """Start with the rows that `base_scan` asks for."""
         self._info = info
         self._schema: pa.Schema = info.schema
         self._base = base

@@ -13,7 +13,7 @@ from commitlog.client.runtime import Runtime
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket
 from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown, Unavailable
 from commitlog.model.operations import WriteRows
-from commitlog.model.records import Code, Outcome, Status
+from commitlog.model.records import Code, Outcome, Status, Transaction
 
 RowsWait = Literal["accepted", "committed", "readable"]
 REQUEST_SECONDS = 20.0
@@ -95,6 +95,11 @@ class RowsTicket:
     def transaction_id(self) -> str:
         """The id by which anybody may ask for the outcome."""
         return self._ticket.transaction_id
+
+    @property
+    def transaction(self) -> Transaction:
+        """The transaction that has the rows."""
+        return self._ticket.transaction
 
     def done(self) -> bool:
         """Return True if it is known whether the rows are accepted."""

@@ -8,10 +8,13 @@ rows only if it is about the same keys.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import lance
@@ -24,10 +27,12 @@ from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests, rows_digest
 from commitlog.adapters.storage_options import storage_options
 from commitlog.client.repeats import DIGEST, noted, tell_repeat
+from commitlog.client.row_writes import NotForTheLog
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
 from commitlog.errors import Unavailable
+from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import KeyHashes
-from commitlog.model.records import Application, Outcome, Status
+from commitlog.model.records import Application, Code, Outcome, Status
 from commitlog.spark.arrow import arrow_schema, conformed
 from commitlog.spark.options import Connection, WriteOptions
 
@@ -53,6 +58,8 @@ class Target:
     key: tuple[str, ...] = ()
     """The columns of the table's declared key, in the order of their field ids."""
     key_field_ids: tuple[int, ...] = ()
+    inline_bytes: int = 0
+    """Rows of a task up to this size are kept as they are, for the log; above it, in files."""
 
     def arrow_schema(self) -> pa.Schema:
         """Return the schema of what is written, field metadata included."""
@@ -69,6 +76,12 @@ class Files:
     """None: too many to name."""
     digest: int = 0
     """Of the rows; see `adapters.row_digest`."""
+    inline: tuple[bytes, ...] = ()
+    """Rows that are in no fragment, as streams of Arrow."""
+
+    def inline_rows(self) -> pa.Table:
+        """Return the rows that are in no fragment."""
+        return pa.concat_tables([pa.ipc.open_stream(rows).read_all() for rows in self.inline])
 
     def metadata(self) -> list[FragmentMetadata]:
         """Return the fragments as Lance takes them."""
@@ -91,11 +104,29 @@ def joined(parts: Iterable[Files]) -> Files:
     all_known = len(known) == len(found) and rows <= KEYS_MAX
     fragments = tuple(text for part in found for text in part.fragments)
     digest = joined_digests([part.digest for part in found])
-    return Files(fragments, rows, b"".join(known) if all_known else None, digest)
+    inline = tuple(rows for part in found for rows in part.inline)
+    keys = b"".join(known) if all_known else None
+    return Files(fragments=fragments, rows=rows, keys=keys, digest=digest, inline=inline)
+
+
+def in_fragments(files: Files, target: Target) -> Files:
+    """Return the same with all rows in fragments; what isn't yet is written here."""
+    if not files.inline:
+        return files
+    rows = files.inline_rows()
+    written = write_files(rows.to_batches(), replace(target, inline_bytes=0))
+    rest = Files(files.fragments, files.rows - written.rows, files.keys)
+    return replace(joined([rest, written]), digest=files.digest)
 
 
 def target_of(
-    info: Any, table: str, columns: pa.Schema, *, rows_per_file: int, bytes_per_file: int
+    info: Any,
+    table: str,
+    columns: pa.Schema,
+    *,
+    rows_per_file: int,
+    bytes_per_file: int,
+    inline_bytes: int = 0,
 ) -> Target:
     """Return what executors need of a table's description (`client.tables.TableInfo`)."""
     key = sorted(info.primary_key, key=lambda name: info.top_level_ids([name]))
@@ -108,6 +139,7 @@ def target_of(
         bytes_per_file=bytes_per_file,
         key=tuple(key),
         key_field_ids=tuple(info.top_level_ids(key)),
+        inline_bytes=inline_bytes,
     )
 
 
@@ -136,13 +168,19 @@ def target_for(
         info.schema if overwrite else present(given, info.schema),
         rows_per_file=options.rows_per_file,
         bytes_per_file=options.bytes_per_file,
+        inline_bytes=ROWS_INLINE_BYTES_MAX if options.by_log and not overwrite else 0,
     )
 
 
 def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
-    """Stream batches into new fragments of a table."""
+    """Stream batches into new fragments of a table; keep few rows as they are if it may."""
     schema = target.arrow_schema()
-    fitted = conformed(batches, schema, target.table)
+    small, fitted = _few(conformed(batches, schema, target.table), target.inline_bytes)
+    if small:
+        digest = sum(rows_digest(batch) for batch in small)
+        few = sum(batch.num_rows for batch in small)
+        stream = _stream(schema, small)
+        return Files(rows=few, digest=joined_digests([digest]), inline=(stream,))
     first = next(fitted, None)
     if first is None:
         return Files()
@@ -185,6 +223,30 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
     return Files(written, count, known, joined_digests([digest]))
 
 
+def _few(
+    batches: Iterator[pa.RecordBatch], bytes_max: int
+) -> tuple[list[pa.RecordBatch], Iterator[pa.RecordBatch]]:
+    """Return all batches if they are small enough, else none, and an iterator over what is left."""
+    if not bytes_max:
+        return [], batches
+    kept: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        kept.append(batch)
+        size += batch.nbytes
+        if size > bytes_max:
+            return [], chain(kept, batches)
+    return kept, iter(())
+
+
+def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
 def brought(table: str, rows: int, digest: int) -> dict[str, int]:
     """Return what a transaction notes of the rows that it brings for a table."""
     return {f"for {table}": rows, f"{DIGEST}{table}": digest}
@@ -217,27 +279,45 @@ def commit_files(
         CommitConflict: the log refused it; the message says what to do.
         OutcomeUnknown: run the batch again, under the same application id and sequence.
     """
-    if not files.fragments and not overwrite:
+    if not files.rows and not overwrite:
         return None
-    fragments = files.metadata()
     properties = noted(brought(options.table, files.rows, files.digest)) if application else ()
-    keys = None if overwrite else files.key_hashes(target)
-    deadline = time.monotonic() + options.timeout_seconds
-    while True:
+    rows = small_enough(files)
+    if rows is not None:
+        write = partial(
+            log.write_rows, options.table, rows, application=application, properties=properties
+        )
+        with contextlib.suppress(NotForTheLog):
+            outcome = _decided(log, options, write, wait)
+            # Older rules of a log know no rows in records.
+            if outcome.code is not Code.MALFORMED_RECORD:
+                return outcome.raise_for_conflict()
+    files = in_fragments(files, target)
+
+    def submit() -> Any:
+        fragments = files.metadata()
+        operation: Any = lance.LanceOperation.Append(fragments)
         if overwrite:
             schema = log.table(options.table).schema
-            operation: Any = lance.LanceOperation.Overwrite(schema, fragments)
-        else:
-            operation = lance.LanceOperation.Append(fragments)
+            operation = lance.LanceOperation.Overwrite(schema, fragments)
+        return log.submit(
+            options.table,
+            operation,
+            application=application,
+            inserted_keys=None if overwrite else files.key_hashes(target),
+            properties=properties,
+        )
+
+    return _decided(log, options, submit, wait).raise_for_conflict()
+
+
+def _decided(log: Any, options: WriteOptions, submit: Callable[[], Any], wait: str) -> Outcome:
+    """Submit until it isn't retryable any more; return the outcome, and warn of repeats."""
+    deadline = time.monotonic() + options.timeout_seconds
+    while True:
         left = max(1.0, deadline - time.monotonic())
         try:
-            ticket = log.submit(
-                options.table,
-                operation,
-                application=application,
-                inserted_keys=keys,
-                properties=properties,
-            )
+            ticket = submit()
             outcome: Outcome = ticket.result(timeout=left, wait=wait)
             if outcome.answers is not None:
                 strict = options.strict_repeats
@@ -247,6 +327,14 @@ def commit_files(
                 raise
             time.sleep(RETRY_SECONDS)
             continue
-        # The files stand by themselves: what was retryable is the same request over a newer head.
+        # What was written stands: what was retryable is the same request over a newer head.
         if outcome.status is not Status.RETRYABLE or time.monotonic() > deadline:
-            return outcome.raise_for_conflict()
+            return outcome
+
+
+def small_enough(files: Files) -> pa.Table | None:
+    """Return the rows if one record can have them all, None if they belong into files."""
+    if files.fragments or not files.inline:
+        return None
+    rows = files.inline_rows()
+    return rows if rows.nbytes <= ROWS_INLINE_BYTES_MAX else None

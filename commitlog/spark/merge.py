@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -29,12 +30,13 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests
 from commitlog.client.execution import Execution
+from commitlog.client.repeats import noted
 from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import HASH_BYTES, packed
-from commitlog.errors import InvalidTransaction
+from commitlog.errors import InvalidTransaction, RetryableConflict, TransactionRejected
 from commitlog.model.operations import KeyHashes
-from commitlog.model.records import Outcome
+from commitlog.model.records import Code, Outcome
 from commitlog.model.table import parse_table_id
 from commitlog.spark.arrow import arrow_schema, spark_schema, to_spark
 from commitlog.spark.connection import connect as connect_to
@@ -54,11 +56,14 @@ from commitlog.spark.merge_files import (
 )
 from commitlog.spark.options import WriteOptions, parse_batches
 from commitlog.spark.pyspark_api import arrow_schema_of
+from commitlog.spark.row_parts import SmallMerge, merged
 
 ROWS_IN_DRIVER = 100_000
 """Sources up to this many rows are joined in the driver."""
 KEYS_MAX = 500_000
 """A merge that inserts more keys names none, and conflicts with whatever else inserts."""
+BACKLOG_SECONDS = 0.5
+"""How long a merge waits if too many writes of rows wait already."""
 PART_SCHEMA = "part binary"
 COUNTED = ("inserted", "updated", "deleted")
 
@@ -128,8 +133,38 @@ def merge(
     )
     log = connect(parsed.connection)
     execution = _Execution(log, parse_table_id(table), timeout=parsed.timeout_seconds)
-    with Source(source, wanted, log.table(table)) as rows:
+    with Source(source, wanted, info := log.table(table)) as rows:
+        local = rows.local if parsed.by_log else None
+        small = merged(info, local, wanted.on, update=update, insert=insert)
+        if small is not None:
+            found = _write_rows(log, info, small, parsed.timeout_seconds)
+            if found is not None:
+                return found
         return execution.merge(lambda info: prepare(log, info, rows, wanted, parsed))
+
+
+def _write_rows(log: Any, info: TableInfo, small: SmallMerge, timeout: float) -> Merged | None:
+    """Commit a small merge as writes of rows; None if the log's rules know none."""
+    if not small.parts:
+        return Merged(None)
+    deadline = time.monotonic() + timeout
+    while True:
+        left = max(1.0, deadline - time.monotonic())
+        record = log.transact(properties=noted(small.source), timeout=left)
+        try:
+            with record:
+                for part in small.parts:
+                    part.add_to(record, info)
+        except TransactionRejected as error:
+            if error.outcome.code is Code.MALFORMED_RECORD:
+                return None
+            raise
+        except RetryableConflict:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(BACKLOG_SECONDS)
+            continue
+        return Merged(record.outcome, *(getattr(record.outcome, name) for name in COUNTED))
 
 
 class _Execution(Execution):

@@ -22,7 +22,9 @@ BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
 REACH = (BOOTSTRAP_SERVERS, "kafkaFile", "log", "principal", "timeoutSeconds")
 COMMON = ("table", "path", *REACH)
-WRITE = ("txnAppId", "txnVersion", "strictRepeats", "rowsPerFile", "bytesPerFile")
+WRITE = ("txnAppId", "txnVersion", "strictRepeats", "rows", "rowsPerFile", "bytesPerFile")
+ROWS_BY_FILES, ROWS_BY_LOG = "files", "log"
+"""What option `rows` of a write may be."""
 AS_OF = ("versionAsOf", "timestampAsOf", "positionAsOf", "tag")
 READ = ("read", *AS_OF, "columns", "pushFilters", "batchRows", "rowsPerPartition")
 READ_TABLE, READ_CHANGES, READ_LOG = "table", "changes", "log"
@@ -72,6 +74,8 @@ class WriteOptions:
     rows_per_file: int = ROWS_PER_FILE
     bytes_per_file: int = BYTES_PER_FILE
     timeout_seconds: float = TIMEOUT_SECONDS
+    by_log: bool = False
+    """Small batches go into the log as rows, instead of files of their own."""
     strict_repeats: bool = False
     """Fail where an earlier commit of this sequence has other rows, instead of warning."""
 
@@ -146,7 +150,15 @@ def parse_write(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         bytes_per_file=_integer(values, "bytesPerFile", minimum=1) or BYTES_PER_FILE,
         timeout_seconds=_seconds(values),
         strict_repeats=_flag(values, "strictRepeats"),
+        by_log=_by_log(values),
     )
+
+
+def _by_log(values: Mapping[str, str]) -> bool:
+    text = values.get("rows", ROWS_BY_FILES).lower()
+    if text not in (ROWS_BY_FILES, ROWS_BY_LOG):
+        raise _bad("rows", text, "is no way to write", f"Use {ROWS_BY_FILES} or {ROWS_BY_LOG}")
+    return text == ROWS_BY_LOG
 
 
 def parse_batches(options: Mapping[str, str]) -> WriteOptions:
@@ -165,6 +177,7 @@ def parse_batches(options: Mapping[str, str]) -> WriteOptions:
         bytes_per_file=_integer(values, "bytesPerFile", minimum=1) or BYTES_PER_FILE,
         timeout_seconds=_seconds(values),
         strict_repeats=_flag(values, "strictRepeats"),
+        by_log=_by_log(values),
     )
 
 

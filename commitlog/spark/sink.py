@@ -69,7 +69,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Commit one micro-batch; runs on the driver's host."""
         written = [message for message in messages if isinstance(message, Written)]
         files = joined(message.files for message in written)
-        if not files.fragments and not self.overwrite:
+        if not files.rows and not self.overwrite:
             return
         query_id = _agreed_query_id(written, batchId, self.checkpoint)
         application = Application(

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from commitlog.errors import InvalidSettings
 from consumers.commands.options import HERE, Where, connect_client
+from consumers.runtime.config import Config
 from consumers.runtime.process import OnReady, run_part
 
+if TYPE_CHECKING:
+    from commitlog import CommitLog
+    from consumers.tools.row_writer import RowWriterOptions
 
-def rows(*, where: Where = HERE, age_ms: int = 50, writes_max: int = 5_000) -> None:
+
+def rows(
+    *,
+    where: Where = HERE,
+    age_ms: int = 50,
+    writes_max: int = 5_000,
+    spark: bool = False,
+    master: str = "local[*]",
+) -> None:
     """Apply accepted writes of rows to their tables, in groups.
 
     Any number may run for one log; `commitlog up` runs one by itself.
@@ -21,6 +34,10 @@ def rows(*, where: Where = HERE, age_ms: int = 50, writes_max: int = 5_000) -> N
         How long writes to a table are gathered, from one group to the next.
     writes_max
         How many writes one group has at most.
+    spark
+        Run as a Spark Structured Streaming job: executors look for the rows that groups change.
+    master
+        Where Spark runs, as Spark calls it; for --spark.
     """
     from consumers.tools.row_writer import RowWriter, RowWriterOptions
 
@@ -33,6 +50,25 @@ def rows(*, where: Where = HERE, age_ms: int = 50, writes_max: int = 5_000) -> N
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         with connect_client(config, "rows") as log:
             on_ready("")
-            RowWriter(log, RowWriterOptions(age_ms / 1000, writes_max)).run(stop)
+            options = RowWriterOptions(age_ms / 1000, writes_max)
+            if spark:
+                _run_on_spark(log, config, options, master, stop)
+            else:
+                RowWriter(log, options).run(stop)
 
     run_part("rows", root, work)
+
+
+def _run_on_spark(
+    log: CommitLog, config: Config, options: RowWriterOptions, master: str, stop: threading.Event
+) -> None:
+    from commitlog.spark import local_session
+    from consumers.tools.row_stream import apply_on_spark
+
+    reach = {"kafka.bootstrap.servers": config.need_bootstrap_servers(), "log": config.log}
+    reach |= {f"kafka.{name}": value for name, value in config.kafka.items()}
+    session = local_session("commitlog rows", cores=master)
+    try:
+        apply_on_spark(session, log, reach, stop, options)
+    finally:
+        session.stop()

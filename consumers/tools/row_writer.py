@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from commitlog import CommitLog
 from commitlog.client.lance_request import LanceRequest, new_transaction_id
 from commitlog.client.row_application import prepare_group
-from commitlog.client.row_groups import RowsUnusable, Write, read_write
+from commitlog.client.row_groups import ReadBase, RowsUnusable, Write, read_base, read_write
 from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.rows import Prepared, remove_files
 from commitlog.client.submission import lance_commit
@@ -55,10 +55,17 @@ class RowWriterOptions:
 class RowWriter:
     """Applies what waits in all partitions of a log."""
 
-    def __init__(self, log: CommitLog, options: RowWriterOptions | None = None) -> None:
-        """Act through a client of the log."""
+    def __init__(
+        self,
+        log: CommitLog,
+        options: RowWriterOptions | None = None,
+        *,
+        read: ReadBase = read_base,
+    ) -> None:
+        """Act through a client of the log; `read` finds the rows that have a group's keys."""
         self._log = log
         self._options = options or RowWriterOptions()
+        self._read = read
         self._failures: dict[str, int] = {}
         """By incarnation: how often in a row its group could not be made."""
         self.applied = 0
@@ -79,6 +86,23 @@ class RowWriter:
         for thread in threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
+    def drain(self, stop: threading.Event) -> None:
+        """Apply what waits now in all partitions, and what comes meanwhile."""
+        for partition in range(self._log.runtime().partitions):
+            tail = Tail(self._log.runtime().log, partition)
+            busy: dict[str, threading.Thread] = {}
+            try:
+                while not stop.is_set():
+                    try:
+                        if not self._cycle(partition, tail, busy, 0.0):
+                            break
+                    except CommitLogError as error:
+                        logger.warning("partition %d: %s", partition, error)
+                        stop.wait(PAUSE_SECONDS)
+                    stop.wait(self._options.age_seconds)
+            finally:
+                tail.close()
+
     def _follow(self, partition: int, stop: threading.Event) -> None:
         tail = Tail(self._log.runtime().log, partition)
         busy: dict[str, threading.Thread] = {}
@@ -86,7 +110,7 @@ class RowWriter:
             while not stop.is_set():
                 began = time.monotonic()
                 try:
-                    self._cycle(partition, tail, busy)
+                    self._cycle(partition, tail, busy, ASK_SECONDS)
                 except CommitLogError as error:
                     logger.warning("partition %d: %s", partition, error)
                     stop.wait(PAUSE_SECONDS)
@@ -96,11 +120,14 @@ class RowWriter:
         finally:
             tail.close()
 
-    def _cycle(self, partition: int, tail: Tail, busy: dict[str, threading.Thread]) -> None:
+    def _cycle(
+        self, partition: int, tail: Tail, busy: dict[str, threading.Thread], seconds: float
+    ) -> bool:
+        """Start work on what waits; return True if anything does, or is at work."""
         for name in [name for name, work in busy.items() if not work.is_alive()]:
             del busy[name]
-        seconds = 0.0 if busy else ASK_SECONDS
-        body = self._log.runtime().request(partition, "rows_pending", seconds=seconds)
+        patience = 0.0 if busy else seconds
+        body = self._log.runtime().request(partition, "rows_pending", seconds=patience)
         waiting = [Waiting.of(one) for one in body]
         known = tail.read(offset for one in waiting for _, offset, _ in one.pending)
         for one in waiting:
@@ -108,6 +135,7 @@ class RowWriter:
                 work = threading.Thread(target=self._apply, args=(one, known), daemon=True)
                 busy[one.incarnation] = work
                 work.start()
+        return bool(busy)
 
     def _apply(self, waiting: Waiting, known: dict[int, Transaction]) -> None:
         """Apply one group to a table; whatever goes wrong, it waits for its next turn."""
@@ -139,7 +167,7 @@ class RowWriter:
         for _ in range(TRIES_MAX):
             if not group:
                 return None
-            attempt = _Attempt(self._log, info, waiting.applied, group, refused)
+            attempt = _Attempt(self._log, info, waiting.applied, group, refused, self._read)
             try:
                 outcome = attempt.run()
             except InvalidTransaction as error:
@@ -203,7 +231,9 @@ class _Attempt:
         after: int,
         group: Sequence[AcceptedWrite],
         refused: dict[tuple[int, int], str],
+        read: ReadBase,
     ) -> None:
+        self._read_base = read
         self._log, self._info, self._after = log, info, after
         self._group, self._refused = group, refused
 
@@ -212,7 +242,7 @@ class _Attempt:
         writes = [self._read(one) for one in self._group]
         good = [write for write in writes if isinstance(write, Write)]
         dataset = self._log.opened.newest(self._info)
-        prepared = prepare_group(self._info, dataset, good) if good else None
+        prepared = prepare_group(self._info, dataset, good, self._read_base) if good else None
         transaction_id = new_transaction_id()
         operations: list[Operation] = [self._range(writes)]
         if prepared is not None:

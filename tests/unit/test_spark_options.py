@@ -74,6 +74,7 @@ def test_what_spark_adds_is_no_error() -> None:
         ({"txnVersion": "1"}, False, "txnAppId", "belong together"),
         ({"txnAppId": "x", "txnVersion": "-1"}, False, "txnVersion", "whole number from 0"),
         ({"rowsPerFile": "many"}, True, "rowsPerFile", "whole number from 1"),
+        ({"rows": "logs"}, True, "rows", "Use files or log"),
         ({"timeoutSeconds": "nan"}, True, "timeoutSeconds", "seconds above 0"),
         ({"path": "nyc$other"}, True, "table", "names two tables"),
         ({"table": ""}, True, "table", "is missing"),

@@ -1,0 +1,60 @@
+"""Finds the rows that a group of row writes is about, on the executors.
+
+A row writer needs the rows that have a group's keys, which in a large table means to look through
+all fragments. Each task looks through some of them. What they find is as small as the group, so the
+rest of the work stays in the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+
+import lance
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.client.row_groups import BaseScan, ReadBase, scan_base
+from commitlog.client.rows import ROW_ADDRESS
+from commitlog.client.tables import TableInfo
+from commitlog.spark.mapping import map_arrow
+
+ROWS_SCHEMA = "rows binary"
+FRAGMENTS_PER_TASK = 16
+"""Tables of fewer are read in the driver."""
+
+
+def base_on_executors(
+    spark: SparkSession, *, fragments_per_task: int = FRAGMENTS_PER_TASK
+) -> ReadBase:
+    """Return what reads the rows with a group's keys as a Spark job."""
+
+    def read(info: TableInfo, dataset: lance.LanceDataset, scan: BaseScan) -> pa.Table:
+        numbers = [fragment.fragment_id for fragment in dataset.get_fragments()]
+        if len(numbers) < fragments_per_task:
+            return scan_base(dataset, scan)
+        tasks = -(-len(numbers) // fragments_per_task)
+        frame = spark.createDataFrame([(number,) for number in numbers], "fragment long")
+        work = partial(_scan, location=info.location, version=dataset.version, scan=scan)
+        found = map_arrow(frame.repartition(tasks), work, ROWS_SCHEMA).collect()
+        parts = [pa.ipc.open_stream(bytes(row.rows)).read_all() for row in found]
+        # Addresses sort as the driver's own scan would give them.
+        return pa.concat_tables(parts).sort_by(ROW_ADDRESS)
+
+    return read
+
+
+def _scan(
+    batches: Iterable[pa.RecordBatch], *, location: str, version: int, scan: BaseScan
+) -> Iterator[pa.RecordBatch]:
+    """Read the fragments named in the rows; runs on an executor."""
+    dataset = open_dataset(location, version)
+    for batch in batches:
+        wanted = batch.column("fragment").to_pylist()
+        fragments = [f for f in map(dataset.get_fragment, wanted) if f is not None]
+        rows = scan_base(dataset, scan, fragments)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as writer:
+            writer.write_table(rows)
+        yield pa.RecordBatch.from_pydict({"rows": [bytes(sink.getvalue())]})
