@@ -8,10 +8,10 @@ property of a table that keeps versions from being deleted.
 
 from __future__ import annotations
 
+import json
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,53 +21,43 @@ from commitlog.adapters.storage import store_for
 from commitlog.client.catalogue import raise_for_table
 from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
 from commitlog.client.feed_events import Selection
-from commitlog.client.host import TableName
+from commitlog.client.host import Pairs, TableName
+from commitlog.client.iceberg_undo import check_files, metadata_at, undoing_change
+from commitlog.client.lives import Life, Lives
 from commitlog.client.opening import materialize
 from commitlog.client.positions import When
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
-from commitlog.core.catalogue.catalogue_state import altered
-from commitlog.core.catalogue.version_deletion import HOLD, merged
+from commitlog.core.catalogue.version_deletion import HOLD
+from commitlog.core.iceberg.creating import register_change
 from commitlog.core.log.chain import ChainPlace
-from commitlog.core.tables.lance_tables import VersionRanges, is_in
-from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
+from commitlog.core.tables.lance_tables import is_in
+from commitlog.errors import (
+    InvalidRequest,
+    NoSuchTable,
+    NoSuchVersion,
+    RetryableConflict,
+    TableAlreadyExists,
+    Unavailable,
+)
+from commitlog.messages import IcebergDescription
 from commitlog.model.operations import (
     AlterProperties,
-    CreateTable,
-    DeclareTable,
     DeleteTableVersions,
-    DropNamespace,
+    IcebergChange,
     Operation,
-    Properties,
     RegisterTable,
-    RenameTable,
 )
-from commitlog.model.records import Outcome, Status, Submitted, Transaction
-from commitlog.model.table import Policy, TableId, format_table_id, parse_table_id
+from commitlog.model.records import Outcome
+from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 if TYPE_CHECKING:
+    from commitlog.client.folds import TableAt
     from commitlog.client.session import TransactionBuilder
     from commitlog.client.snapshot import Snapshot
 
 TIMEOUT_SECONDS = 120.0
-_MAKERS = (CreateTable, DeclareTable, RegisterTable)
-
-
-@dataclass(slots=True)
-class _Life:
-    """One incarnation of a table, as the log tells it."""
-
-    table: TableId
-    incarnation: str
-    location: str
-    policy: Policy
-    primary_key: tuple[str, ...]
-    properties: Properties
-    version: int = 0
-    deleted: VersionRanges = ()
-    dropped_at: int = 0
-    """The sequence of the outcome that dropped it; 0: it stands, or was only deregistered."""
 
 
 class UndoesChanges:
@@ -94,9 +84,12 @@ class UndoesChanges:
         incarnation: str = "",
         name: TableName | None = None,
         timeout: float = TIMEOUT_SECONDS,
-        properties: Mapping[str, str] | None = None,
+        properties: Pairs = (),
+        transaction_id: str | None = None,
     ) -> Outcome:
         """Bring back the table of this name that was dropped last, with its versions.
+
+        An Iceberg table comes back with the metadata that it had, snapshots included.
 
         `incarnation` chooses another one, `name` gives it another name. What applications sent is
         forgotten with the drop: a stream's batch that comes again is written again. Reads the
@@ -109,6 +102,15 @@ class UndoesChanges:
         table = parse_table_id(table_id)
         deadline = time.monotonic() + timeout
         life = self._dropped(table, incarnation, deadline)
+        to = parse_table_id(name) if name is not None else table
+        if life.metadata_location:
+            again = _iceberg_again(life, to)
+            try:
+                return self._commit([again], deadline, properties, transaction_id)
+            except RetryableConflict as error:
+                raise TableAlreadyExists(
+                    f"there is a table {format_table_id(to)}: give the old one another name"
+                ) from error
         if not life.version:
             raise NoSuchVersion(
                 f"{format_table_id(table)} was dropped before it had a version; create it again"
@@ -120,7 +122,6 @@ class UndoesChanges:
                 f" manifest of its version {life.version} isn't there any more: its files are"
                 " removed"
             )
-        to = parse_table_id(name) if name is not None else table
         operations: list[Operation] = [
             RegisterTable(
                 table=to,
@@ -135,7 +136,7 @@ class UndoesChanges:
         ]
         if life.deleted:
             operations.append(DeleteTableVersions(to, life.deleted))
-        return self._commit(operations, properties, deadline)
+        return self._commit(operations, deadline, properties, transaction_id)
 
     def restore(
         self,
@@ -143,12 +144,15 @@ class UndoesChanges:
         position: When,
         *,
         timeout: float = TIMEOUT_SECONDS,
-        properties: Mapping[str, str] | None = None,
+        properties: Pairs = (),
+        transaction_id: str | None = None,
     ) -> Outcome | None:
         """Give tables the content that they had at a position of the log, all by one record.
 
-        Each gets a newer version with the older one's rows and schema. Returns None if all of them
-        are as they were. Tables whose names are lists are given as a list of lists.
+        Each Lance table gets a newer version with the older one's rows and schema. Each Iceberg
+        table gets newer metadata, by which its branches and tags of then, its schema, layout and
+        properties are as they were; snapshots made since stay in its history. Returns None if all
+        of them are as they were. Tables whose names are lists are given as a list of lists.
 
         Raises:
             NoSuchTable: a table wasn't there at the position, or is another one now.
@@ -157,19 +161,15 @@ class UndoesChanges:
         """
         then: Snapshot = self.snapshot(position, timeout=timeout)
         changed = []
+        iceberg: list[IcebergChange] = []
         for table_id in _ids(tables):
             was = then.table(table_id)
             if was.is_iceberg:
-                raise InvalidRequest(
-                    f"{was.name} is an Iceberg table", field="tables", value=was.name,
-                    advice="Roll it back by its own API: set its branch to an older snapshot",
-                )  # fmt: skip
+                iceberg += self._iceberg_then(table_id, was)
+                continue
             info = self.describe(table_id, fresh=True, readable=True)
             if info.incarnation != was.incarnation:
-                raise NoSuchTable(
-                    f"{was.name} was dropped since that position, and another table has its name"
-                    " now; rename that one, and bring the old one back with `undrop`"
-                )
+                raise _replaced(was.name)
             if not was.version or is_in(was.version, info.deleted):
                 why = f"version {was.version} was deleted" if was.version else "it had no version"
                 raise NoSuchVersion(f"{was.name} can't be as it was at {position}: {why}")
@@ -177,13 +177,31 @@ class UndoesChanges:
                 # Who builds the new version reads the old one.
                 materialize(self.runtime(), info, was.version)
                 changed.append((info, lance.LanceOperation.Restore(version=was.version)))
-        if not changed:
+        if not changed and not iceberg:
             return None
-        builder: TransactionBuilder = self.transact(properties=properties or {}, timeout=timeout)
+        builder: TransactionBuilder = self.transact(
+            transaction_id=transaction_id, properties=properties, timeout=timeout
+        )
         with builder as record:
             for info, operation in changed:
                 record.submit(info.table_id, operation, read_version=info.version)
+            for change in iceberg:
+                record.submit(None, change)
         return builder.outcome
+
+    def _iceberg_then(self, table: TableId, was: TableAt) -> list[IcebergChange]:
+        """Return what makes an Iceberg table as it was; nothing if it is so."""
+        runtime = self.runtime()
+        partition = runtime.domains.partition(table)
+        told = runtime.request(partition, "iceberg_table", table=list(table), metadata=True)
+        if told is None or told["uuid"] != was.incarnation:
+            raise _replaced(was.name)
+        head = IcebergDescription.from_json(told)
+        if head.metadata_location == was.metadata_location:
+            return []
+        then, now = metadata_at(was.metadata_location), json.loads(head.metadata)
+        change = undoing_change(table, then, now)
+        return [] if change is None else [change]
 
     def hold(
         self,
@@ -227,7 +245,7 @@ class UndoesChanges:
             for table, version in held.items()
         ]
         deadline = time.monotonic() + timeout
-        outcome = self._commit(operations, None, deadline)
+        outcome = self._commit(operations, deadline)
         # In the order of the log: what was deleted before the hold isn't held.
         for table, version in held.items():
             if is_in(version, self.describe(table, fresh=True).deleted):
@@ -246,14 +264,22 @@ class UndoesChanges:
         ]
         if not operations:
             return None
-        return self._commit(operations, None, time.monotonic() + timeout)
+        return self._commit(operations, time.monotonic() + timeout)
 
-    def _commit(self, operations: Sequence[Operation], properties: Any, deadline: float) -> Outcome:
-        transaction = self.transaction(tuple(operations), properties=properties or {})
-        ticket = self.runtime().submit(transaction, id_is_new=True)
+    def _commit(
+        self,
+        operations: Sequence[Operation],
+        deadline: float,
+        properties: Pairs = (),
+        transaction_id: str | None = None,
+    ) -> Outcome:
+        transaction = self.transaction(
+            tuple(operations), transaction_id=transaction_id, properties=properties
+        )
+        ticket = self.runtime().submit(transaction, id_is_new=transaction_id is None)
         return raise_for_table(ticket.result(max(deadline - time.monotonic(), 1.0)))
 
-    def _dropped(self, table: TableId, incarnation: str, deadline: float) -> _Life:
+    def _dropped(self, table: TableId, incarnation: str, deadline: float) -> Life:
         """Return the incarnation of a table that was dropped last, or the one that is asked for."""
         runtime = self.runtime()
         lives = Lives()
@@ -281,89 +307,31 @@ class UndoesChanges:
         return found[-1]
 
 
-class Lives:
-    """The tables of a partition that were ever there, outcome by outcome."""
-
-    def __init__(self) -> None:
-        """Begin with none."""
-        self._lives: dict[str, _Life] = {}
-        self._names: dict[TableId, _Life] = {}
-
-    def dropped(self, table: TableId) -> list[_Life]:
-        """Return what was dropped under a name, the last one last."""
-        found = [one for one in self._lives.values() if one.dropped_at and one.table == table]
-        return sorted(found, key=lambda one: one.dropped_at)
-
-    def take(self, outcome: Outcome, submitted: Submitted) -> None:
-        """Take the next committed outcome."""
-        record = submitted.record
-        operations = record.operations if isinstance(record, Transaction) else ()
-        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
-            return
-        for operation in operations:
-            self._before(operation, outcome.sequence)
-        for result in outcome.results:
-            life = self._lives.get(result.incarnation)
-            if life is None or not result.incarnation:
-                continue
-            life.version = result.version or life.version
-            if result.operation == "DropTable":
-                life.dropped_at = outcome.sequence
-                self._names.pop(life.table, None)
-
-    def _before(self, operation: Operation, sequence: int) -> None:
-        if isinstance(operation, _MAKERS):
-            known = self._lives.get(operation.incarnation)
-            key = () if isinstance(operation, DeclareTable) else operation.primary_key
-            if known is None and isinstance(operation, CreateTable) and operation.exist_ok:
-                standing = self._names.get(operation.table)
-                if standing is not None:
-                    return
-            life = _Life(
-                table=operation.table,
-                incarnation=operation.incarnation,
-                location=operation.location,
-                policy=operation.policy,
-                primary_key=key,
-                properties=operation.properties,
-                version=known.version if known else 0,
-                deleted=known.deleted if known else (),
-            )
-            self._lives[operation.incarnation] = self._names[operation.table] = life
-            return
-        if isinstance(operation, DropNamespace):
-            depth = len(operation.namespace)
-            for table in [one for one in self._names if one[:depth] == operation.namespace]:
-                self._names.pop(table).dropped_at = sequence
-            return
-        for life in self._of(operation):
-            if isinstance(operation, RenameTable):
-                del self._names[life.table]
-                life.table = operation.new_table
-                self._names[life.table] = life
-            elif isinstance(operation, AlterProperties):
-                life.properties = altered(life.properties, operation)
-            elif isinstance(operation, DeleteTableVersions):
-                life.deleted = merged(life.deleted, operation.ranges)
-
-    def _of(self, operation: Operation) -> Iterator[_Life]:
-        if isinstance(operation, AlterProperties) and operation.is_namespace:
-            return
-        if isinstance(operation, AlterProperties):
-            table = operation.target
-        elif isinstance(operation, RenameTable | DeleteTableVersions):
-            table = operation.table
-        else:
-            return
-        if table in self._names:
-            yield self._names[table]
-
-
 def _ids(tables: TableName | Sequence[TableName]) -> list[TableId]:
     return [parse_table_id(one) for one in ([tables] if isinstance(tables, str) else tables)]
 
 
-def _newest_manifest(life: _Life) -> str | None:
+def _replaced(name: str) -> NoSuchTable:
+    return NoSuchTable(
+        f"{name} was dropped since that position, or another table has its name now; rename that"
+        " one, and bring the old one back with `undrop`"
+    )
+
+
+def _iceberg_again(life: Life, to: TableId) -> IcebergChange:
+    """Return what registers a dropped Iceberg table; NoSuchTable if its files are gone."""
+    try:
+        metadata = metadata_at(life.metadata_location)
+        check_files(metadata)
+    except FileNotFoundError as error:
+        raise NoSuchTable(
+            f"{format_table_id(life.table)} was dropped by outcome {life.dropped_at}, and its files"
+            f" are removed: {error}"
+        ) from error
+    return register_change(to, metadata=metadata, metadata_location=life.metadata_location)
+
+
+def _newest_manifest(life: Life) -> str | None:
     store = store_for(life.location)
     for scheme in NamingScheme:
         path = f"{VERSIONS_DIRECTORY}/{manifest_name(life.version, scheme)}"

@@ -55,7 +55,8 @@ for _proof in (care.doctor, prove.verify, prove.replay, prove.archive):
     app.command(_proof, group=_CARE, help_epilogue="")
 for _copy in (backups.backup, backups.restore):
     app.command(_copy, group=_CARE, help_epilogue="")
-app.command(undo.tag, group=_CARE, help_epilogue="")
+for _undo in (undo.tag, undo.undrop, undo.rollback):
+    app.command(_undo, group=_CARE, help_epilogue="")
 for _task in (acl.acl, care.orphans, care.rules, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")

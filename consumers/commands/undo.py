@@ -6,6 +6,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from commitlog.model.records import Outcome
+from commitlog.model.table import format_table_id
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect_client
 
@@ -53,3 +55,79 @@ def tag(
         output.Column("position", lambda row: row["position"], is_number=True),
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="no tags")
+
+
+def undrop(
+    table: str,
+    /,
+    *,
+    name: str = "",
+    incarnation: str = "",
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Bring back a table that was dropped, Lance's or Iceberg's, until its files go.
+
+    Parameters
+    ----------
+    table
+        The name that it had, for example shop$orders (quote the $).
+    name
+        Its name from now on, if the old one is taken.
+    incarnation
+        Which of several that had the name; without it, the one dropped last.
+    """
+    log = connect_client(where.load())
+    try:
+        outcome = log.undrop(table, name=name or None, incarnation=incarnation)
+    finally:
+        log.close()
+    _print(outcome, as_json=as_json)
+
+
+def rollback(
+    *tables: str,
+    to: str,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> None:
+    """Give tables the content that they had at a position, all by one record.
+
+    Tables of Lance's and of Iceberg's format. Nothing is removed: each gets a newer version.
+
+    Parameters
+    ----------
+    tables
+        Names, for example shop$orders (quote the $).
+    to
+        The position: a sequence, a time as 2026-01-31T12:00:00Z, or a tag of the log.
+    """
+    log = connect_client(where.load())
+    try:
+        outcome = log.restore(tables, to)
+    finally:
+        log.close()
+    _print(outcome, as_json=as_json)
+
+
+def _print(outcome: Outcome | None, *, as_json: bool) -> None:
+    rows = (
+        []
+        if outcome is None
+        else [
+            {
+                "table": format_table_id(result.table),
+                "version": result.version or None,
+                "metadata": result.metadata_location or None,
+                "position": outcome.sequence,
+            }
+            for result in outcome.results
+        ]
+    )
+    columns = (
+        output.Column("table", lambda row: row["table"]),
+        output.Column("version", lambda row: row["version"], is_number=True),
+        output.Column("metadata", lambda row: row["metadata"]),
+        output.Column("position", lambda row: row["position"], is_number=True),
+    )
+    output.print_listing(columns, rows, as_json=as_json, nothing="all tables are as they were")

@@ -30,11 +30,13 @@ TIMEOUT_SECONDS_MAX = 300.0
 TableName = StrictStr | list[StrictStr]
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A part of a request, which has no other fields than these."""
+
     model_config = ConfigDict(extra="forbid")
 
 
-class _OnTable(_Strict):
+class _OnTable(Strict):
     table: TableName
 
     def table_id(self) -> TableId:
@@ -120,7 +122,7 @@ class LanceCommit(_OnTable):
         builder.submit(self.table_id(), message, read_version=self.read_version)
 
 
-class Operation(_Strict):
+class Operation(Strict):
     """One of these."""
 
     append: Append | None = None
@@ -139,7 +141,7 @@ class Operation(_Strict):
         return found
 
 
-class LogTransactionRequest(_Strict):
+class LogTransactionRequest(Strict):
     """A transaction: all of it commits, or nothing."""
 
     operations: Annotated[list[Operation], Field(min_length=1)]

@@ -19,6 +19,7 @@ from consumers.servers.namespace import (
     tables,
     tags,
     transactions,
+    undoing,
     versions,
 )
 from consumers.servers.namespace.call import Call
@@ -292,6 +293,8 @@ LOG_OPERATIONS: tuple[Entry, ...] = (
         True,
         access=None,
     ),
+    Entry("UndropTable", "POST", "/v1/log/undrop", undoing.undrop, True, access=None),
+    Entry("RestoreTables", "POST", "/v1/log/restore", undoing.restore, True, access=None),
     Entry(
         "DescribeLogTransaction",
         "GET",

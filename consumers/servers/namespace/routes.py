@@ -40,7 +40,9 @@ clients on one connection."""
 SPOOL_BYTES = 8 * 1024 * 1024
 
 _OURS = (
+    "/v1/log/restore",
     "/v1/log/transactions",
+    "/v1/log/undrop",
     "/v1/namespace",
     "/v1/table",
     "/v1/transaction",

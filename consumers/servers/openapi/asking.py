@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import BaseModel
+
 from consumers.servers.namespace.log_transactions import LogTransactionRequest
+from consumers.servers.namespace.undoing import RestoreRequest, UndropRequest
 
 _JSON = "application/json"
 _TEXTS = {"type": "array", "items": {"type": "string"}}
@@ -147,11 +150,11 @@ def _of_log(name: str, summary: str, **more: Any) -> dict[str, Any]:
     return found
 
 
-def _submit() -> dict[str, Any]:
-    schema = LogTransactionRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+def _submitted(name: str, summary: str, request: type[BaseModel]) -> dict[str, Any]:
+    schema = request.model_json_schema(ref_template="#/components/schemas/{model}")
     return _of_log(
-        "SubmitLogTransaction",
-        "Commit operations on any tables as one record: all of it, or nothing.",
+        name,
+        summary,
         parameters=[
             {
                 "name": "Idempotency-Key",
@@ -198,7 +201,19 @@ _DESCRIBE = _of_log(
 ASKING: Mapping[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/log/feed"): _FEED,
     ("GET", "/v1/feed"): {**_FEED, "operationId": "FeedByItsOldPath"},
-    ("POST", "/v1/log/transactions"): _submit(),
+    ("POST", "/v1/log/restore"): _submitted(
+        "RestoreTables",
+        "Give tables of either format the content of a position, all by one record.",
+        RestoreRequest,
+    ),
+    ("POST", "/v1/log/transactions"): _submitted(
+        "SubmitLogTransaction",
+        "Commit operations on any tables as one record: all of it, or nothing.",
+        LogTransactionRequest,
+    ),
+    ("POST", "/v1/log/undrop"): _submitted(
+        "UndropTable", "Bring back a table that was dropped, of either format.", UndropRequest
+    ),
     ("GET", "/v1/log/transactions/{id}"): _DESCRIBE,
     ("POST", "/v1/sql"): _SQL,
 }

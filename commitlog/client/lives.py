@@ -1,0 +1,139 @@
+"""The tables of a partition that were ever there, folded from its outcomes: what `undrop` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from commitlog.core.catalogue.catalogue_state import altered
+from commitlog.core.catalogue.version_deletion import merged
+from commitlog.core.tables.lance_tables import VersionRanges
+from commitlog.model.operations import (
+    AlterProperties,
+    CreateTable,
+    DeclareTable,
+    DeleteTableVersions,
+    DropNamespace,
+    Operation,
+    Properties,
+    RegisterTable,
+    RenameTable,
+)
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import Policy, TableId
+
+_MAKERS = (CreateTable, DeclareTable, RegisterTable)
+_DROP, _DEREGISTER = "DropTable", "DeregisterTable"
+
+
+@dataclass(slots=True)
+class Life:
+    """One incarnation of a table, as the log tells it."""
+
+    table: TableId
+    incarnation: str
+    location: str
+    policy: Policy = Policy.EVERY
+    primary_key: tuple[str, ...] = ()
+    properties: Properties = ()
+    version: int = 0
+    deleted: VersionRanges = ()
+    metadata_location: str = ""
+    """An Iceberg table's metadata file; empty for a Lance table."""
+    dropped_at: int = 0
+    """The sequence of the outcome that dropped it; 0: it stands, or was only deregistered, which
+    for Iceberg's clients is a drop."""
+
+
+class Lives:
+    """The tables of a partition that were ever there, outcome by outcome."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lives: dict[str, Life] = {}
+        self._names: dict[TableId, Life] = {}
+        self._ended: list[Life] = []
+        """Iceberg tables, of which two names may have one uuid."""
+
+    def dropped(self, table: TableId) -> list[Life]:
+        """Return what was dropped under a name, the last one last."""
+        known = (*self._lives.values(), *self._ended)
+        found = [one for one in known if one.dropped_at and one.table == table]
+        return sorted(found, key=lambda one: one.dropped_at)
+
+    def take(self, outcome: Outcome, submitted: Submitted) -> None:
+        """Take the next committed outcome."""
+        record = submitted.record
+        operations = record.operations if isinstance(record, Transaction) else ()
+        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            return
+        for operation in operations:
+            self._before(operation, outcome.sequence)
+        for result in outcome.results:
+            if not result.incarnation:
+                continue  # a namespace
+            standing = self._names.get(result.table)
+            if result.operation == "IcebergChange":
+                life = Life(result.table, result.incarnation, result.location)
+                life.metadata_location = result.metadata_location
+                self._names[result.table] = life
+            elif standing is not None and standing.metadata_location:
+                if result.operation in {_DROP, _DEREGISTER}:
+                    self._end(standing, outcome.sequence)
+            elif (known := self._lives.get(result.incarnation)) is not None:
+                known.version = result.version or known.version
+                if result.operation == _DROP:
+                    self._end(known, outcome.sequence)
+
+    def _end(self, life: Life, sequence: int) -> None:
+        life.dropped_at = sequence
+        self._names.pop(life.table, None)
+        if life.metadata_location:
+            self._ended.append(life)
+
+    def _before(self, operation: Operation, sequence: int) -> None:
+        if isinstance(operation, _MAKERS):
+            known = self._lives.get(operation.incarnation)
+            key = () if isinstance(operation, DeclareTable) else operation.primary_key
+            if known is None and isinstance(operation, CreateTable) and operation.exist_ok:
+                standing = self._names.get(operation.table)
+                if standing is not None:
+                    return
+            life = Life(
+                table=operation.table,
+                incarnation=operation.incarnation,
+                location=operation.location,
+                policy=operation.policy,
+                primary_key=key,
+                properties=operation.properties,
+                version=known.version if known else 0,
+                deleted=known.deleted if known else (),
+            )
+            self._lives[operation.incarnation] = self._names[operation.table] = life
+            return
+        if isinstance(operation, DropNamespace):
+            depth = len(operation.namespace)
+            for table in [one for one in self._names if one[:depth] == operation.namespace]:
+                self._end(self._names[table], sequence)
+            return
+        for life in self._of(operation):
+            if isinstance(operation, RenameTable):
+                del self._names[life.table]
+                life.table = operation.new_table
+                self._names[life.table] = life
+            elif isinstance(operation, AlterProperties):
+                life.properties = altered(life.properties, operation)
+            elif isinstance(operation, DeleteTableVersions):
+                life.deleted = merged(life.deleted, operation.ranges)
+
+    def _of(self, operation: Operation) -> Iterator[Life]:
+        if isinstance(operation, AlterProperties) and operation.is_namespace:
+            return
+        if isinstance(operation, AlterProperties):
+            table = operation.target
+        elif isinstance(operation, RenameTable | DeleteTableVersions):
+            table = operation.table
+        else:
+            return
+        if table in self._names:
+            yield self._names[table]

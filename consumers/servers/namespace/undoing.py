@@ -1,0 +1,86 @@
+"""Takes back over HTTP what was done: a drop, and changes of tables since a position."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, StrictInt, StrictStr
+
+from commitlog.model.table import parse_table_id
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.log_transactions import (
+    TIMEOUT_SECONDS_MAX,
+    Strict,
+    TableName,
+    described,
+)
+from consumers.servers.namespace.service import BODY_HASH, Service
+from consumers.servers.security.grants import Access
+
+
+class _Undoing(Strict):
+    properties: dict[StrictStr, StrictStr] = {}
+    timeout_seconds: Annotated[float, Field(gt=0, le=TIMEOUT_SECONDS_MAX)] = 120.0
+    identity: dict[str, Any] | None = None
+    context: dict[str, Any] | None = None
+
+
+class UndropRequest(_Undoing):
+    """A table that was dropped, to be brought back."""
+
+    table: TableName
+    name: TableName | None = None
+    """Its name from now on; without one, the one that it had."""
+    incarnation: StrictStr = ""
+    """Which of several; without one, what was dropped last."""
+
+
+class RestoreRequest(_Undoing):
+    """Tables of either format, to be as they were."""
+
+    tables: Annotated[list[TableName], Field(min_length=1)]
+    position: StrictInt | StrictStr
+    """A sequence, a time, a tag of the log or an event's token."""
+
+
+def undrop(service: Service, call: Call) -> dict[str, Any]:
+    """Bring back a table that was dropped, of either format."""
+    request = UndropRequest.model_validate(call.fields)
+    for name in (request.table, request.name or request.table):
+        call.need(Access.ADMIN, parse_table_id(name))
+    return _once(
+        service,
+        call,
+        request,
+        lambda **more: service.log.undrop(
+            request.table, name=request.name, incarnation=request.incarnation, **more
+        ),
+    )
+
+
+def restore(service: Service, call: Call) -> dict[str, Any]:
+    """Give tables of either format the content of a position, all by one record."""
+    request = RestoreRequest.model_validate(call.fields)
+    for name in request.tables:
+        call.need(Access.WRITE, parse_table_id(name))
+    tables = [parse_table_id(name) for name in request.tables]
+    return _once(
+        service, call, request, lambda **more: service.log.restore(tables, request.position, **more)
+    )
+
+
+def _once(service: Service, call: Call, request: _Undoing, commit: Any) -> dict[str, Any]:
+    found = service.first_answer(call)
+    if found is not None:
+        outcome = found[0]
+    else:
+        kept = [(BODY_HASH, call.digest)] if call.key is not None else []
+        outcome = commit(
+            transaction_id=call.key,
+            properties=[*request.properties.items(), *kept],
+            timeout=request.timeout_seconds,
+        )
+    if outcome is None:
+        return {"results": []}  # all of them are as they were
+    call.committed, call.position = outcome.transaction_id, outcome.sequence
+    return described(outcome)
