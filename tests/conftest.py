@@ -17,6 +17,10 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.broker_fixture"]
 
+# Tests start many JVMs and keep none for long. With the quick compiler alone, a broker's start and a
+# Spark query take about half the CPU.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(
     "dev", max_examples=50, deadline=None, suppress_health_check=_SLOW_MACHINE

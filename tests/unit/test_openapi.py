@@ -40,7 +40,7 @@ CHECKED: list[Any] = [
     )
 ]
 NO_FAILURE: Any = CHECKS.get_one("not_a_server_error")
-SECONDS = float(os.environ.get("COMMITLOG_FUZZ_SECONDS", "60"))
+SECONDS = float(os.environ.get("COMMITLOG_FUZZ_SECONDS", "20"))
 """How long the whole document is asked about; nightly, five minutes."""
 SCHEMA = schemathesis.openapi.from_dict(document())
 
