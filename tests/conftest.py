@@ -17,10 +17,6 @@ from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["tests.broker_fixture"]
 
-# Tests start many JVMs and keep none for long. With the quick compiler alone, a broker's start and a
-# Spark query take about half the CPU.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
-
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(
     "dev", max_examples=50, deadline=None, suppress_health_check=_SLOW_MACHINE
@@ -40,6 +36,10 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=_SLOW_MACHINE,
 )
+
+# Tests start many JVMs and keep none for long: with the quick compiler alone, a broker's start and
+# a Spark query take about half the CPU.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 COSTS = {"slow": 1, "broker": 2, "spark": 3}
 """Tests with these marks run last, in this order: what can fail at once fails first. Workers beside

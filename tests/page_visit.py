@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import WAIT_SECONDS
+
 CHROMIUM = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
 NO_CHROMIUM = "there is no Chromium: run `make browser`"
-WAIT_MS = 20_000
+WAIT_MS = 1000 * WAIT_SECONDS
 SCREENS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1440, "height": 900}, "color_scheme": "dark"},
@@ -69,7 +71,7 @@ class Visit:
 
     def until(self, predicate: str, argument: object = None) -> None:
         """Wait until a function of the page returns true; the page itself may evaluate nothing."""
-        deadline = time.monotonic() + WAIT_MS / 1000
+        deadline = time.monotonic() + WAIT_SECONDS
         while not self.page.evaluate(predicate, argument):
             assert time.monotonic() < deadline, predicate
             self.page.wait_for_timeout(20)
