@@ -13,10 +13,11 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from importlib.metadata import version as package_version
 from typing import Any
 
 from commitlog.errors import CorruptLog
-from commitlog.model.limits import RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
+from commitlog.model.limits import PROTOCOL_SUPPORTED, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 
 WIRE_VERSION = 1
 FRAME_BYTES_MAX = RECORD_BYTES_MAX * 4 // 3 + RECORD_OVERHEAD_BYTES
@@ -26,6 +27,11 @@ _LENGTH = struct.Struct(">I")
 _WATCH = struct.Struct(">BI32s")
 _ANY_CONTENT = bytes(32)
 _OUTCOME = struct.Struct(">BQ")
+
+
+def program() -> dict[str, Any]:
+    """Return what this program says of itself in HELLO: its version, and the protocol it knows."""
+    return {"version": package_version("lance-commitlog"), "knows": PROTOCOL_SUPPORTED}
 
 
 class Kind(IntEnum):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commitlog.adapters.builds import Build, BuildRefused, Built
+from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -30,6 +31,8 @@ def build_clone(task: Build, target: str) -> Built | BuildRefused:
     """
     transaction = Transaction.FromString(task.message)
     branch = transaction.clone.branch_name
+    if transaction.clone.is_shallow and is_moved(task.location):
+        return BuildRefused(f"its files would name {task.location}, which was moved: clone deeply")
     if branch and any(store_for(target).names(VERSIONS_DIRECTORY)):
         return BuildRefused(f"there is a branch {branch!r} already, which the log knows nothing of")
     try:

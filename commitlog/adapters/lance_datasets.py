@@ -15,6 +15,7 @@ import lance
 import pyarrow as pa
 from lance.schema import LanceSchema
 
+from commitlog.adapters.places import bound
 from commitlog.adapters.storage_options import storage_options
 
 Gate = Callable[[str, Iterable[str]], None]
@@ -51,7 +52,7 @@ def let_through(dataset: lance.LanceDataset, location: str) -> lance.LanceDatase
 def open_dataset(location: str, version: int | None = None, **more: Any) -> lance.LanceDataset:
     """Open a version, the newest if none is named; ValueError or OSError if it can't be."""
     dataset = lance.dataset(
-        location, version=version, storage_options=storage_options(location) or None, **more
+        bound(location), version=version, storage_options=storage_options(location) or None, **more
     )
     return let_through(dataset, location)
 

@@ -26,6 +26,7 @@ from lance_namespace import (
     UnsupportedOperationError,
 )
 
+from commitlog.adapters.places import bound
 from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -82,6 +83,7 @@ def relative_path(location: str, path: str) -> str:
 
 
 def _store_root(location: str) -> str:
+    location = bound(location)
     scheme, separator, rest = location.partition("://")
     if not separator:
         return location.strip("/")
@@ -95,7 +97,7 @@ class GivenNamespace(LanceNamespace):
 
     def __init__(self, location: str, head: int, scheme: str = NamingScheme.V2) -> None:
         """Describe the version `head`, whose canonical manifest must be readable."""
-        self.location = location
+        self.location = bound(location)
         self.head = head
         self.scheme = scheme
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
 from commitlog.adapters import disk
+from commitlog.adapters.places import bound
 from commitlog.errors import InvalidTransaction, UnsupportedFormat
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def keep(store: ObjectStore, path: str) -> None:
 
 
 def local_path(location: str) -> Path | None:
-    """Return the folder that a location means, or None if it isn't a local one."""
+    """Return the folder that a location means now, or None if it isn't a local one."""
+    location = bound(location)
     if "://" not in location and not location.startswith("file:/"):
         return Path(location)
     parts = urlsplit(location)
@@ -102,7 +104,8 @@ def local_path(location: str) -> Path | None:
 
 
 def store_for(location: str) -> LocalStore | RemoteStore:
-    """Open the store of a location."""
+    """Open the store of a location, where it is now."""
+    location = bound(location)
     path = local_path(location)
     if path is None:
         from commitlog.adapters.storage_remote import SCHEMES, RemoteStore

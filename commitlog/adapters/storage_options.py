@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from commitlog.adapters.places import bound, recorded
 from commitlog.errors import InvalidSettings
 
 FILE_NAMED_BY = "COMMITLOG_STORAGE_FILE"
@@ -94,7 +95,9 @@ def use_storage_options(location: str, options: Mapping[str, str]) -> None:
 def storage_options(location: str) -> dict[str, str]:
     """Return the options of a location, as pylance takes them; InvalidSettings."""
     file = _known.file or use_storage_file(os.environ.get(FILE_NAMED_BY, ""))
-    found = file.stores.at(location) | Scoped(_known.given).at(location)
+    known = Scoped(_known.given)
+    given = known.at(recorded(location)) | known.at(bound(location))
+    found = file.stores.at(bound(location)) | given
     endpoint = next((v for k, v in found.items() if k.lower().endswith("endpoint")), "")
     if endpoint.startswith("http://"):
         # Who names a server of plain HTTP means it; pylance asks for it twice.

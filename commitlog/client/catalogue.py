@@ -12,6 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from commitlog.adapters.lance_datasets import open_dataset, stored_schema
+from commitlog.adapters.places import recorded
 from commitlog.adapters.storage import local_path
 from commitlog.client.host import Host
 from commitlog.client.opening import is_there
@@ -217,7 +218,7 @@ def _location(location: str | None) -> str | None:
     if location is None:
         return None
     path = local_path(os.fspath(location))
-    return location if path is None else os.path.abspath(path)
+    return recorded(location if path is None else os.path.abspath(path))
 
 
 def _policy(policy: str) -> Policy:

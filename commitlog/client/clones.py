@@ -7,6 +7,7 @@ from uuid import uuid4
 
 import lance
 
+from commitlog.adapters.places import is_moved, recorded
 from commitlog.client import catalogue
 from commitlog.client.host import Host
 from commitlog.client.lance_request import LanceRequest, parse_message
@@ -34,7 +35,7 @@ def is_clone(operation: Any) -> bool:
 def clone(log: Host, table: TableId, request: LanceRequest) -> tuple[Operation, ...]:
     """Return what makes a clone: the new table's declaration, unless it stands, and the Clone."""
     declared: tuple[Operation, ...] = ()
-    message = _message(request)
+    message = _as_recorded(_message(request))
     parsed = parse_message(message)
     try:
         incarnation = log.describe(table, fresh=True).incarnation
@@ -54,6 +55,23 @@ def clone(log: Host, table: TableId, request: LanceRequest) -> tuple[Operation, 
         incarnation=incarnation,
     )
     return (*declared, copied)
+
+
+def _as_recorded(message: bytes) -> bytes:
+    """Name the source as the log does; refuse a clone whose files would name a place of before."""
+    parsed = parse_message(message)
+    clone, place = parsed.clone, recorded(parsed.clone.ref_path)
+    if clone.is_shallow and is_moved(place):
+        raise InvalidTransaction(
+            f"a shallow clone's files would name {place}, and these tables were moved from there",
+            field="ref_path",
+            value=clone.ref_path,
+            advice="Make a deep clone, or link the old place to the new one instead of binding it",
+        )
+    if place == clone.ref_path:
+        return message
+    clone.ref_path = place
+    return parsed.SerializeToString(deterministic=True)
 
 
 def _branch_location(clone: Transaction.Clone) -> str:

@@ -30,6 +30,7 @@ from commitlog.wire import (
     json_frame,
     parse_json,
     parse_outcome,
+    program,
     watch_frame,
 )
 
@@ -78,6 +79,7 @@ class Connection:
             "token": token,
             "session": session,
             "quotas": True,
+            **program(),
         }
         self.partition = partition
         self.anchor: ChainPlace | None = None

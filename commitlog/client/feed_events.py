@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from commitlog.adapters.places import bound
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import InvalidRequest, WrongLog
 from commitlog.model.operations import (
@@ -218,7 +219,7 @@ def _operation(asked: Operation | None, result: OperationResult | None) -> dict[
             "version": result.version or None,
             "rebased_over": result.rebased_over or None,
             "metadata_location": result.metadata_location or None,
-            "location": result.location or None,
+            "location": bound(result.location) or None,
         }
         found |= {name: value for name, value in optional.items() if value is not None}
     if isinstance(asked, WriteRows):

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from commitlog import errors
+from commitlog.adapters.places import heed
 from commitlog.errors import CommitLogError, CorruptLog, OutcomeUnknown, Unavailable
 from commitlog.model.records import Answered, LeaderStarted, Outcome
 from commitlog.wire import FrameBuffer, Kind, json_frame, parse_json
@@ -285,7 +286,9 @@ class LeaderSocket:
             raise error_from(parse_json(body))
         if kind is not Kind.WELCOME:
             raise CorruptLog(f"the leader greets with {kind.name}")
-        self.knows_session = bool(parse_json(body).get("session"))
+        said = parse_json(body)
+        self.knows_session = bool(said.get("session"))
+        heed(str(said.get("tables_root", "")), said.get("places", {}))
         return frames[1:]
 
     def _read(self, opened: socket.socket) -> None:

@@ -7,12 +7,14 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 from lance.schema import LanceSchema
 
+from commitlog.adapters.places import bound
 from commitlog.client.runtime import Runtime
 from commitlog.codecs.lance_schema import arrow_schema
 from commitlog.errors import NoSuchTable
@@ -88,7 +90,7 @@ class Tables:
         partition = runtime.domains.partition(table)
         asked = {"table": list(table)} | ({"readable": True} if readable else {})
         try:
-            info = TableInfo.from_json(runtime.request(partition, "table", **asked))
+            info = _here(runtime.request(partition, "table", **asked))
         except NoSuchTable as error:
             self.forget(table)
             if "Did you mean" in str(error):
@@ -106,8 +108,14 @@ class Tables:
     def ask_all(self, runtime: Runtime) -> list[TableInfo]:
         """Ask every leader for its tables."""
         found = [
-            TableInfo.from_json(body)
+            _here(body)
             for partition in range(runtime.partitions)
             for body in runtime.request(partition, "tables")
         ]
         return sorted(found, key=lambda info: info.table_id)
+
+
+def _here(body: Mapping[str, Any]) -> TableInfo:
+    """Return what a leader says of a table, which it knows by its recorded place."""
+    info = TableInfo.from_json(body)
+    return replace(info, location=bound(info.location))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 from lance.file import LanceFileReader
 
+from commitlog.adapters.places import bound
 from commitlog.adapters.storage_options import storage_options
 from commitlog.client.contents import contents
 from commitlog.client.rows import APPENDED_KEYS_MAX, hashes_of, key_ids
@@ -79,7 +80,7 @@ def _key_columns(info: TableInfo, fragment: DataFragment) -> pa.Table | None:
         file = next((file for file in fragment.files if field_id in file.fields), None)
         if file is None or file.HasField("base_id"):
             return None
-        path = f"{info.location}/data/{file.path}"
+        path = f"{bound(info.location)}/data/{file.path}"
         try:
             reader = LanceFileReader(path, storage_options(path) or None, columns=[name])
             found = reader.read_all().to_table()

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.kafka_file import read_kafka_file
+from commitlog.adapters.places import use_places
 
 if TYPE_CHECKING:
     from commitlog.spark.options import Connection
@@ -35,6 +36,8 @@ def connect(connection: Connection) -> Any:
                 **(read_kafka_file(connection.kafka_file) if connection.kafka_file else {}),
                 **dict(connection.settings),
             }
+            if connection.places:
+                use_places(connection.places)
             log = CommitLog.connect(
                 connection.bootstrap_servers,
                 log=connection.log,

@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata, write_fragments
 from pyspark.sql.types import StructType
 
+from commitlog.adapters.places import bound
 from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests, rows_digest
 from commitlog.adapters.storage_options import storage_options
@@ -206,7 +207,7 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
     try:
         fragments = write_fragments(
             pa.RecordBatchReader.from_batches(schema, rows()),
-            target.location,
+            bound(target.location),
             schema=schema,
             max_rows_per_file=target.rows_per_file,
             max_bytes_per_file=target.bytes_per_file,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import PurePath
 
+from commitlog.adapters.places import places_text
 from commitlog.errors import InvalidTransaction
 from commitlog.model.table import parse_table_id
 from commitlog.spark.sql_tables import sql_options
@@ -20,7 +21,7 @@ from commitlog.spark.versions import VersionWanted
 KAFKA_PREFIX = "kafka."
 BOOTSTRAP_SERVERS = "kafka.bootstrap.servers"
 
-REACH = (BOOTSTRAP_SERVERS, "kafkaFile", "log", "principal", "timeoutSeconds")
+REACH = (BOOTSTRAP_SERVERS, "kafkaFile", "log", "places", "principal", "timeoutSeconds")
 COMMON = ("table", "path", *REACH)
 WRITE = ("txnAppId", "txnVersion", "strictRepeats", "rows", "rowsPerFile", "bytesPerFile")
 ROWS_BY_FILES, ROWS_BY_LOG = "files", "log"
@@ -58,6 +59,8 @@ class Connection:
     settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     kafka_file: str = ""
     """A properties file with more settings, where secrets belong: only its path travels."""
+    places: str = ""
+    """Where what the log records is now, if it was moved."""
     connect_seconds: float = CONNECT_SECONDS
     principal: str = PRINCIPAL
     """In whose name it writes."""
@@ -306,6 +309,7 @@ def _connection(values: Mapping[str, str]) -> Connection:
         log=values.get("log") or "commitlog",
         settings=tuple(settings),
         kafka_file=file,
+        places=values.get("places") or places_text(),
         connect_seconds=min(CONNECT_SECONDS, _seconds(values)),
         principal=values.get("principal") or PRINCIPAL,
     )

@@ -57,7 +57,7 @@ for _copy in (backups.backup, backups.restore):
     app.command(_copy, group=_CARE, help_epilogue="")
 for _undo in (undo.tag, undo.undrop, undo.rollback):
     app.command(_undo, group=_CARE, help_epilogue="")
-for _task in (acl.acl, care.orphans, care.rules, care.version):
+for _task in (acl.acl, care.orphans, care.rules, care.upgrade, care.version):
     app.command(_task, group=_CARE, help_epilogue="")
 app.command(jobs.demo, group=_JOBS, help_epilogue="")
 bench = App(name="bench", help="Measure speed.", group=_JOBS, help_epilogue="", version_flags=())

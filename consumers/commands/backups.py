@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from commitlog.adapters.places import bound
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect
 
@@ -75,5 +76,6 @@ def restore(place: str, /, *, where: Where = HERE, at: str = "", as_json: AsJson
     for one in done.elsewhere:
         output.print_check("elsewhere", "warn", f"{one} was not in the backup", "put it back")
     own = str(config.need_root() / "tables")
-    tables = "" if done.tables_root == own else f" --tables-root {done.tables_root}"
+    tables = "" if bound(done.tables_root) == own else f" --tables-root {done.tables_root}"
+    tables += f" --places {config.places}" if config.places else ""
     output.note(f"start it with: commitlog up --root {done.root}{tables}")

@@ -159,6 +159,45 @@ def rules(
     output.print_listing(columns, rows, as_json=as_json, nothing="no partition")
 
 
+def upgrade(
+    *,
+    check: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    where: Where = HERE,
+    as_json: AsJson = False,
+) -> ExitCode:
+    """Show which versions log, programs and files have, and what an upgrade still needs.
+
+    Findings come in the order in which to do what they say; nothing is changed. Ends with 1 if
+    something remains to be done. What puts the newest protocol in force is `commitlog rules`.
+
+    Parameters
+    ----------
+    check
+        Needed, so that nobody takes this for the upgrade itself.
+    """
+    from consumers.runtime.config import ConfigurationError
+    from consumers.tools.upgrade import check_upgrade
+    from consumers.views.health import Level
+
+    if not check:
+        raise ConfigurationError(
+            "upgrade only looks: run `commitlog upgrade --check`, then do what it says"
+        )
+    config = where.load()
+    log = connect(config)
+    try:
+        found = []
+        for one in check_upgrade(log, config.root, config.token):
+            found.append(one)
+            if not as_json:
+                output.print_check(one.name, one.level, one.message, one.advice)
+    finally:
+        log.close()
+    if as_json:
+        output.print_json([one.to_json() for one in found])
+    return ExitCode.OK if all(one.level is Level.OK for one in found) else ExitCode.REFUSED
+
+
 def version(
     *, as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False
 ) -> None:

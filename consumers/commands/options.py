@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from commitlog.adapters.places import use_places
 from commitlog.adapters.storage_options import use_storage_file
 from consumers.runtime.config import (
     Config,
@@ -60,6 +61,9 @@ class Where:
     storage_file: Path | None = None
     """How to reach tables in object stores, in TOML. [COMMITLOG_STORAGE_FILE]"""
 
+    places: Annotated[str | None, Parameter(metavar="OLD=NEW,...")] = None
+    """Where what the log records is now, after a move. [COMMITLOG_PLACES]"""
+
     config: Path | None = None
     """The configuration file (./commitlog.toml, if not set). [COMMITLOG_CONFIG]"""
 
@@ -75,12 +79,14 @@ class Where:
                 "log": self.log,
                 "kafka_file": self.kafka_file,
                 "storage_file": self.storage_file,
+                "places": self.places,
                 **flags,
             },
             kafka=parse_kafka_flags(self.kafka),
             file=self.config,
         )
         use_storage_file(config.storage_file)
+        use_places(config.places)
         return config
 
     def index_root(self) -> Path:

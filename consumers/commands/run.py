@@ -211,7 +211,7 @@ def committer(
         Have a commit's files on disk before it is acknowledged. [COMMITLOG_FSYNC]
     """
     from consumers.partition.quotas import Quotas
-    from consumers.runtime.places import check_place
+    from consumers.partition.table_places import check_all
     from consumers.servers.committer import Committer, CommitterOptions
 
     config = where.load(
@@ -237,7 +237,7 @@ def committer(
             allowed_locations=config.allowed_prefixes,
         )
         try:
-            check_place(log)
+            check_all(log, root)
             Committer(log, options, on_ready=on_ready).run(stop)
         finally:
             log.close()

@@ -22,10 +22,11 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
 from consumers.commands.parts import Part, Restarts
+from consumers.partition.table_places import check_all
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.runtime.patience import Patience
-from consumers.runtime.places import check_own_place, check_place, writable_tables_root
+from consumers.runtime.places import check_own_place, writable_tables_root
 from consumers.runtime.process import configure_logging, stop_on_signals
 
 HTTP_SETTINGS = (
@@ -160,7 +161,7 @@ class Supervisor:
             with roots.usable(self._root):
                 genesis = log.create(partitions=partitions, tables_root=tables)
                 check_own_place(genesis, tables, self._root)
-                check_place(log)
+                check_all(log, self._root)
             if genesis.tables_root != tables:
                 logger.warning("the tables of this log are in %s", genesis.tables_root)
             return partitions
@@ -217,6 +218,7 @@ class Supervisor:
             PREFIX + "TOKEN": config.token,
             PREFIX + "QUOTAS": config.quotas,
             PREFIX + "STORAGE_FILE": config.storage_file,
+            PREFIX + "PLACES": config.places,
         }
         for name in HTTP_SETTINGS:
             environment[PREFIX + name.upper()] = str(getattr(config, name))

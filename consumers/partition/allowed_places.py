@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path
 from commitlog.core.decisions import Refused
 from commitlog.core.tables.lance_tables import LocationParts, location_parts, normalize_location
@@ -52,6 +53,7 @@ def _parts(place: str) -> LocationParts:
             return ()
         place = os.path.realpath(path)
         return ("",) if place == "/" else location_parts(place)
+    place = bound(place)
     if "%" in place or "?" in place or "#" in place:
         return ()  # stores differ in what they make of these
     try:

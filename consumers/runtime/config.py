@@ -70,6 +70,7 @@ SETTINGS = (
     Setting("bootstrap_servers", "", "a Kafka cluster to use: HOST:PORT,..."),
     Setting("log", "commitlog", "the log's name; its topics are LOG.transactions, LOG.outcomes"),
     Setting("tables_root", "", "where new tables lie; ROOT/tables if not set"),
+    Setting("places", "", "where what the log records is now: OLD=NEW,..."),
     Setting("host", "127.0.0.1", "address of the HTTP server"),
     Setting("port", 2333, "port of the HTTP server; 0 picks one"),
     Setting("kafka_port", 0, "port of the embedded broker; 0 picks one and keeps it"),
@@ -108,6 +109,7 @@ class Config:
     bootstrap_servers: str
     log: str
     tables_root: str
+    places: str
     host: str
     port: int
     kafka_port: int

@@ -1,9 +1,10 @@
 """Makes sure that a log's tables are where the log says, before anything is written there.
 
-A log records its tables root as an absolute place. If the folder was moved or copied, or a mount
-is missing, a leader would write manifests to a place without data, and commits would split
-between two places. So each tables root holds a mark per log: it is written when the log is made,
-and looked for before a leader starts.
+A log records its tables root as the place that it was at first, and a deployment may bind that to
+another one. If a folder was moved or copied without that, or a mount is missing, a leader would
+write manifests to a place without data, and commits would split between two places. So each tables
+root holds a mark per log: it is written when the log is made, and looked for before a leader
+starts. `consumers.partition.table_places` looks for the tables themselves.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import uuid
 from pathlib import Path
 
+from commitlog.adapters.places import bound, is_moved
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
@@ -77,15 +79,25 @@ def is_in_place(log: Log) -> bool:
     root = genesis.tables_root
     if _is_marked(root, genesis.log_id):
         return True
-    folder = local_path(root)
-    is_gone = folder is not None and not (folder.is_dir() and any(folder.iterdir()))
-    if is_gone and _has_transactions(log):
+    if _is_empty(root) and _has_transactions(log):
+        where = f"{bound(root)}, to which {root} is bound" if is_moved(root) else root
         raise RootMoved(
-            f"the tables of log {genesis.log!r} belong in {root}, and nothing is there: the folder"
-            " was moved or deleted, or its disk isn't mounted. Put it back, or link the place where"
-            " it is now (ln -s NEW OLD), then start again"
+            f"the tables of log {genesis.log!r} belong in {where}, and nothing is there: they were"
+            " moved or deleted, or a disk isn't mounted. Put them back, or name the place where"
+            f" they are now: --places {root}=NEW"
         )
     return False
+
+
+def _is_empty(root: str) -> bool:
+    """Return True if nothing is at a tables root."""
+    folder = local_path(root)
+    if folder is not None:
+        return not (folder.is_dir() and any(folder.iterdir()))
+    try:
+        return next(store_for(root).walk(), None) is None
+    except OSError as error:
+        raise RootUnusable(f"{bound(root)} cannot be read: {error}") from error
 
 
 def check_own_place(genesis: Genesis, own: str, root: Path) -> None:
@@ -94,20 +106,20 @@ def check_own_place(genesis: Genesis, own: str, root: Path) -> None:
     Raises:
         RootMoved: the root was moved or copied.
     """
-    if not genesis.tables_root or _same(genesis.tables_root, own):
+    recorded = genesis.tables_root
+    if not recorded or _same(bound(recorded), bound(own)):
         return
     folder = local_path(own)
     if folder is None or not folder.is_dir():
         return
     is_ours = _is_marked(own, genesis.log_id)
-    if not is_ours and (not any(folder.iterdir()) or _is_marked(genesis.tables_root)):
+    if not is_ours and (not any(folder.iterdir()) or _is_marked(recorded)):
         return  # another machine's committer, with a root of its own
-    recorded = genesis.tables_root
     raise RootMoved(
-        f"{root} was moved or copied: its log says that the tables lie in {recorded}, and they are"
-        f" in {own} too. Commits would be split between both places, so nothing was started. Move"
-        f" the root back; or, if {recorded} is gone for good, link it (ln -s {own} {recorded}) and"
-        f" start with --tables-root {recorded}"
+        f"{root} was moved or copied: its log says that the tables lie in {bound(recorded)}, and"
+        f" they are in {own} too. Commits would be split between both places, so nothing was"
+        f" started. To work with what is in {own}, start with --places {recorded}={own}; or move"
+        " the root back"
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version as package_version
 from pathlib import Path
 
+from commitlog.adapters.places import bindings
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import Fenced, TopicSettings, Unavailable
 from commitlog.model.records import Genesis
@@ -34,6 +35,7 @@ from consumers.partition.observer import StoreObserver
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.quotas import Quotas
 from consumers.partition.session import Session
+from consumers.partition.table_places import check_followed
 from consumers.socket.answers import Answers
 from consumers.socket.leader_watch import stand_by
 from consumers.socket.requests import Requests
@@ -91,6 +93,8 @@ class Committer:
                 "log": self._genesis.log,
                 "log_id": self._genesis.log_id,
                 "partition": options.partition,
+                "tables_root": root,
+                "places": dict(bindings()),
             },
             handler=lambda method, params: self._requests.handle(method, params),
             finder=lambda transaction_id, through: self._requests.find(transaction_id, through),
@@ -107,6 +111,7 @@ class Committer:
             self._guards,
             lambda: self._session,
             self._answers.found,
+            self._answers.programs,
         )
         self.node = ""
 
@@ -138,6 +143,7 @@ class Committer:
         session.materializer.start()
         try:
             session.catch_up()
+            check_followed(session.follower.machine)
             log_id, token = self._genesis.log_id, self._options.token
             stand_by(session, stop, node=self.node, log_id=log_id, token=token)
             if not stop.is_set():

@@ -15,7 +15,7 @@ import hmac
 import logging
 import ssl
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,8 +43,7 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Finder = Callable[[str, int], None]
-"""Has an id's outcome looked up, if it was decided at or before the given sequence, and `found`
-called with it, again once its files are there."""
+"""Has an id's outcome of up to a sequence looked up; `found` is called, again with its files."""
 
 
 @dataclass(eq=False, slots=True)
@@ -55,6 +54,7 @@ class _Connection:
     buffer: FrameBuffer = field(default_factory=FrameBuffer)
     welcome: bool = False
     session: str = ""
+    program: tuple[str, int] = ("", 0)
     hears_quotas: bool = False
     """Whether it can tell a principal's pause from its own."""
     watches: set[str] = field(default_factory=set)
@@ -125,17 +125,18 @@ class Answers:
         term = {"epoch": epoch, "node": node, "sequence": sequence, "version": version}
         self._loop.call_soon_threadsafe(self._set_term, term)
 
+    def programs(self) -> Counter[tuple[str, int]]:
+        """Count what is connected now, by version and by the protocol that it knows."""
+        return Counter(one.program for one in list(self._connections) if one.welcome)
+
     def end_term(self) -> None:
         """Send all writers away: somebody else leads, or nobody."""
         self._loop.call_soon_threadsafe(self._set_term, None)
 
     def committed(self, events: list[Event]) -> None:
-        """Tell of events that Kafka acknowledged.
-
-        Most writers wait for files, which follow at once: the loop is woken only if one doesn't,
-        as after a refusal or an Iceberg commit.
-        """
+        """Tell of events that Kafka acknowledged."""
         self._untold.extend(events)
+        # Most writers wait for files, which follow at once; not so after a refusal.
         if self._committed_wanted or not all(event.awaits_files for event in events):
             self._loop.call_soon_threadsafe(self._tell_committed)
 
@@ -320,6 +321,7 @@ class Answers:
             raise Unavailable("this committer doesn't lead; read the log's last outcome again")
         connection.welcome = True
         connection.hears_quotas = bool(hello.get("quotas"))
+        connection.program = (str(hello.get("version", "")), int(hello.get("knows", 0)))
         connection.session = str(hello.get("session") or "")
         if connection.session:
             self._sessions[connection.session] = connection

@@ -69,7 +69,8 @@ class LeaderWatch:
         host, _, port = self._node.rpartition(":")
         try:
             self._socket = socket.create_connection((host, int(port)), SILENCE_SECONDS)
-            hello = {"protocol": wire.WIRE_VERSION, "log_id": self._log_id, "token": self._token}
+            identity = {"log_id": self._log_id, "token": self._token}
+            hello = {"protocol": wire.WIRE_VERSION, **identity, **wire.program()}
             self._socket.sendall(wire.json_frame(wire.Kind.HELLO, hello))
             frames: list[tuple[wire.Kind, bytes]] = []
             buffer = wire.FrameBuffer()

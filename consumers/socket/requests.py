@@ -28,6 +28,7 @@ from commitlog.messages import (
     IcebergDescription,
     NamespaceDescription,
 )
+from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.partition.catalogue import Head
@@ -67,13 +68,14 @@ class Requests:
         guards: Guards,
         session: Callable[[], Session | None],
         tell: Callable[..., None],
+        programs: Callable[[], Mapping[tuple[str, int], int]] = dict,
     ) -> None:
         """Ask the session that leads now, if any does.
 
         A dry run looks by an `observer` of its own; `tell(outcome, offset, record, readable=…)`
         hears what `find` found.
         """
-        self._tell = tell
+        self._tell, self._programs = tell, programs
         self._workers = ThreadPoolExecutor(FINDERS, "finding")
         self._partition, self._observer = partition, observer
         self._old_versions, self._guards = old_versions, guards
@@ -205,6 +207,8 @@ class Requests:
             "rules": asdict(follower.machine.rules),
             "pylance": package_version("pylance"),
             "version": package_version("lance-commitlog"),
+            "knows": PROTOCOL_SUPPORTED,
+            "programs": [[*one, count] for one, count in sorted(self._programs().items())],
             "ready": leader is not None,
             **session.status(),
             **self._guards.status(),

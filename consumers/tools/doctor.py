@@ -14,12 +14,14 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import read_storage_file
 from commitlog.errors import CommitLogError
 from consumers.broker import BrokerError, find_java
 from consumers.broker.jars import cache_root
 from consumers.broker.pins import kafka_version, mismatches, read_pins
+from consumers.partition.table_places import check_tables
 from consumers.runtime.config import PREFIX, Config, unknown_variables
 from consumers.runtime.places import check_own_place, is_in_place
 from consumers.tools.rules import rules_in
@@ -159,9 +161,11 @@ def _places(log: KafkaLog, config: Config) -> str:
     """See whether the tables are where the log says."""
     if config.root is not None:
         check_own_place(log.genesis(), config.need_tables_root(), config.root)
-    where = log.genesis().tables_root
+    where = bound(log.genesis().tables_root)
     if is_in_place(log):
-        return f"the tables of the log are in {where}"
+        known = check_tables(log, config.root) if config.root is not None else 0
+        seen = f", with the folders of {known} that the last checkpoint knows" if known else ""
+        return f"the tables of the log are in {where}{seen}"
     return f"the tables of the log go to {where}"
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 from commitlog import CommitLog
 from commitlog.adapters.lance_refs import versions_with_files
+from commitlog.adapters.places import bound
 from commitlog.adapters.storage import FileFound, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -72,7 +73,7 @@ class Leftover:
     def to_json(self, now_ms: int) -> dict[str, Any]:
         """Return it as a JSON object."""
         age = round((now_ms - self.since_ms) / 3_600_000, 1)
-        said = {"table": self.table, "location": self.location, "size": self.size}
+        said = {"table": self.table, "location": bound(self.location), "size": self.size}
         return {**said, "age_hours": age, "why": self.why.value, "reason": self.reason}
 
 

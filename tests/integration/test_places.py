@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,21 @@ def manifests(root: Path) -> list[Path]:
     return sorted(root.rglob("*.manifest"))
 
 
-def test_a_moved_root_is_refused_and_works_once_the_old_place_is_linked(
+READER = """
+import sys
+import lance
+from commitlog import CommitLog
+log = CommitLog.connect(sys.argv[1])
+info = log.table("shop$orders")
+print(info.location)
+print(log.open("shop$orders", 2).count_rows(), lance.dataset(info.location).count_rows())
+handle = log.open("shop$orders")
+handle.delete("id = 1")
+print(log.open("shop$orders").count_rows())
+"""
+
+
+def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
     root: Path, tmp_path: Path
 ) -> None:
     moved = tmp_path / "moved"
@@ -41,14 +56,37 @@ def test_a_moved_root_is_refused_and_works_once_the_old_place_is_linked(
     before = manifests(moved)
     words = refused(moved)
     assert "moved" in words
-    assert str(root / "tables") in words
+    binding = f"{root / 'tables'}={moved / 'tables'}"
+    assert f"--places {binding}" in words
     assert manifests(moved) == before
     assert not root.exists(), "nothing is made at a place without its data"
-    root.symlink_to(moved)
-    with service(moved) as running:
+    with service(moved, "--places", binding) as running:
         assert write(running, 2)[-1] == "2"
+        # A client that knows nothing of it: its leader says where the tables are.
+        reading = [sys.executable, "-c", READER, running.kafka]
+        done = subprocess.run(reading, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+        place, counts, left = done.stdout.splitlines()
+        assert place.startswith(str(moved / "tables"))
+        assert (counts, left) == ("1 2", "1")
+        for command in (["doctor", "--json"], ["verify", "--contents"]):
+            found = run(*command, "--root", str(moved), "--places", binding)
+            assert found.returncode == ExitCode.OK, found.stdout
         found = run("doctor", "--root", str(moved), "--json")
-        assert found.returncode == ExitCode.OK, found.stdout
+        assert found.returncode == ExitCode.REFUSED, "it was not told where they are"
+        into = str(tmp_path / "rebuilt")
+        rebuilt = run("replay", into, "--root", str(moved), "--places", binding)
+        assert rebuilt.returncode == ExitCode.OK, rebuilt.stdout + rebuilt.stderr
+        running.stop()
+    [table] = [path.parent for path in (moved / "tables").rglob("_versions")]
+    table.rename(tmp_path / "table")
+    done = run("up", "--root", str(moved), "--port", "0", "--places", binding)
+    assert done.returncode == ExitCode.MACHINE
+    assert "table shop$orders: no files are there" in done.stderr
+    (tmp_path / "table").rename(table)
+    root.symlink_to(moved)  # instead of a binding
+    with service(moved) as running:
+        assert write(running, 3)[-1] == "2"
         running.stop()
 
 

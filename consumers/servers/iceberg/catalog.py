@@ -14,6 +14,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from commitlog.adapters.places import is_moved, recorded
 from commitlog.core.iceberg.creating import CreateRequest, parse_create
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.naming import derived_uuid
@@ -146,6 +147,7 @@ class IcebergCatalog:
         needs_view = request.is_staged or not request.location
         view = self.view() if needs_view else None
         location = request.location or self._location(view, table, uuid)
+        _check_not_moved(location)
         change = request.change(table, uuid=uuid, location=location)
         if request.is_staged:
             assert view is not None
@@ -326,3 +328,15 @@ def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[s
         raise Failure(400, "BadRequestException", f"pageSize is {size!r}, not a positive number")
     page = rest[: int(size)]
     return page, page[-1] if len(page) < len(rest) else None
+
+
+def _check_not_moved(location: str) -> None:
+    """Refuse a place that is bound to another one: Iceberg's metadata names it, and is followed."""
+    if is_moved(recorded(location)):
+        raise InvalidTransaction(
+            f"the tables below {recorded(location)} were moved, and Iceberg's metadata would name"
+            " the place of before",
+            field="location",
+            value=location,
+            advice="Link the old place to the new one instead of binding it, or use another place",
+        )

@@ -24,6 +24,7 @@ from lance_namespace import (
 )
 
 from commitlog.adapters.lance_namespace import object_path
+from commitlog.adapters.places import bound
 from commitlog.client.execution import Execution
 from commitlog.client.merging import MergeOptions
 from commitlog.client.repeats import noted_counts
@@ -82,7 +83,7 @@ def create_table(service: Service, call: Call) -> dict[str, Any]:
         return _created(service, service.info(table), 1, outcome.transaction_id)
     return {
         "transaction_id": outcome.transaction_id,
-        "location": made.location,
+        "location": bound(made.location),
         "version": 1,
         "storage_options": service.storage_options(made.location),
         "properties": dict(made.properties),

@@ -25,6 +25,7 @@ from lance_namespace import (
 )
 
 from commitlog import CommitLog
+from commitlog.adapters.places import bound, recorded
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import Scoped
 from commitlog.client.lance_request import new_transaction_id, parse_message
@@ -99,7 +100,7 @@ class Service:
 
     def storage_options(self, location: str, *, vends: bool | None = False) -> dict[str, str]:
         """Return what a client needs to reach a location; credentials only if it asks for them."""
-        found = self.settings.storage_options.at(location)
+        found = self.settings.storage_options.at(bound(location))
         return found | (self.settings.credentials.at(location) if vends else {})
 
     def info(self, table: TableId) -> TableInfo:
@@ -290,7 +291,7 @@ class Service:
         if path is None:
             store_for(given)
         if self.places.holds(given):
-            return given if path is None else os.path.abspath(path)
+            return recorded(given if path is None else os.path.abspath(path))
         raise InvalidInputError(
             f"location {given!r} is outside of the tables root {root!r} and of the allowed"
             " prefixes; choose one inside, or have the server's operator allow it"

@@ -20,6 +20,7 @@ from lance_namespace import (
 )
 from starlette.responses import Response
 
+from commitlog.adapters.places import bound
 from commitlog.client import catalogue
 from commitlog.client.tables import TableInfo
 from commitlog.errors import NoSuchTable
@@ -75,7 +76,7 @@ def declared(
     """Describe a table that was declared."""
     return {
         "transaction_id": transaction_id,
-        "location": made.location,
+        "location": bound(made.location),
         "storage_options": service.storage_options(made.location, vends=vends),
         "properties": dict(made.properties),
         "managed_versioning": True,
@@ -188,7 +189,7 @@ def ended(
     return {
         "transaction_id": transaction_id,
         "id": list(table),
-        "location": result.location or (info.location if info else ""),
+        "location": bound(result.location) or (info.location if info else ""),
         "properties": visible(info.properties) if info else {},
     }
 
@@ -219,7 +220,7 @@ def register_table(service: Service, call: Call) -> dict[str, Any]:
     assert isinstance(made, RegisterTable)
     return {
         "transaction_id": outcome.transaction_id,
-        "location": made.location,
+        "location": bound(made.location),
         "properties": dict(made.properties),
     }
 

@@ -1,0 +1,123 @@
+"""What has which version: log, leaders, who is connected to them, checkpoints and index.
+
+Each finding that isn't of this program's version says what to do, in the order in which to do it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any
+
+from commitlog.errors import Unavailable, UnsupportedFormat
+from commitlog.model.limits import PROTOCOL_SUPPORTED
+from commitlog.ports import Log
+from consumers.history import connect
+from consumers.partition.checkpoint import FORMAT, HEAD
+from consumers.tools.doctor import lance_release
+from consumers.tools.rules import rules_in
+from consumers.views.health import Check, Health, Level, finding
+from consumers.views.index_format import SCHEMA_VERSION
+
+UNKNOWN = "a program that doesn't say"
+
+
+def check_upgrade(log: Log, root: Path | None, token: str = "") -> Iterator[Check]:
+    """Yield one finding after the other, in the order of an upgrade's steps; nothing is changed."""
+    ours = f"{package_version('lance-commitlog')}, protocol {PROTOCOL_SUPPORTED}"
+    yield Check(
+        "program", Level.OK, f"this one is {ours}, with pylance {package_version('pylance')}"
+    )
+    health = Health(log, None, token)
+    try:
+        found = health.check()
+        yield from (one for one in found if one.name.startswith("leader") and _is_bad(one))
+        statuses = sorted(health.statuses.items())
+    finally:
+        health.close()
+    old = False
+    for partition, status in statuses:
+        programs = [_leader(partition, status), *_connected(partition, status)]
+        old = old or any(_is_bad(one) for one in programs)
+        yield from programs
+    if root is not None:
+        yield from _kept(root, log.partitions())
+    for partition, status in statuses:
+        yield _rules(partition, status, old)
+        if not old:
+            yield lance_release(partition, status)
+
+
+def _is_bad(check: Check) -> bool:
+    return check.level is not Level.OK
+
+
+def _leader(partition: int, status: Mapping[str, Any]) -> Check:
+    knows = int(status.get("knows", 0))
+    name = "leader" if not partition else f"leader {partition}"
+    text = f"{status.get('version', UNKNOWN)}, {_protocol(knows)}, pylance {status.get('pylance')}"
+    if knows < PROTOCOL_SUPPORTED:
+        advice = "install this program where committers run, standbys first, and start them again"
+        return Check(name, Level.WARN, text, advice)
+    return Check(name, Level.OK, text)
+
+
+def _connected(partition: int, status: Mapping[str, Any]) -> Iterator[Check]:
+    """Yield one finding for each kind of program that is connected to a leader."""
+    name = "connected" if not partition else f"connected {partition}"
+    for version, knows, count in status.get("programs", ()):
+        text = f"{count} × {version or UNKNOWN}, {_protocol(knows)}"
+        if knows < PROTOCOL_SUPPORTED:
+            advice = "upgrade these writers, readers and servers before the log's protocol"
+            yield Check(name, Level.WARN, text, advice)
+        else:
+            yield Check(name, Level.OK, text)
+
+
+def _kept(root: Path, partitions: int) -> Iterator[Check]:
+    """Yield what the root's checkpoints and index are; both can be made again from the log."""
+    for partition in range(partitions):
+        name = "checkpoint" if not partition else f"checkpoint {partition}"
+        folder = root / "checkpoints" / str(partition)
+        yield finding(name, lambda path=folder / HEAD: _checkpoint(path))  # type: ignore[misc]
+    yield finding("index", lambda: _index(root))
+
+
+def _checkpoint(path: Path) -> Check | str:
+    if not path.is_file():
+        return "none: a committer reads the log from its beginning"
+    try:
+        has = json.loads(path.read_bytes()).get("format")
+    except ValueError:
+        has = "nobody knows"
+    if has == FORMAT:
+        return f"format {has}, which this program reads"
+    advice = f"delete {path.parent}: the committer then reads the log from its beginning"
+    return Check("checkpoint", Level.WARN, f"format {has}; this program reads {FORMAT}", advice)
+
+
+def _index(root: Path) -> str:
+    """Say what the index is; an old one isn't for anybody to worry about."""
+    try:
+        connect(root).close()
+    except (Unavailable, UnsupportedFormat) as error:
+        return str(error)
+    return f"format {SCHEMA_VERSION}, which this program reads"
+
+
+def _rules(partition: int, status: Mapping[str, Any], old: bool) -> Check:
+    protocol = rules_in(status["rules"]).protocol
+    name = "rules" if not partition else f"rules {partition}"
+    if protocol == PROTOCOL_SUPPORTED:
+        return Check(name, Level.OK, f"protocol {protocol}, the newest that this program knows")
+    text = f"protocol {protocol}; this program knows {PROTOCOL_SUPPORTED}"
+    first = "once everything above is new, " if old else ""
+    return Check(
+        name, Level.WARN, text, f"{first}run `commitlog rules --upgrade`; it never goes back"
+    )
+
+
+def _protocol(knows: int) -> str:
+    return f"knows protocol {knows}" if knows else "knows an older protocol"

@@ -1,0 +1,173 @@
+"""Makes the golden roots: by each protocol a small log with tables, checkpoints and index.
+
+`python tests/golden/make_roots.py` writes the ones that are missing, each by the program of its
+revision, which git has. What is there is never made again: it is what that program wrote.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+REVISIONS = {1: "e68921a6", 2: "5017205e", 3: "6c5988c7", 4: "c303446d"}
+"""The last program of each protocol; of protocol 4, the one of the day it was frozen here."""
+PLACE = Path("/tmp/commitlog-golden")
+"""Where they are made. Their logs name it, and the tests bind it to where they unpack."""
+KEPT = ("checkpoints", "index", "index.duckdb", "tables", "cluster.json", "expected.json")
+INDEXED_SECONDS = 120.0
+
+
+def archive(protocol: int) -> Path:
+    """Return where a protocol's golden root is kept."""
+    return HERE / f"root-of-protocol-{protocol}.tar.xz"
+
+
+def make(protocol: int) -> None:
+    """Have the program of a protocol make its root, and pack it."""
+    root = PLACE / f"protocol-{protocol}"
+    with tempfile.TemporaryDirectory() as folder:
+        packed = subprocess.run(
+            ["git", "archive", REVISIONS[protocol]],
+            cwd=HERE.parents[1],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as tree:
+            tree.extractall(folder, filter="data")
+        try:
+            subprocess.run(
+                [sys.executable, __file__, str(root)],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": folder},
+                check=True,
+            )
+            with tarfile.open(archive(protocol), "w:xz", preset=9) as out:
+                for name in KEPT:
+                    if (root / name).exists():
+                        out.add(root / name, name)
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def fill(made: Any) -> None:
+    """Commit what every protocol knows, by the program that is imported."""
+    import lance
+
+    from commitlog.core.iceberg.reading import dump_json
+    from commitlog.model.operations import AlterProperties, DropTable, IcebergChange
+    from tests.service import SCHEMA, rows
+    from tests.unit.iceberg_examples import create_updates
+
+    log = made.client
+    log.create_table("shop$orders", SCHEMA, primary_key="id")
+    log.create_table("fast", SCHEMA, policy="latest")
+    log.append("shop$orders", rows(*range(10)))
+    for number in range(4):
+        log.append("fast", rows(number))
+    location = log.table("shop$orders").location
+    dataset = lance.dataset(location)
+    read = dataset.version
+    for predicate in ("id = 1", "id = 2", "id = 1"):  # the last one loses
+        image = dataset.get_fragments()[0].delete(predicate)
+        assert image is not None
+        operation = lance.LanceOperation.Delete([image], [], predicate)
+        log.submit("shop$orders", operation, read_version=read).result()
+    log.update("shop$orders", {"name": "'z'"}, "id = 5")
+    log.merge_insert("shop$orders", rows(5, 5000), "id")
+    with log.transact() as both:
+        both.append("shop$orders", rows(7000))
+        both.append("fast", rows(7000))
+    lance.write_dataset(rows(20, 21), str(made.root / "tables" / "elsewhere.lance"))
+    log.register_table("taken", str(made.root / "tables" / "elsewhere.lance"))
+    log.open("taken").create_scalar_index("id", "BTREE")
+    log.append("taken", rows(22))
+    # Iceberg's metadata names absolute places, so what is left of it is its records.
+    place, name = str(made.root / "tables" / "ice"), ("shop", "ice")
+    ice = IcebergChange(name, '[{"type":"assert-create"}]', dump_json(create_updates(place)))
+    log.submit(None, ice).result().raise_for_conflict()
+    log.submit(None, DropTable(name)).result().raise_for_conflict()
+    log.create_table("gone", SCHEMA)
+    log.append("gone", rows(1))
+    log.drop_table("gone")
+    log.submit(None, AlterProperties(("fast",), upserts=(("owner", "golden"),))).result()
+
+
+def index(made: Any) -> None:
+    """Bring the index up to the log's end."""
+    try:
+        from consumers.views.version_index import run_index
+    except ImportError:  # where it was until protocol 3
+        from consumers.version_index import run_index  # type: ignore[no-redef,import-untyped]
+    stop, done = threading.Event(), threading.Event()
+
+    def on_progress(read: int, total: int) -> None:
+        if read >= total:
+            done.set()
+
+    thread = threading.Thread(
+        target=run_index,
+        args=(made.log, made.root),
+        kwargs={"stop": stop, "on_progress": on_progress},
+    )
+    thread.start()
+    assert done.wait(INDEXED_SECONDS)
+    stop.set()
+    thread.join(INDEXED_SECONDS)
+
+
+def leave(root: Path) -> None:
+    """Make a root with the program that is imported, and note what it holds."""
+    from tests.service import ids_of, rows, service
+
+    with service(root) as made:
+        fill(made)
+        made.running.pop().stop()  # a second term
+        made.start().await_leading()
+        made.client.append("fast", rows(8000))
+        held = {
+            info.name: {
+                str(version): ids_of(made.client.open(info.name, version))
+                for version in (1, info.version)
+            }
+            for info in made.client.tables()
+        }
+        made.running.pop().stop()  # with a checkpoint at its end
+        index(made)
+        topics = {
+            name: {
+                "id": topic.topic_id,
+                "settings": topic.settings,
+                "partitions": [
+                    [[r.offset, r.time_ms, _text(r.key), _text(r.value)] for r in one.records]
+                    for one in topic.partitions
+                ],
+            }
+            for name, topic in made.cluster.topics.items()
+        }
+        cluster = {"cluster_id": made.cluster.cluster_id, "topics": topics}
+        (root / "cluster.json").write_text(json.dumps(cluster))
+        (root / "expected.json").write_text(json.dumps(held))
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        leave(Path(sys.argv[1]))
+    else:
+        for number in REVISIONS:
+            if not archive(number).exists():
+                make(number)

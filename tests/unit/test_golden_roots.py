@@ -1,0 +1,100 @@
+"""Does this program go on with what the programs of each protocol left?"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import duckdb
+import lance
+import pytest
+
+from commitlog.model.limits import PROTOCOL_SUPPORTED
+from consumers.partition.checkpoint import FORMAT, HEAD, Checkpoints
+from consumers.tools.upgrade import check_upgrade
+from consumers.tools.verify.check import Options, verify
+from consumers.views.version_index import run_index
+from tests.golden.make_roots import PLACE
+from tests.golden.roots import PROTOCOLS, Golden, golden
+from tests.service import ids_of, rows
+
+INDEXED_SECONDS = 180.0
+
+
+def is_whole(opened: Golden) -> bool:
+    verdict = verify(opened.log, 0, Options(opened.root, contents=True))
+    assert verdict.problems == []
+    assert verdict.decided_again > 20
+    assert verdict.rows == sum(
+        max((int(version), len(ids)) for version, ids in versions.items())[1]
+        for versions in opened.expected.values()
+    )
+    return verdict.is_whole
+
+
+def keep_index(opened: Golden) -> None:
+    stop, done = threading.Event(), threading.Event()
+
+    def on_progress(read: int, total: int) -> None:
+        if read >= total:
+            done.set()
+
+    thread = threading.Thread(
+        target=run_index,
+        args=(opened.log, opened.root),
+        kwargs={"stop": stop, "on_progress": on_progress},
+    )
+    thread.start()
+    assert done.wait(INDEXED_SECONDS)
+    stop.set()
+    thread.join(INDEXED_SECONDS)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_root_of_each_protocol_goes_on(protocol: int, tmp_path: Path) -> None:
+    with golden(protocol, tmp_path / "root") as opened:
+        genesis = opened.log.genesis()
+        saved = Checkpoints(opened.root, opened.log.identity(), genesis).load()
+        assert saved is not None, "the old checkpoint opens"
+        assert saved.machine.rules.protocol == protocol
+        opened.start()
+        client = opened.client
+        assert {info.name for info in client.tables()} == set(opened.expected)
+        for name, versions in opened.expected.items():
+            for version, ids in versions.items():
+                assert ids_of(client.open(name, int(version))) == ids, (name, version)
+        assert is_whole(opened)
+        todo = [one.name for one in check_upgrade(opened.log, opened.root) if one.advice]
+        assert todo == ([] if protocol == PROTOCOL_SUPPORTED else ["rules"])
+        made = client.append("shop$orders", rows(9000))
+        info = client.table("shop$orders")
+        assert info.location.startswith(str(opened.root))
+        assert 9000 in ids_of(lance.dataset(info.location, version=made.version))
+        client.delete("taken", "id = 20")
+        client.create_table("fresh", rows().schema)
+        client.append("fresh", rows(1))
+        opened.stop()
+        keep_index(opened)
+        with duckdb.connect(str(opened.root / "index.duckdb"), read_only=True) as index:
+            [[count]] = index.execute("SELECT max(sequence) FROM transactions").fetchall()
+        assert count > saved.machine.sequence
+        verdict = verify(opened.log, 0, Options(opened.root, state=tmp_path / "state"))
+        assert verdict.problems == []
+        assert verdict.index_rows > 20
+        assert not (PLACE / f"protocol-{protocol}").exists(), "nothing is made at the old place"
+
+
+def test_the_check_of_an_upgrade_names_what_is_older_in_the_order_of_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with golden(3, tmp_path / "root") as opened:
+        # Programs of before said nothing of themselves.
+        monkeypatch.setattr("commitlog.client.connection.program", dict)
+        opened.start()
+        assert opened.client.tables()
+        head = opened.root / "checkpoints" / "0" / HEAD
+        head.write_bytes(head.read_bytes().replace(b'"format": %d' % FORMAT, b'"format": 2'))
+        found = [one for one in check_upgrade(opened.log, opened.root) if one.advice]
+        assert [one.name for one in found] == ["connected", "checkpoint", "rules"]
+        assert "× a program that doesn't say" in found[0].message
+        assert found[2].advice.startswith("once everything above is new")
