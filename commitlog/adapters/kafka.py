@@ -25,6 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from commitlog.adapters.kafka_io import KafkaReader, Watermarks
+from commitlog.adapters.kafka_moved import Moves
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger
 from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
 from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
@@ -135,6 +136,7 @@ class KafkaLog:
             found = self._genesis.get(partition)
         if found is not None:
             return found
+        Moves(self._settings, self.name).check_here(self.name)
         low, high = self._watermarks.ask(self._topics[1], partition, self.timeout_seconds)
         first = self._read(self.read_outcomes(partition, low), low + 1) if low < high else []
         where = f"{self._topics[1]}[{partition}] at {self._settings.address}"
@@ -191,6 +193,7 @@ class KafkaLog:
         for name, base, actual, factor in zip(self._topics, _BASES, configs, factors, strict=True):
             problems += settings_problems(name, base, actual, factor)
         if problems:
+            Moves(self._settings, self.name).check_here(self.name)
             raise TopicSettings(
                 f"topics at {self._settings.address} are set so that records could be lost or"
                 f" refused: {'; '.join(problems)}. Correct them (kafka-configs), then start again"

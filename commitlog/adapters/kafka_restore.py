@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from confluent_kafka import KafkaException, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -18,7 +18,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.ports import RawRecord
 from commitlog.protocol import (
@@ -37,8 +37,19 @@ WINDOW = 5_000
 class RestoredTopics:
     """The topics of a log that is put back."""
 
-    def __init__(self, settings: ClientSettings, log: str, partitions: int, factor: int) -> None:
-        """Make the topics, which must not exist yet, so that they take times as they come."""
+    def __init__(
+        self,
+        settings: ClientSettings,
+        log: str,
+        partitions: int,
+        factor: int,
+        *,
+        goes_on: bool = False,
+    ) -> None:
+        """Make the topics, so that they take times as they come.
+
+        They must not exist yet, unless this `goes_on` with ones that were not finished.
+        """
         self._settings = settings
         self._names = (transactions_topic(log), outcomes_topic(log))
         self._admin = AdminClient(settings.admin())
@@ -52,19 +63,31 @@ class RestoredTopics:
             try:
                 future.result()
             except KafkaException as error:
+                if goes_on and error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    continue
                 raise WrongLog(
                     f"topic {name} could not be made: {error.args[0].str()}. A log is restored to"
                     " a cluster that has none of its name"
                 ) from error
 
-    def put(self, partition: int, records: Iterable[RawRecord], *, is_transactions: bool) -> int:
-        """Append records at the offsets that they had; return the offset after the last one."""
+    def put(
+        self,
+        partition: int,
+        records: Iterable[RawRecord],
+        *,
+        is_transactions: bool,
+        start: int = 0,
+    ) -> int:
+        """Append records at the offsets that they had; return the offset after the last one.
+
+        `start` is the topic's end before.
+        """
         topic = self._names[0] if is_transactions else self._names[1]
         # Without a limit on what waits, memory would hold the whole log.
         settings: Mapping[str, object] = {**self._settings.producer(), "linger.ms": 5}
         producer = Producer(dict(settings))
         failures: list[str] = []
-        landed = 0
+        landed = start
 
         def delivered(error: object, message: object) -> None:
             nonlocal landed
@@ -74,7 +97,7 @@ class RestoredTopics:
                 failures.append(f"a record landed at {message.offset()}, not at {landed}")  # type: ignore[attr-defined]
             landed += 1
 
-        sent = 0
+        sent = start
         for raw in records:
             while sent < raw.offset:
                 self._send(producer, topic, partition, _filler(sent, raw.append_time_ms), delivered)
@@ -110,6 +133,13 @@ class RestoredTopics:
                 return
             except BufferError:
                 producer.poll(0.1)
+
+    def is_finished(self) -> bool:
+        """Return True if both topics take the broker's time, as those of a log in use do."""
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in self._names]
+        described = self._admin.describe_configs(resources, request_timeout=30)
+        found = [described[one].result(DELIVERY_SECONDS)[TIMESTAMPS].value for one in resources]
+        return all(value == "LogAppendTime" for value in found)
 
     def finish(self) -> None:
         """Have the topics take the broker's time from now on, as a running log needs it."""

@@ -53,7 +53,7 @@ for _look in (look.diff, look.blame, look.sql, look.plot, look.top):
     app.command(_look, group=_ASK, help_epilogue="")
 for _proof in (care.doctor, prove.verify, prove.replay, prove.archive):
     app.command(_proof, group=_CARE, help_epilogue="")
-for _copy in (backups.backup, backups.restore):
+for _copy in (backups.backup, backups.restore, backups.move):
     app.command(_copy, group=_CARE, help_epilogue="")
 for _undo in (undo.tag, undo.undrop, undo.rollback):
     app.command(_undo, group=_CARE, help_epilogue="")

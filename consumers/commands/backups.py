@@ -1,6 +1,8 @@
-"""Commands that copy a log with its tables, and put it back."""
+"""Commands that copy a log with its tables, put it back, and move it to another cluster."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from commitlog.adapters.places import bound
 from consumers.commands import output
@@ -19,8 +21,6 @@ def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
     place
         A folder, or a location in an object store such as s3://bucket/backup.
     """
-    from pathlib import Path
-
     from consumers.tools.backup.writer import back_up
 
     config = where.load()
@@ -55,8 +55,6 @@ def restore(place: str, /, *, where: Where = HERE, at: str = "", as_json: AsJson
         Restore as of a position, or a time such as 2026-01-31T12:00:00Z; all that was copied, if
         it isn't named.
     """
-    from pathlib import Path
-
     from consumers.tools.backup.restore import restore as put_back
 
     config = where.load()
@@ -79,3 +77,45 @@ def restore(place: str, /, *, where: Where = HERE, at: str = "", as_json: AsJson
     tables = "" if bound(done.tables_root) == own else f" --tables-root {done.tables_root}"
     tables += f" --places {config.places}" if config.places else ""
     output.note(f"start it with: commitlog up --root {done.root}{tables}")
+
+
+def move(
+    to: str,
+    /,
+    *,
+    where: Where = HERE,
+    to_kafka_file: Path | None = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have the log go on on another Kafka cluster, at the same positions.
+
+    Copies both topics while writers write, closes the old cluster's, copies the rest, and reads
+    both sides: they have to be the same. From then on the old cluster takes no record of the log,
+    and says where it is. Killed, it goes on when it is run again. Tables stay where they are.
+
+    Parameters
+    ----------
+    to
+        The new cluster, HOST:PORT,... It has the old one's id (kafka-storage format --cluster-id).
+    to_kafka_file
+        Kafka client settings for the new cluster; the old one's, if not set.
+    """
+    from commitlog.adapters.kafka_file import read_kafka_file
+    from commitlog.adapters.kafka_settings import ClientSettings
+    from consumers.tools.move import move as go
+
+    config = where.load()
+    old = ClientSettings(config.need_bootstrap_servers(), config.kafka)
+    settings = read_kafka_file(str(to_kafka_file)) if to_kafka_file else config.kafka
+    done = go(old, ClientSettings(to, settings), config.log, to)
+    if as_json:
+        output.print_json(done.to_json())
+        return
+    for partition, side in enumerate(done.partitions):
+        text = (
+            f"{side.transactions} transactions and {side.outcomes} outcome records are the same on"
+            f" both, sha256 {side.sha256[:16]}; {side.committed} commits, the chain ends with"
+            f" {side.sequence}:{side.hash[:16]}"
+        )
+        output.print_check(f"partition {partition}", "ok", text)
+    output.note(f"the log is at {to} now; the old cluster takes no record of it any more")

@@ -149,8 +149,12 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
     yield _durability(log, config)
     yield finding("clock", lambda: _clock(log, time.time_ns() // 1_000_000))
     if genesis.tables_root:
-        yield finding("places", lambda: _places(log, config), "start nothing before this is right")
-        yield finding("storage", lambda: _probe(genesis.tables_root), STORE_ADVICE)
+        places = finding(
+            "places", lambda: _places(log, config), "start nothing before this is right"
+        )
+        yield places
+        if places.level is not Level.FAIL:  # a probe would make the folder that isn't there
+            yield finding("storage", lambda: _probe(genesis.tables_root), STORE_ADVICE)
         folder = local_path(genesis.tables_root)
         if folder is not None and (config.root is None or config.root not in folder.parents):
             yield _disk("tables disk", folder)

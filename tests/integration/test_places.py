@@ -73,7 +73,8 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
             found = run(*command, "--root", str(moved), "--places", binding)
             assert found.returncode == ExitCode.OK, found.stdout
         found = run("doctor", "--root", str(moved), "--json")
-        assert found.returncode == ExitCode.REFUSED, "it was not told where they are"
+        assert found.returncode == ExitCode.REFUSED, "nobody says where they are"
+        assert not root.exists(), "nothing is made at a place without its data"
         into = str(tmp_path / "rebuilt")
         rebuilt = run("replay", into, "--root", str(moved), "--places", binding)
         assert rebuilt.returncode == ExitCode.OK, rebuilt.stdout + rebuilt.stderr
