@@ -76,6 +76,11 @@ def outcomes_topic(log: str) -> str:
     return f"{log}.outcomes"
 
 
+def moved_topic(log: str) -> str:
+    """Return the name of the topic that says where a log was moved to, if it was."""
+    return f"{log}.moved"
+
+
 def min_insync_replicas(replication_factor: int) -> int:
     """Return how many replicas must hold a record before it counts as appended."""
     return 2 if replication_factor >= 3 else 1

@@ -26,7 +26,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import InvalidSettings, Unavailable
-from commitlog.protocol import check_log_name, outcomes_topic, transactions_topic
+from commitlog.protocol import check_log_name, moved_topic, outcomes_topic, transactions_topic
 
 APPLY_SECONDS = 30.0
 
@@ -82,6 +82,7 @@ def rights_of(role: str, log: str, group: str = "commitlog") -> tuple[Right, ...
     return (
         Right("topic", transactions_topic(log), found.transactions),
         Right("topic", outcomes_topic(log), found.outcomes),
+        Right("topic", moved_topic(log), _READ),
         Right("group", group, ("Describe",)),
     )
 

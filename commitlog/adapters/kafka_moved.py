@@ -25,11 +25,13 @@ from commitlog.adapters.kafka_io import KafkaReader, Watermarks
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.adapters.log_records import to_raw
 from commitlog.errors import Unavailable, WrongLog
-from commitlog.protocol import outcomes_topic, transactions_topic
+from commitlog.protocol import moved_topic, outcomes_topic, transactions_topic
 
 ADMIN_SECONDS = 30.0
 LIMIT = "max.message.bytes"
 CLOSED = "1"
+_NOBODY_SAYS = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
+"""There is no such topic, or its reader has rights of before there was one."""
 
 
 class Moves:
@@ -38,7 +40,7 @@ class Moves:
     def __init__(self, settings: ClientSettings, log: str) -> None:
         """Set up without asking."""
         self._settings = settings
-        self._topic = f"{log}.moved"
+        self._topic = moved_topic(log)
         self._names = (transactions_topic(log), outcomes_topic(log))
         self._admin = AdminClient(settings.admin())
 
@@ -50,7 +52,7 @@ class Moves:
         try:
             asked[self._topic].result(ADMIN_SECONDS)
         except KafkaException as error:
-            if error_of(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if error_of(error).code() in _NOBODY_SAYS:
                 return None
             raise self._settings.translate(error, f"looking for {self._topic}") from error
         watermarks = Watermarks(self._settings)
