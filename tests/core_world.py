@@ -10,6 +10,7 @@ from typing import Any
 from pyroaring import BitMap
 
 from commitlog.core.manifest.deletion_vectors import deletion_file_path, portable
+from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.partition.driving import drive
 from commitlog.core.partition.machine import (
@@ -26,7 +27,7 @@ from commitlog.core.partition.machine import (
 )
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.file_pb2 import Field
-from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile
+from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.limits import Rules
 from commitlog.model.operations import (
@@ -165,7 +166,7 @@ class World:
         return self.manifests.get((wanted.location, wanted.path), gone)
 
     def build(self, wanted: BuildWanted) -> Found:
-        """Build what pylance would, as far as tests need it: Overwrite and Update of rows."""
+        """Build what pylance would, as far as tests need it: Merge, Overwrite, Update of rows."""
         transaction = LanceTransaction.FromString(wanted.message)
         assert transaction.read_version == wanted.version - 1
         state = self.state(wanted.table).fork()
@@ -219,9 +220,20 @@ def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> Manife
     new: list[DataFragment] = []
     changed: dict[int, bytes] = {}
     removed: list[int] = []
+    header: bytes | None = None
     if field_name == "overwrite":
         removed = list(state.fragments)
         new = list(transaction.overwrite.fragments)
+        if transaction.overwrite.schema:
+            manifest = Manifest.FromString(state.header.encoded)
+            del manifest.fields[:]
+            manifest.fields.extend(transaction.overwrite.schema)
+            header = ManifestHeader.of(manifest).encoded
+    elif field_name == "merge":
+        changed = {
+            f.id: f.SerializeToString(deterministic=True) for f in transaction.merge.fragments
+        }
+        removed = [i for i in state.fragments if i not in changed]
     else:
         assert field_name == "update", field_name
         removed = list(transaction.update.removed_fragment_ids)
@@ -229,10 +241,13 @@ def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> Manife
         for image in transaction.update.updated_fragments:
             changed[image.id] = image.SerializeToString(deterministic=True)
     maximum = -1 if state.max_fragment_id is None else state.max_fragment_id
-    for fragment in new:
-        maximum += 1
-        fragment.id = maximum
-        changed[maximum] = fragment.SerializeToString(deterministic=True)
+    maximum = max([maximum, *changed])
+    # As Lance does, an overwrite counts its fragments from 0.
+    first = 0 if field_name == "overwrite" else maximum + 1
+    for fragment_id, fragment in enumerate(new, first):
+        fragment.id = fragment_id
+        changed[fragment_id] = fragment.SerializeToString(deterministic=True)
+        maximum = max(maximum, fragment_id)
     return ManifestDelta(
         state.version + 1,
         0,
@@ -241,8 +256,9 @@ def _simple_delta(state: ManifestState, transaction: LanceTransaction) -> Manife
         maximum if maximum >= 0 else None,
         state.next_row_id,
         f"{transaction.read_version}-{transaction.uuid}.txn",
-        removed=tuple(removed),
+        removed=tuple(i for i in removed if i not in changed),
         fragments=tuple(sorted(changed.items())),
+        header=header,
     )
 
 

@@ -130,7 +130,7 @@ WORDS: dict[str, str] = {
         "changed column another id"
     ),
     "staged_counter_unusable": (
-        "the staged manifest's {counter} is {value}, outside of {lowest} to {highest}; stage it "
+        "the version's {counter} would be {value}, outside of {lowest} to {highest}; make it "
         "again from the head"
     ),
     "lineage_missing": "{field} has no data file with its {value}",

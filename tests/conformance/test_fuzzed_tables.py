@@ -68,8 +68,9 @@ _BYTES = (b"", b"\xff\xff", b"x" * 16, b"\x3a\x30\0\0\0\0\0\0", b"1")
 _LEFT = frozenset({"nullable", "physical_rows", "column_indices", "file_size_bytes"})
 _LEFT |= {"file_major_version", "file_minor_version", "DataFile.fields"}
 """What a writer says of its own data files is taken on trust, and rows of null are written."""
-_TRUSTED = ("row id index corrupt", "Empty structs")
-"""So are the stable ids of moved rows; of a struct without fields Lance can't write a null."""
+_TRUSTED = ("row id index corrupt", "Empty structs", "buffers in array of type")
+"""So are the stable ids of moved rows, and the types that an Overwrite says its new files have; of
+a struct without fields Lance can't write a null."""
 
 
 class Plain:

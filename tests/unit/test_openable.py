@@ -34,7 +34,7 @@ from commitlog.model.operations import (
     Operation,
     RenameTable,
 )
-from tests.core_world import FORMAT, ROOT, World, append, column, commit, delete
+from tests.core_world import FORMAT, ROOT, World, append, column, commit, delete, new_fragment
 
 BEFORE, SINCE = Rules(NAMES_CHECKED_SINCE - 1), Rules(NAMES_CHECKED_SINCE)
 
@@ -178,6 +178,33 @@ def test_a_deletion_file_that_is_not_there() -> None:
         outcome = world.ask("x", operation)
         assert outcome.status == status, outcome.message
         assert rules is BEFORE or outcome.code == "MISSING_FILE"
+
+
+def test_a_merge_brings_no_fragment_id_that_leaves_no_room_for_others() -> None:
+    """Lance counts on from the highest one, with 32 bits."""
+    for rules, status in ((BEFORE, "committed"), (SINCE, "rejected")):
+        world = made(rules)
+        message = LanceMessage(read_version=2, uuid="u")
+        body, state = message.merge, world.state()
+        body.schema.extend(state.header.message.fields)
+        body.fragments.extend(DataFragment.FromString(f) for f in state.fragments.values())
+        body.fragments.append(new_fragment("more.lance"))
+        body.fragments[-1].id = 2**32 - 1
+        outcome = world.ask("x", commit(message))
+        assert outcome.status == status, outcome.message
+        assert rules is BEFORE or "max_fragment_id would be 4294967295" in outcome.message
+
+
+def test_an_overwrite_that_keeps_files_keeps_the_types_of_their_fields() -> None:
+    for kind, status in (("int64", "committed"), ("string", "rejected")):
+        world = made(SINCE)
+        message = LanceMessage(read_version=2, uuid="u")
+        body, state = message.overwrite, world.state()
+        body.schema.append(Field.FromString(column("c0", 0, kind)))
+        body.fragments.extend(DataFragment.FromString(f) for f in state.fragments.values())
+        outcome = world.ask("x", commit(message))
+        assert outcome.status == status, outcome.message
+        assert status == "committed" or "another type or encoding than its files" in outcome.message
 
 
 def entry(name: str, details: bytes | None) -> IndexMetadata:

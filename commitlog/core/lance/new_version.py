@@ -15,6 +15,7 @@ from commitlog.core.decisions import (
     rejected,
 )
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.lance.counters import check_fragment_ids, check_row_ids
 from commitlog.core.lance.operation_check import operation_problem
 from commitlog.core.manifest.data_files import (
     LEGACY_FILE_FORMAT,
@@ -24,7 +25,6 @@ from commitlog.core.manifest.data_files import (
     place_in,
 )
 from commitlog.core.manifest.feature_flags import FLAG_STABLE_ROW_IDS, MANAGED_BLOBS_KEY
-from commitlog.core.manifest.fragment_changes import FRAGMENT_ID_MAX
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import DeltaRefused, ManifestDelta, ManifestState
 from commitlog.core.manifest.metadata_changes import verify_primary_key
@@ -97,7 +97,7 @@ def check_version(
             state.header,
             header,
             format_table_id(view.table.table_id),
-            renumbers_fields=of_kind.renumbers_fields,
+            renumbers_fields=of_kind.renumbers_fields and not _keeps_files(state, delta),
         )
     try:
         if not of_kind.only_adds or built_by is not Builder.HERE:
@@ -107,8 +107,10 @@ def check_version(
     section = state.index_section if delta.index_section is None else delta.index_section
     if section and (delta.index_section or header.fields != state.header.fields):
         _check_indices(draft, view, state, section, header)
+    if not of_kind.only_adds or built_by is not Builder.HERE:
+        check_fragment_ids(state, delta, of_kind)
     if built_by is Builder.CLIENT:
-        _check_counters(state, delta, of_kind)
+        check_row_ids(state, delta)
     if delta.fragments and (not of_kind.only_adds or built_by is Builder.CLIENT):
         check_deletions(draft, view, state, delta)
         check_brought_files(draft, view, state, header, delta)
@@ -236,34 +238,18 @@ def _check_fragments(
             _check_kept(DataFragment.FromString(known), fragment)
 
 
-def _check_counters(
-    state: ManifestState, delta: ManifestDelta, of_kind: LanceOperation[Any]
-) -> None:
-    """Refuse ids that leave no room: those of fragments end at 2**32, those of rows at 2**64."""
-    last = state.fragments.last_id if state.max_fragment_id is None else state.max_fragment_id
-    new = [i for i, _ in delta.fragments if i not in state.fragments]
-    highest = max(new, default=-1)
-    if delta.max_fragment_id is not None and delta.max_fragment_id < highest:
-        raise _counter_refused(
-            "max_fragment_id", delta.max_fragment_id, highest, highest=FRAGMENT_ID_MAX
-        )
-    maximum = max(highest, delta.max_fragment_id or 0)
-    allowed = max(last, 0) + len(new)
-    if not of_kind.reserves_ids and maximum > allowed:
-        raise _counter_refused("max_fragment_id", maximum, 0, highest=allowed)
-    if maximum > FRAGMENT_ID_MAX:
-        raise _counter_refused("max_fragment_id", maximum, 0, highest=FRAGMENT_ID_MAX)
-    rows = sum(DataFragment.FromString(encoded).physical_rows for _, encoded in delta.fragments)
-    if delta.next_row_id > state.next_row_id + rows:
-        most = state.next_row_id + rows
-        raise _counter_refused("next_row_id", delta.next_row_id, 0, highest=most)
+def _keeps_files(state: ManifestState, delta: ManifestDelta) -> bool:
+    """Return True if a version has files of the head as they are, fields included."""
+    replaced = [i for i, _ in delta.fragments if i in state.fragments]
+    if len(replaced) + len(delta.removed) < len(state.fragments):
+        return True
+    new = dict(delta.fragments)
+    return any(_files(new[i]) & _files(state.fragments[i]) for i in replaced)
 
 
-def _counter_refused(counter: str, value: int, lowest: int, *, highest: int) -> Refused:
-    bounds = {"lowest": lowest, "highest": highest}
-    return rejected(
-        Code.INVALID_OPERATION, "staged_counter_unusable", counter=counter, value=value, **bounds
-    )
+def _files(encoded: bytes) -> set[tuple[str, int, tuple[int, ...]]]:
+    files = DataFragment.FromString(encoded).files
+    return {(file.path, file.base_id, tuple(file.fields)) for file in files}
 
 
 def _check_kept(before: DataFragment, after: DataFragment) -> None:
