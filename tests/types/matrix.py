@@ -19,7 +19,7 @@ from commitlog.client import catalogue
 from tests.namespace_world import World
 from tests.types.columns import Column, columns, plain
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "infra" / "docs" / "types.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "types.md"
 BEGIN, END = "<!-- made by `python -m tests.types --write` -->", "<!-- end -->"
 YES = "yes"
 UPSERT = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
