@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-VALUE_CHARACTERS_MAX = 80
+from commitlog.adapters.shown_values import shown
+
 _BLOB, _JSON = "lance.blob.v2", "arrow.json"
 _LEGACY_BLOB = b"lance-encoding:blob"
 _WIDEST_INTEGER = pa.decimal128(20, 0)
@@ -104,7 +104,7 @@ def _judged(
             good = middle
         except (pa.ArrowException, OverflowError):
             bad = middle
-    raise Misfit(bad - 1, _shown(values[bad - 1]), str(wanted), reason)
+    raise Misfit(bad - 1, shown(values[bad - 1]), str(wanted), reason)
 
 
 def _cast(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
@@ -143,7 +143,7 @@ def _extended(values: pa.Array, wanted: pa.BaseExtensionType, rounds: bool) -> p
         # Lance would store it as null.
         empty = pc.index(pc.match_substring_regex(storage, r"^\s*$"), True).as_py()
         if empty >= 0:
-            raise Misfit(empty, _shown(storage[empty]), str(wanted), "it is not JSON")
+            raise Misfit(empty, shown(storage[empty]), str(wanted), "it is not JSON")
     return pa.ExtensionArray.from_storage(wanted, storage)
 
 
@@ -156,8 +156,8 @@ def _blobs(values: pa.Array, wanted: pa.StructType) -> pa.StructArray:
         if wanted.get_field_index(field.name) < 0:
             lost = pc.index(pc.is_valid(pc.struct_field(values, field.name)), True).as_py()
             if lost >= 0:
-                shown, reason = _shown(values[lost]), f"the column has no place for {field.name!r}"
-                raise Misfit(lost, shown, str(wanted), reason)
+                reason = f"the column has no place for {field.name!r}"
+                raise Misfit(lost, shown(values[lost]), str(wanted), reason)
     return _struct(values, wanted, False)
 
 
@@ -208,7 +208,7 @@ def _list(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
         if wrong >= 0:
             raise Misfit(
                 _rows(values)[wrong],
-                _shown(live[wrong]),
+                shown(live[wrong]),
                 str(wanted),
                 f"it has {lengths[wrong].as_py()} elements",
             )
@@ -352,14 +352,6 @@ def _rows(values: pa.Array) -> list[int]:
 
 def _mask(values: pa.Array) -> pa.Array | None:
     return values.is_null() if values.null_count else None
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value.as_py())
-    except (ValueError, OverflowError, pa.ArrowException):
-        text = str(value)
-    return text if len(text) <= VALUE_CHARACTERS_MAX else f"{text[:VALUE_CHARACTERS_MAX]}..."
 
 
 def is_list(kind: pa.DataType) -> bool:

@@ -19,7 +19,8 @@ import pyarrow as pa
 from pyarrow import types
 
 from commitlog.adapters.row_contract import conform_column, fits
-from commitlog.adapters.row_values import VALUE_CHARACTERS_MAX, is_blob, is_list
+from commitlog.adapters.row_values import is_blob, is_list
+from commitlog.adapters.shown_values import VALUE_CHARACTERS_MAX
 from commitlog.errors import InvalidTransaction
 
 _GROUPS: tuple[Any, ...] = (

@@ -20,6 +20,7 @@ from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 
 from commitlog.adapters.row_contract import check_columns
+from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.rows import Prepared, deletion_file, fragment_of, hashes_of, key_ids
 from commitlog.client.tables import TableInfo
@@ -141,9 +142,9 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
         twice = groups.filter(pc.greater(groups["count_all"], 1)).slice(0, 3)
         raise InvalidTransaction(
             f"the data has {len(hashes) - len(set(hashes))} keys more than once, such as"
-            f" {twice.select(list(on)).to_pylist()}",
+            f" {list(python_rows(twice.select(list(on))))}",
             field="on",
-            value=twice.to_pylist(),
+            value=list(python_rows(twice)),
             advice="Leave one row for each key",
         )
     return hashes

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.shown_values import python_rows
 from commitlog.core.manifest.manifest_state import diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -249,7 +250,7 @@ def _patched(
     )
     shared = [name for name in columns if name in before.schema.names]
     shared = [name for name in shared if name in after.schema.names]
-    pairs = zip(before.select(shared).to_pylist(), after.select(shared).to_pylist(), strict=True)
+    pairs = zip(python_rows(before.select(shared)), python_rows(after.select(shared)), strict=True)
     differs = pa.array([one != other for one, other in pairs], pa.bool_())
     for table, kind in ((before, BEFORE), (after, AFTER)):
         for batch in table.filter(differs).to_batches():

@@ -25,6 +25,7 @@ from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.row_contract import conform, conform_column
 from commitlog.adapters.row_digest import rows_digest
 from commitlog.adapters.row_values import holds_blobs
+from commitlog.adapters.shown_values import python_rows
 from commitlog.client.rows import delete_rows
 from commitlog.codecs.keys import packed
 from commitlog.core.manifest.deletion_vectors import portable
@@ -132,7 +133,7 @@ class _Rows:
         for at in range(batch.num_rows):
             row = batch.slice(at, 1)
             if hashes_of(row, self._task.on) == [key]:
-                named = row.select(list(self._task.on)).to_pylist()[0]
+                [named] = python_rows(row.select(list(self._task.on)))
                 self.duplicates[json.dumps(named, default=str)] = None
                 return
 

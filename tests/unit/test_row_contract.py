@@ -19,6 +19,7 @@ from commitlog.adapters.row_contract import (
     fits,
     present,
 )
+from commitlog.adapters.shown_values import python_rows
 from commitlog.errors import InvalidTransaction
 
 F16, F32, F64 = pa.float16(), pa.float32(), pa.float64()
@@ -130,6 +131,7 @@ REFUSED: list[tuple[pa.DataType, pa.DataType, list[Any], int, str]] = [
     (pa.decimal256(50, 0), I8, [Decimal(300)], 0, "300"),
     (pa.timestamp("us"), pa.timestamp("s"), [NOON, NOON.replace(microsecond=1)], 1, "2013"),
     (pa.timestamp("us"), pa.timestamp("ns"), [datetime(9999, 1, 1)], 0, "9999"),
+    (pa.timestamp("ns"), pa.timestamp("us"), [1000, 5001], 1, "000005001"),
     (pa.time64("us"), pa.time32("s"), [time(1, 2, 3, 4)], 0, "datetime.time"),
     (pa.duration("us"), pa.duration("s"), [timedelta(microseconds=1)], 0, "microseconds=1"),
     (pa.binary(), pa.binary(2), [b"xy", b"xyz"], 1, "b'xyz'"),
@@ -304,3 +306,19 @@ def test_vectors_are_never_copied() -> None:
     whole = pa.array([[1.0, 2.0], [3.0, 4.0]], pa.list_(F32, 2)).slice(1, 1)
     kept = conform_column(whole, pa.field("c", whole.type), "a$t")
     assert kept.buffers()[-1].address == whole.buffers()[-1].address
+
+
+def test_values_that_python_cannot_hold_are_shown_as_text() -> None:
+    rows = pa.table(
+        {
+            "k": pa.array([5001, None, 1000], pa.timestamp("ns")),
+            "d": pa.array([[1], None, []], pa.list_(pa.duration("ns"))),
+            "n": [1, 2, 3],
+        }
+    )
+    found = list(python_rows(rows))
+    assert [row["k"] for row in found] == [
+        "1970-01-01 00:00:00.000005001", None, datetime(1970, 1, 1, microsecond=1),
+    ]  # fmt: skip
+    assert [str(row["d"]) for row in found] == ["[ 1 ]", "None", "[]"]
+    assert [row["n"] for row in found] == [1, 2, 3]

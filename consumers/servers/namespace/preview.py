@@ -14,6 +14,8 @@ from typing import Any
 import pyarrow as pa
 from starlette.responses import Response
 
+from commitlog.adapters.shown_values import python_values
+
 ROWS_MAX = 1000
 TEXT_MAX = 400
 BYTES_MAX = 48
@@ -28,7 +30,7 @@ def preview(found: pa.Table, version: int) -> Response:
     At most `ROWS_MAX` rows; `is_cut` says that there were more.
     """
     shown = found.slice(0, ROWS_MAX)
-    columns = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]
+    columns = [[_cell(value) for value in python_values(column)] for column in shown.columns]
     body = {
         "version": version,
         "columns": [{"name": field.name, "type": str(field.type)} for field in found.schema],

@@ -20,6 +20,7 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_datasets import check_gate
 from commitlog.adapters.lance_namespace import relative_path
+from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import LocalStore, store_for
 from commitlog.client.contents import contents, summary
 from commitlog.client.lance_request import parse_message
@@ -189,8 +190,8 @@ def _refuse_standing_keys(
     found = standing_keys(info, message.update, written, before)
     if found is not None:
         raise ConcurrentModificationError(
-            f"{info.name} has rows of the keys {found.to_pylist()}, which this upsert would insert"
-            " again: somebody inserted them since it read. Read the table and merge again"
+            f"{info.name} has rows of the keys {list(python_rows(found))}, which this upsert would"
+            " insert again: somebody inserted them since it read. Read the table and merge again"
         )
 
 
