@@ -155,6 +155,7 @@ class Draft:
         "observed",
         "parsed",
         "places",
+        "read_only_made",
         "recordings",
         "results",
         "rules",
@@ -196,6 +197,8 @@ class Draft:
         self.iceberg_places = Locations()
         self._iceberg_made: dict[str, TableId] = {}
         """By uuid, the tables that this record makes or moves."""
+        self.read_only_made: set[TableId] = set()
+        """The second names of tables that this record makes."""
         self.iceberg_results: dict[TableId, IcebergResult] | None = None
         """What the record's Iceberg changes come to, once the first of them is decided."""
         self.iceberg_deltas: Mapping[TableId, bytes] = {}
@@ -291,6 +294,10 @@ class Draft:
     def is_as_registered(self, name: TableId) -> bool:
         """Return True if nobody committed to a table since its metadata was registered."""
         return name in self._iceberg.registered and name not in self.iceberg_views
+
+    def is_read_only(self, name: TableId) -> bool:
+        """Return True if a name is a second one, to which nobody commits."""
+        return name in self.read_only_made or name in self._iceberg.read_only
 
     def clash_with_others(self, location: str, home: str = "") -> Place | None:
         """Return the same among tables that aren't Iceberg's."""

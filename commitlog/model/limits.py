@@ -180,6 +180,9 @@ ICEBERG_REBASE_SINCE = 4
 ICEBERG_PLACES_SINCE = 4
 """The protocol under which an Iceberg table shares neither its place nor its uuid with another."""
 
+ICEBERG_READ_ONLY_SINCE = 4
+"""The protocol under which metadata may be registered under a second name, read only."""
+
 ICEBERG_POSITION_SINCE = 4
 """The protocol under which an Iceberg table's metadata says by which position it was committed."""
 

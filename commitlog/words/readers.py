@@ -215,6 +215,10 @@ WORDS: dict[str, str] = {
     "iceberg_files_removed_since": "manifest {path} deletes rows or files that it had not read of",
     "iceberg_manifest_encrypted": "manifest {path} is encrypted",
     "iceberg_append_removes": "manifest {path} removes files, and its operation is append",
+    "iceberg_read_only": (
+        "{table} is a second name of a table, which is read only; commit to the table by its first"
+        " name, or deregister {table}"
+    ),
     "body_too_large": "body is larger than {bytes_max} bytes",
     "header_not_a_uuid": "header {header} is {value!r}, which is not a UUID",
 }

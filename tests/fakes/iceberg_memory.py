@@ -154,17 +154,24 @@ class MemoryIcebergService:
             transaction_id,
             locations | {result.table: result.after.metadata_location for result in results},
             {result.table: result.after for result in results},
+            frozenset(o.table for o in operations if isinstance(o, DropTable)),
         )
 
     def read_metadata(self, location: str) -> bytes:
         data = self.read_file(location)
         return gzip.decompress(data) if is_compressed(location) else data
 
-    def registration(self, table: TableId, location: str, replaces: str) -> IcebergChange:
+    def registration(
+        self, table: TableId, location: str, replaces: str, *, read_only: bool = False
+    ) -> IcebergChange:
         read_table(self.read_file(location), location)
         metadata = load_json(self.read_metadata(location), location)
         return register_change(
-            table, metadata=metadata, metadata_location=location, replaces=replaces
+            table,
+            metadata=metadata,
+            metadata_location=location,
+            replaces=replaces,
+            read_only=read_only,
         )
 
     def purge(self, metadata_location: str) -> None:

@@ -266,6 +266,28 @@ def test_metadata_says_by_which_position_it_was_committed(
     assert json.loads(Path(path).read_text())["properties"]["commitlog.position"] == str(said[1])
 
 
+def test_a_second_name_is_read_and_never_written(world: World, server: IcebergServer) -> None:
+    from pyiceberg import exceptions
+    from pyiceberg.catalog import load_catalog
+
+    space = world.fresh_name()
+    now = catalog(server)
+    now.create_namespace(space)
+    table = now.create_table(f"{space}.t", _ROWS.schema)
+    table.append(_ROWS)
+    with pytest.raises(exceptions.BadRequestError):
+        now.register_table(f"{space}.second", table.metadata_location)
+    header = {"header.x-commitlog-read-only": "true"}
+    reader = load_catalog("second", type="rest", uri=server.uri, **header)
+    second = reader.register_table(f"{space}.second", table.metadata_location)
+    table.append(_ROWS)
+    assert second.scan().to_arrow().num_rows == 3, "as it was registered"
+    with pytest.raises(exceptions.BadRequestError, match="is a second name of a table"):
+        second.append(_ROWS)
+    reader.purge_table(f"{space}.second")
+    assert table.refresh().scan().to_arrow().num_rows == 6
+
+
 _WRITERS, _TRANSFERS = 3, 5
 
 

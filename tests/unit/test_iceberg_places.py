@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from commitlog.core.decisions import ChangeKind
 from commitlog.core.iceberg.creating import register_change
 from commitlog.model.limits import ICEBERG_PLACES_SINCE, PROTOCOL_SUPPORTED, Rules
-from commitlog.model.operations import CreateNamespace, DeregisterTable, DropTable, RenameTable
+from commitlog.model.operations import (
+    CreateNamespace,
+    DeregisterTable,
+    DropNamespace,
+    DropTable,
+    IcebergChange,
+    RenameTable,
+)
 from commitlog.model.records import Code, Status
 from tests.core_world import ROOT, replayed_from_parts
 from tests.unit.iceberg_examples import change, metadata
@@ -104,4 +114,85 @@ def test_earlier_protocols_let_tables_share() -> None:
     world.ask("ns", CreateNamespace(("db",)))
     world.ask("c", made())
     assert world.ask("o", made(OTHER, f"{PLACE}/data")).status is Status.COMMITTED
+    world.check_replay()
+
+
+def second(
+    world: IcebergWorld, name: tuple[str, ...] = OTHER, *, read_only: bool = False
+) -> IcebergChange:
+    table = world.machine.iceberg.tables[EVENTS]
+    return register_change(
+        name,
+        metadata=json.loads(table.to_json()),
+        metadata_location=table.metadata_location,
+        read_only=read_only,
+    )
+
+
+def test_a_second_name_is_read_only(world: IcebergWorld) -> None:
+    world.ask("c", made())
+    world.ask("p", set_property(a="1"))
+    assert world.ask("r", second(world)).code is Code.LOCATION_TAKEN
+    taken = world.ask("s", second(world, read_only=True))
+    assert taken.status is Status.COMMITTED, taken.message
+    for restored in (False, True):
+        if restored:
+            world.machine = replayed_from_parts(world.machine)
+        refused = world.ask(f"w{restored}", set_property(OTHER, a="2"))
+        assert (refused.status, refused.code) == (Status.REJECTED, Code.UNSUPPORTED_OPERATION)
+        assert "db$other is a second name" in refused.message
+        again = world.ask(f"a{restored}", second(world, read_only=True))
+        assert again.status is Status.RETRYABLE, "the name is taken"
+        # The first name is as free as before, also to move in its own place.
+        assert world.ask(f"f{restored}", set_property(b=str(restored))).status is Status.COMMITTED
+        own = {"action": "set-location", "location": f"{PLACE}/{restored}"}
+        moved = world.ask(f"m{restored}", change([own], (), EVENTS))
+        assert moved.status is Status.COMMITTED, moved.message
+    both = world.ask("b", set_property(c="1"), set_property(OTHER, c="1"))
+    assert both.code is Code.UNSUPPORTED_OPERATION
+    assert world.machine.iceberg.tables[EVENTS].properties["b"] == "True"
+    world.check_replay()
+
+
+def test_files_of_a_second_name_stay(world: IcebergWorld) -> None:
+    world.ask("c", made())
+    world.ask("s", second(world, read_only=True))
+    world.ask("t", second(world, ("db", "third"), read_only=True))
+    assert world.ask("n", RenameTable(OTHER, ("db", "named"))).status is Status.COMMITTED
+    refused = world.ask("w", set_property(("db", "named"), a="2"))
+    assert refused.code is Code.UNSUPPORTED_OPERATION
+    dropped = world.ask("d", DropTable(("db", "named")))
+    assert dropped.results[0].operation == "DeregisterTable"
+    world.ask("o", DropTable(EVENTS))
+    emptied = world.ask("e", DropNamespace(("db",), cascade=True))
+    assert emptied.status is Status.COMMITTED, emptied.message
+    ended = [change.kind for change in world.changes[-3:]]
+    assert ended == [ChangeKind.DEREGISTERED, ChangeKind.DROPPED, ChangeKind.DEREGISTERED]
+    assert world.machine.iceberg.read_only == {}
+    world.check_replay()
+
+
+def test_a_second_name_may_lie_in_a_lance_table(world: IcebergWorld) -> None:
+    world.create("ice")
+    file = f"{ROOT}/ice/x/metadata/00001-x.metadata.json"
+    there = metadata(location=f"{ROOT}/ice/x")
+    owned = register_change(OTHER, metadata=there, metadata_location=file)
+    assert world.ask("r", owned).code is Code.LOCATION_TAKEN
+    shared = register_change(OTHER, metadata=there, metadata_location=file, read_only=True)
+    taken = world.ask("s", shared)
+    assert taken.status is Status.COMMITTED, taken.message
+    outside = register_change(
+        EVENTS, metadata=metadata(location="/elsewhere/x"),
+        metadata_location="/elsewhere/x/metadata/1.metadata.json", read_only=True,
+    )  # fmt: skip
+    assert world.ask("o", outside).code is Code.LOCATION_NOT_ALLOWED
+    world.check_replay()
+
+
+def test_protocol_3_knows_no_second_names() -> None:
+    world = IcebergWorld(rules=Rules(3))
+    world.ask("ns", CreateNamespace(("db",)))
+    world.ask("c", made())
+    assert world.ask("s", second(world, read_only=True)).status is Status.COMMITTED
+    assert world.ask("w", set_property(OTHER, a="2")).status is Status.COMMITTED
     world.check_replay()

@@ -8,12 +8,17 @@ can read it; its name follows from the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from commitlog.core.catalogue.catalogue_state import Catalogue
 from commitlog.core.catalogue.iceberg_lists import ListRebases
+from commitlog.core.catalogue.iceberg_places import (
+    check_alone,
+    check_free,
+    check_writable,
+    checked_place,
+)
 from commitlog.core.catalogue.iceberg_references import (
     check_values,
     look_at_references,
@@ -24,7 +29,6 @@ from commitlog.core.decisions import (
     Change,
     ChangeKind,
     FileToWrite,
-    FileWanted,
     Refused,
     rejected,
 )
@@ -34,12 +38,11 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.core.lance.versions import record
 from commitlog.core.tables.iceberg_tables import iceberg_change
-from commitlog.core.tables.lance_tables import Place, location_parts, normalize_location
+from commitlog.core.tables.lance_tables import Place, normalize_location
 from commitlog.errors import CorruptLog
 from commitlog.model.limits import (
     ICEBERG_BOUNDS_SINCE,
     ICEBERG_LOOKS_TOGETHER_SINCE,
-    ICEBERG_PLACES_SINCE,
     ICEBERG_POSITION_SINCE,
     ICEBERG_REBASE_SINCE,
     ICEBERG_REFERENCES_SINCE,
@@ -55,7 +58,6 @@ from commitlog.model.operations import (
     RenameTable,
     operation_name,
 )
-from commitlog.model.reasons import Phrase
 from commitlog.model.records import (
     Code,
     FailedRequirement,
@@ -64,10 +66,6 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import TableId, format_table_id
-
-_PART_BYTES_MAX = 200
-_LOCATION_BYTES_MAX = 2_000
-"""What any file system takes, with room for a temporary file's name."""
 
 
 def decide_change(draft: Draft, operation: IcebergChange, root: str) -> None:
@@ -123,6 +121,7 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
     )
     if isinstance(decided, IcebergRefused):
         raise _refused(decided)
+    check_writable(draft, operations, decided)
     draft.iceberg_deltas = {**(files or {}), **(lists.recorded if lists is not None else {})}
     results: dict[TableId, IcebergResult] = {}
     new_files: list[tuple[TableId, str]] = []
@@ -131,14 +130,18 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
         if not result.is_changed:
             continue
         table_id, after = result.table, result.after
-        if _is_elsewhere(result):
-            place = _checked_place(draft, table_id, after.location, root)
-            file = _checked_place(draft, table_id, after.metadata_location, root)
-            _check_alone(draft, result, (place, file))
+        if table_id in draft.read_only_made:
+            for place in (after.location, after.metadata_location):
+                checked_place(draft, table_id, place, root, is_shared=True)
+            file = ""
+        elif _is_elsewhere(result):
+            place = checked_place(draft, table_id, after.location, root)
+            file = checked_place(draft, table_id, after.metadata_location, root)
+            check_alone(draft, result, (place, file))
             if result.writes_file:
                 new_files.append((table_id, file.removeprefix(f"{root}/")))
                 if draft.rules.protocol < ICEBERG_LOOKS_TOGETHER_SINCE:
-                    _check_free(draft, root, new_files[-1:])
+                    check_free(draft, root, new_files[-1:])
             draft.take_for_iceberg(place, Place(table_id, after.uuid, is_live=True))
         else:
             file = normalize_location(after.metadata_location)
@@ -146,7 +149,7 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
             draft.files.append(FileToWrite(root, file.removeprefix(f"{root}/"), after.encode()))
         draft.iceberg_views[table_id] = after
     if draft.rules.protocol >= ICEBERG_LOOKS_TOGETHER_SINCE:
-        _check_free(draft, root, new_files)
+        check_free(draft, root, new_files)
     return results
 
 
@@ -165,68 +168,6 @@ def _refused(decided: IcebergRefused) -> Refused:
     return refusal
 
 
-def _not_at_all(code: Code, reason: str, **arguments: Any) -> Refused:
-    """Return a refusal of the whole record."""
-    refusal = rejected(code, reason, **arguments)
-    refusal.is_of_all = True
-    return refusal
-
-
-def _checked_place(draft: Draft, table: TableId, location: str, root: str) -> str:
-    """Return a location as it is compared; refuse one where the leader must not write."""
-    name = format_table_id(table)
-    place = normalize_location(location)
-    parts, root_parts = location_parts(place), location_parts(root) if root else ("\0",)
-    depth = len(root_parts)
-    is_uri = "://" in location or location.startswith("file:")
-    problem: Phrase | None = None
-    if len(parts) <= depth or parts[:depth] != root_parts or parts[depth] == "_commitlog":
-        problem = Phrase("iceberg_outside_root", {"root": root or "(it has none)"})
-    elif is_uri and any(mark in location for mark in "%?#"):
-        problem = Phrase("iceberg_uri_character")
-    elif max(len(part.encode()) for part in parts) > _PART_BYTES_MAX:
-        problem = Phrase("iceberg_part_too_long", {"bytes_max": _PART_BYTES_MAX})
-    elif len(place.encode()) > _LOCATION_BYTES_MAX:
-        problem = Phrase("iceberg_location_too_long", {"bytes_max": _LOCATION_BYTES_MAX})
-    if problem:
-        refused = {"table": name, "location": location, "problem": problem}
-        raise _not_at_all(Code.LOCATION_NOT_ALLOWED, "iceberg_location_not_allowed", **refused)
-    taken = draft.clash_with_others(place)
-    if taken is not None:
-        owner = format_table_id(taken.table_id)
-        refused = {"table": name, "location": location, "owner": owner}
-        raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **refused)
-    return place
-
-
-def _check_alone(draft: Draft, result: IcebergResult, places: Sequence[str]) -> None:
-    """Refuse metadata or a place of another table: each would change the other's files.
-
-    Copies of one metadata file may be registered under many names while nobody commits to them.
-    """
-    if draft.rules.protocol < ICEBERG_PLACES_SINCE:
-        return
-    after = result.after
-    named = {"table": format_table_id(result.table)}
-    for place in places:
-        for owner in draft.clash_in_iceberg(place):
-            if owner != result.table and not _is_copy(draft, result, owner):
-                named |= {"location": place, "owner": format_table_id(owner)}
-                raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **named)
-    if result.before is None or result.before.uuid != after.uuid:
-        for owner in draft.iceberg_named(after.uuid):
-            if owner != result.table and not _is_copy(draft, result, owner):
-                named |= {"uuid": after.uuid, "owner": format_table_id(owner)}
-                raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_uuid_taken", **named)
-
-
-def _is_copy(draft: Draft, result: IcebergResult, owner: TableId) -> bool:
-    other = draft.iceberg(owner)
-    assert other is not None
-    is_same = other.metadata_location == result.after.metadata_location
-    return result.is_registered and is_same and draft.is_as_registered(owner)
-
-
 def _is_elsewhere(result: IcebergResult) -> bool:
     """Return True if metadata comes to lie where the log hasn't put this table's before.
 
@@ -238,23 +179,6 @@ def _is_elsewhere(result: IcebergResult) -> bool:
     folder = after.metadata_location.rpartition("/")[0]
     is_inside = folder.startswith(f"{after.location}/")
     return not is_inside or before.metadata_location.rpartition("/")[0] != folder
-
-
-def _check_free(draft: Draft, root: str, files: Sequence[tuple[TableId, str]]) -> None:
-    """Refuse metadata files that a file on their path keeps from ever being written."""
-    if not root.startswith("/"):
-        return  # an object store: it has no folders
-    above: dict[str, tuple[TableId, str]] = {}
-    for table, path in files:
-        folders = path.split("/")[:-1]
-        for depth in range(len(folders)):
-            above.setdefault("/".join(folders[: depth + 1]), (table, path))
-    found = draft.want_all(FileWanted(root, folder) for folder in above)
-    for (folder, (table, path)), there in zip(above.items(), found, strict=True):
-        if there.observation.size >= 0:
-            name = format_table_id(table)
-            refused = {"table": name, "root": root, "path": path, "folder": folder}
-            raise _not_at_all(Code.LOCATION_NOT_ALLOWED, "iceberg_metadata_behind_file", **refused)
 
 
 def decide_catalogue(draft: Draft, operation: Operation) -> bool:
@@ -285,9 +209,13 @@ def end_iceberg(draft: Draft, table_id: TableId, operation: Operation) -> None:
     """Forget a table in the draft."""
     table = draft.iceberg(table_id)
     assert table is not None
-    is_drop = not isinstance(operation, DeregisterTable)
+    is_drop = not isinstance(operation, DeregisterTable) and not draft.is_read_only(table_id)
     kind = ChangeKind.DROPPED if is_drop else ChangeKind.DEREGISTERED
-    draft.results.append(_result(table_id, table, operation))
+    result = _result(table_id, table, operation)
+    if isinstance(operation, DropTable) and not is_drop:
+        # A second name has no files of its own.
+        result = replace(result, operation=DeregisterTable.__name__)
+    draft.results.append(result)
     draft.changes.append(iceberg_change(table_id, kind, table))
     draft.iceberg_views[table_id] = None
 

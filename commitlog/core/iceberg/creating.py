@@ -15,6 +15,7 @@ from typing import Any
 from commitlog.core.iceberg.iceberg_table import FORMAT_VERSIONS
 from commitlog.core.iceberg.layout_actions import FIRST_PARTITION_FIELD_ID, read_order, read_spec
 from commitlog.core.iceberg.reading import Node, dump_json
+from commitlog.core.iceberg.requests import READ_ONLY
 from commitlog.core.iceberg.requirements import ASSERT_CREATE
 from commitlog.core.iceberg.schemas import read_schema
 from commitlog.core.iceberg.updates import REGISTER
@@ -106,29 +107,44 @@ def parse_create(body: Any) -> CreateRequest:
 
 
 def register_change(
-    table: TableId, *, metadata: Any, metadata_location: str, replaces: str = ""
+    table: TableId,
+    *,
+    metadata: Any,
+    metadata_location: str,
+    replaces: str = "",
+    read_only: bool = False,
 ) -> IcebergChange:
     """Return the operation that takes over a table's metadata file, and holds what is in it.
 
-    `replaces` is the uuid of the table that leaves the name; empty: there must be none.
+    `replaces` is the uuid of the table that leaves the name; empty: there must be none. With
+    `read_only` the metadata and the place may be another table's.
     """
     update = {"action": REGISTER, "metadata-location": metadata_location, "metadata": metadata}
-    return _register(table, update, replaces)
+    return _register(table, update, replaces, read_only)
 
 
 def register_reference(
-    table: TableId, *, data: bytes, metadata_location: str, replaces: str = ""
+    table: TableId,
+    *,
+    data: bytes,
+    metadata_location: str,
+    replaces: str = "",
+    read_only: bool = False,
 ) -> IcebergChange:
     """Return the operation that takes over a metadata file, by its digest; since protocol 4."""
     digest = hashlib.sha256(data).hexdigest()
     file = {"metadata-location": metadata_location, "size": len(data), "sha256": digest}
-    return _register(table, {"action": REGISTER, **file}, replaces)
+    return _register(table, {"action": REGISTER, **file}, replaces, read_only)
 
 
-def _register(table: TableId, update: Mapping[str, Any], replaces: str) -> IcebergChange:
-    requirement = (
+def _register(
+    table: TableId, update: Mapping[str, Any], replaces: str, read_only: bool
+) -> IcebergChange:
+    requirement: dict[str, Any] = (
         {"type": "assert-table-uuid", "uuid": replaces} if replaces else {"type": ASSERT_CREATE}
     )
+    if read_only:
+        requirement[READ_ONLY] = True
     return IcebergChange(table, dump_json([requirement]), dump_json([update]))
 
 

@@ -22,6 +22,8 @@ from commitlog.model.limits import ICEBERG_UPDATES_MAX, RECORD_BYTES_MAX
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId, parse_table_id
 
+READ_ONLY = "read-only"
+"""In the requirement of a registration: the name is a second one, and never committed to."""
 TABLES_MAX = 100
 UPDATES_MAX = ICEBERG_UPDATES_MAX
 
@@ -117,6 +119,14 @@ def parse_change(
     read = partial(registered, operation.table) if registered is not None else None
     update = partial(read_update, is_logged=True, registered=read)
     return _read_change(Node(value, ""), operation.table, updates_max, update)
+
+
+def registers_read_only(operation: IcebergChange) -> bool:
+    """Return True if a change that the log has registers a second name of a table, read only."""
+    if REGISTER not in operation.updates or READ_ONLY not in operation.requirements:
+        return False
+    sent = load_json(operation.requirements, "requirements")
+    return any(isinstance(one, dict) and one.get(READ_ONLY) is True for one in sent)
 
 
 def check_distinct(changes: Sequence[TableChange]) -> None:

@@ -12,6 +12,7 @@ from commitlog.core.conflicts.history import History
 from commitlog.core.decisions import Change, rejected
 from commitlog.core.draft import Parsed
 from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.requests import registers_read_only
 from commitlog.core.iceberg.updates import REGISTER
 from commitlog.core.lance.versions import finalize, realize, recorded, write_set_of_version
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
@@ -23,6 +24,7 @@ from commitlog.core.tables.row_writes import RowQueue
 from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import (
     ICEBERG_PLACES_SINCE,
+    ICEBERG_READ_ONLY_SINCE,
     LANCE_RELEASE_LENGTH_MAX,
     LANCE_RELEASE_SINCE,
     PROTOCOL_SUPPORTED,
@@ -77,8 +79,13 @@ def carry_out(
             is_registered = (
                 machine.rules.protocol >= ICEBERG_PLACES_SINCE and REGISTER in operation.updates
             )
+            is_second = machine.rules.protocol >= ICEBERG_READ_ONLY_SINCE
             done += machine.iceberg.put(
-                operation.table, after, outcome.sequence, is_registered=is_registered
+                operation.table,
+                after,
+                outcome.sequence,
+                is_registered=is_registered,
+                is_read_only=is_second and registers_read_only(operation),
             )
             continue
         if isinstance(operation, WriteRows | ApplyRows):

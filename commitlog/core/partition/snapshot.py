@@ -178,6 +178,8 @@ def _iceberg(machine: PartitionState, name: TableId) -> bytes:
     known: dict[str, Any] = {"table": list(name), "changed_at": iceberg.changed_at[name]}
     if name in iceberg.registered:
         known["is_registered"] = True
+    if name in iceberg.read_only:
+        known["is_read_only"] = True
     head = to_json(known)
     return len(head).to_bytes(8) + head + encode_state(iceberg.tables[name])
 
@@ -186,8 +188,13 @@ def _restore_iceberg(machine: PartitionState, data: bytes) -> None:
     end = 8 + int.from_bytes(data[:8])
     state = json.loads(data[8:end])
     name = tuple(state["table"])
-    table, is_registered = decode_state(data[end:]), state.get("is_registered", False)
-    machine.iceberg.restore(name, table, state["changed_at"], is_registered=is_registered)
+    machine.iceberg.restore(
+        name,
+        decode_state(data[end:]),
+        state["changed_at"],
+        is_registered=state.get("is_registered", False),
+        is_read_only=state.get("is_read_only", False),
+    )
 
 
 def _table(table: Table) -> bytes:

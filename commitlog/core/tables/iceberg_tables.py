@@ -28,8 +28,17 @@ class IcebergTables:
         self.registered: dict[TableId, None] = {}
         """Tables that are as they were registered, since protocol 4: nobody committed to them."""
 
+        self.read_only: dict[TableId, None] = {}
+        """Second names of tables: they share uuid and place with others, and own neither."""
+
     def restore(
-        self, table_id: TableId, table: IcebergTable, sequence: int, *, is_registered: bool = False
+        self,
+        table_id: TableId,
+        table: IcebergTable,
+        sequence: int,
+        *,
+        is_registered: bool = False,
+        is_read_only: bool = False,
     ) -> None:
         """Restore a table from a checkpoint, which knows the locations too."""
         if is_registered:
@@ -41,32 +50,48 @@ class IcebergTables:
             self._forget_name(table_id, before)
         self.tables[table_id] = table
         self.changed_at[table_id] = sequence
-        self._names.setdefault(table.uuid, {})[table_id] = None
+        if is_read_only:
+            self.read_only[table_id] = None
+        else:
+            self._names.setdefault(table.uuid, {})[table_id] = None
 
     def names(self, uuid: str) -> list[TableId]:
-        """Return the names of the tables that have a uuid, sorted."""
+        """Return the names of the tables that have a uuid for themselves, sorted."""
         return sorted(self._names.get(uuid, ()))
 
     def _forget_name(self, table_id: TableId, table: IcebergTable) -> None:
+        if table_id in self.read_only:
+            del self.read_only[table_id]
+            return
         names = self._names[table.uuid]
         del names[table_id]
         if not names:
             del self._names[table.uuid]
 
     def put(
-        self, table_id: TableId, after: IcebergTable, sequence: int, *, is_registered: bool = False
+        self,
+        table_id: TableId,
+        after: IcebergTable,
+        sequence: int,
+        *,
+        is_registered: bool = False,
+        is_read_only: bool = False,
     ) -> list[Change]:
         """Keep a table as a committed change leaves it."""
         if self.tables.get(table_id) is after:
             return []
-        self.restore(table_id, after, sequence, is_registered=is_registered)
-        self.locations.take(
-            normalize_location(after.location), Place(table_id, after.uuid, is_live=True)
+        self.restore(
+            table_id, after, sequence, is_registered=is_registered, is_read_only=is_read_only
         )
+        if not is_read_only:
+            self.locations.take(
+                normalize_location(after.location), Place(table_id, after.uuid, is_live=True)
+            )
         return [iceberg_change(table_id, ChangeKind.ICEBERG, after)]
 
     def end(self, table_id: TableId, *, is_drop: bool) -> Change:
-        """Forget a table; its location stays taken."""
+        """Forget a table; its location stays taken, and the files of a second name stay."""
+        is_drop = is_drop and table_id not in self.read_only
         table = self.tables.pop(table_id)
         self._forget_name(table_id, table)
         self.registered.pop(table_id, None)
@@ -77,11 +102,14 @@ class IcebergTables:
     def rename(self, table_id: TableId, new_id: TableId, sequence: int) -> Change:
         """Give a table another name."""
         table = self.tables.pop(table_id)
+        is_read_only = table_id in self.read_only
         self._forget_name(table_id, table)
         del self.changed_at[table_id]
         is_registered = table_id in self.registered
         self.registered.pop(table_id, None)
-        self.restore(new_id, table, sequence, is_registered=is_registered)
+        self.restore(
+            new_id, table, sequence, is_registered=is_registered, is_read_only=is_read_only
+        )
         return iceberg_change(new_id, ChangeKind.RENAMED, table)
 
     def below(self, namespace: TableId) -> list[TableId]:

@@ -157,8 +157,10 @@ class IcebergCatalog:
             raise self._not_created(answer, table)
         return self._committed(answer, table)
 
-    def register_table(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
-        """Take over a table by its metadata file."""
+    def register_table(
+        self, asked: Asked, namespace: TableId, body: bytes, *, read_only: bool = False
+    ) -> Response:
+        """Take over a table by its metadata file; `read_only` as a second name of a table."""
         node = Node(load_json(body, "body"), "")
         table = parse_table_id((*namespace, node.member("name").text()))
         location = node.member("metadata-location").text()
@@ -167,8 +169,10 @@ class IcebergCatalog:
         if overwrite is not None and overwrite.boolean():
             old = self.view().tables.get(table)
             replaces = old.uuid if old is not None else ""
+        if replaces and read_only:
+            raise Failure(400, "BadRequestException", "overwrite and read only: use one of them")
         with _reading(location):
-            change = self.service.registration(table, location, replaces)
+            change = self.service.registration(table, location, replaces, read_only=read_only)
         answer = self.submit(asked, [change])
         if isinstance(answer, Refused):
             raise self._not_created(answer, table)
@@ -216,7 +220,7 @@ class IcebergCatalog:
         answer = self.submit(asked, [kind(table, incarnation)])
         if isinstance(answer, Refused):
             raise failure_of_refusal(answer)
-        if purge:
+        if table in answer.dropped:
             self.service.purge(answer.locations[table])
         return Response(status_code=204)
 

@@ -34,7 +34,7 @@ from commitlog.messages import (
     TableDescription,
 )
 from commitlog.model.limits import ICEBERG_REFERENCES_SINCE
-from commitlog.model.operations import IcebergChange, Operation
+from commitlog.model.operations import DropTable, IcebergChange, Operation
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
 from consumers.partition.iceberg_files import Purger, TableFiles
@@ -119,13 +119,16 @@ class LogIcebergService:
                 ),
             )
         locations = {r.table: r.metadata_location for r in outcome.results if r.metadata_location}
-        return Committed(transaction_id, locations)
+        dropped = frozenset(r.table for r in outcome.results if r.operation == DropTable.__name__)
+        return Committed(transaction_id, locations, dropped=dropped)
 
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
         return self.files.metadata(location)
 
-    def registration(self, table: TableId, location: str, replaces: str) -> IcebergChange:
+    def registration(
+        self, table: TableId, location: str, replaces: str, *, read_only: bool = False
+    ) -> IcebergChange:
         """Return what registers a metadata file: by its digest, where the log's protocol has it."""
         data = self.files.read(location)
         read_table(data, location)
@@ -133,7 +136,17 @@ class LogIcebergService:
         status = runtime.request(runtime.domains.partition(table), "status", newest_rules=True)
         if status["rules"]["protocol"] >= ICEBERG_REFERENCES_SINCE:
             return register_reference(
-                table, data=data, metadata_location=location, replaces=replaces
+                table,
+                data=data,
+                metadata_location=location,
+                replaces=replaces,
+                read_only=read_only,
+            )
+        if read_only:
+            raise InvalidTransaction(
+                "a second name of a table needs protocol 4",
+                field="read-only",
+                advice="Run `commitlog rules --upgrade` once all programs are upgraded",
             )
         metadata = load_json(self.files.metadata(location), location)
         return register_change(

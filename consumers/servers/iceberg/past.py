@@ -120,7 +120,9 @@ class PastService:
         """Refuse: what stood is read only."""
         refuse(self._position)
 
-    def registration(self, table: TableId, location: str, replaces: str) -> IcebergChange:
+    def registration(
+        self, table: TableId, location: str, replaces: str, *, read_only: bool = False
+    ) -> IcebergChange:
         """Refuse: what stood is read only."""
         refuse(self._position)
 

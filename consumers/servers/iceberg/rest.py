@@ -29,6 +29,8 @@ from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.security.budgets import json_problem
 
 _KEY = "Idempotency-Key"
+_READ_ONLY = "x-commitlog-read-only"
+"""In a registration: the name is a second one of a table, and never committed to."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NAMESPACE = "/v1/namespaces/{namespace}"
 _TABLE = "/v1/namespaces/{namespace}/tables/{table}"
@@ -238,7 +240,12 @@ class _Routes:
         return self._catalog.create_table(_asked(request), _namespace(request), body)
 
     def register_table(self, request: Request, body: bytes) -> Response:
-        return self._catalog.register_table(_asked(request), _namespace(request), body)
+        said = request.headers.get(_READ_ONLY, "false").lower()
+        if said not in ("true", "false"):
+            raise Failure(400, "BadRequestException", f"{_READ_ONLY} is {said!r}: true or false")
+        return self._catalog.register_table(
+            _asked(request), _namespace(request), body, read_only=said == "true"
+        )
 
     def table_exists(self, request: Request, body: bytes) -> Response:
         return self._catalog.table_exists(_table(request))

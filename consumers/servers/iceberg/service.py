@@ -40,6 +40,8 @@ class Committed:
     locations: Mapping[TableId, str]
     tables: Mapping[TableId, IcebergTable] = field(default_factory=dict)
     """The tables as committed, where the service has them at hand."""
+    dropped: frozenset[TableId] = frozenset()
+    """What was dropped with its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +77,13 @@ class IcebergService(Protocol):
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
 
-    def registration(self, table: TableId, location: str, replaces: str) -> IcebergChange:
+    def registration(
+        self, table: TableId, location: str, replaces: str, *, read_only: bool = False
+    ) -> IcebergChange:
         """Return what registers a metadata file; raise OSError, or Invalid if it isn't one.
 
         `replaces` is the uuid of the table that leaves the name; empty: there must be none.
+        With `read_only` it may be the metadata of another table.
         """
 
     def has_file(self, location: str) -> bool:

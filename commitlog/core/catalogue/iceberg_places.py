@@ -1,0 +1,121 @@
+"""Where an Iceberg table of a record may lie, and whether its name may be committed to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from commitlog.core.decisions import FileWanted, Refused, rejected
+from commitlog.core.draft import Draft
+from commitlog.core.iceberg.domain import IcebergResult
+from commitlog.core.iceberg.requests import registers_read_only
+from commitlog.core.tables.lance_tables import location_parts, normalize_location
+from commitlog.model.limits import ICEBERG_PLACES_SINCE, ICEBERG_READ_ONLY_SINCE
+from commitlog.model.operations import IcebergChange
+from commitlog.model.reasons import Phrase
+from commitlog.model.records import Code
+from commitlog.model.table import TableId, format_table_id
+
+_PART_BYTES_MAX = 200
+_LOCATION_BYTES_MAX = 2_000
+"""What any file system takes, with room for a temporary file's name."""
+
+
+def check_writable(
+    draft: Draft, operations: Sequence[IcebergChange], decided: Sequence[IcebergResult]
+) -> None:
+    """Refuse commits to second names of tables; note the second names that are to be made."""
+    if draft.rules.protocol < ICEBERG_READ_ONLY_SINCE:
+        return
+    for result in decided:
+        if result.before is not None and draft.is_read_only(result.table):
+            raise _not_at_all(
+                Code.UNSUPPORTED_OPERATION,
+                "iceberg_read_only",
+                table=format_table_id(result.table),
+            )
+    draft.read_only_made = {one.table for one in operations if registers_read_only(one)}
+
+
+def _not_at_all(code: Code, reason: str, **arguments: Any) -> Refused:
+    """Return a refusal of the whole record."""
+    refusal = rejected(code, reason, **arguments)
+    refusal.is_of_all = True
+    return refusal
+
+
+def checked_place(
+    draft: Draft, table: TableId, location: str, root: str, *, is_shared: bool = False
+) -> str:
+    """Return a location as it is compared; refuse one where the leader must not write.
+
+    A place that is only read may be another table's.
+    """
+    name = format_table_id(table)
+    place = normalize_location(location)
+    parts, root_parts = location_parts(place), location_parts(root) if root else ("\0",)
+    depth = len(root_parts)
+    is_uri = "://" in location or location.startswith("file:")
+    problem: Phrase | None = None
+    if len(parts) <= depth or parts[:depth] != root_parts or parts[depth] == "_commitlog":
+        problem = Phrase("iceberg_outside_root", {"root": root or "(it has none)"})
+    elif is_uri and any(mark in location for mark in "%?#"):
+        problem = Phrase("iceberg_uri_character")
+    elif max(len(part.encode()) for part in parts) > _PART_BYTES_MAX:
+        problem = Phrase("iceberg_part_too_long", {"bytes_max": _PART_BYTES_MAX})
+    elif len(place.encode()) > _LOCATION_BYTES_MAX:
+        problem = Phrase("iceberg_location_too_long", {"bytes_max": _LOCATION_BYTES_MAX})
+    if problem:
+        refused = {"table": name, "location": location, "problem": problem}
+        raise _not_at_all(Code.LOCATION_NOT_ALLOWED, "iceberg_location_not_allowed", **refused)
+    taken = None if is_shared else draft.clash_with_others(place)
+    if taken is not None:
+        owner = format_table_id(taken.table_id)
+        refused = {"table": name, "location": location, "owner": owner}
+        raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **refused)
+    return place
+
+
+def check_alone(draft: Draft, result: IcebergResult, places: Sequence[str]) -> None:
+    """Refuse metadata or a place of another table: each would change the other's files.
+
+    Copies of one metadata file may be registered under many names while nobody commits to them.
+    """
+    if draft.rules.protocol < ICEBERG_PLACES_SINCE:
+        return
+    after = result.after
+    named = {"table": format_table_id(result.table)}
+    for place in places:
+        for owner in draft.clash_in_iceberg(place):
+            if owner != result.table and not _is_copy(draft, result, owner):
+                named |= {"location": place, "owner": format_table_id(owner)}
+                raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_location_taken", **named)
+    if result.before is None or result.before.uuid != after.uuid:
+        for owner in draft.iceberg_named(after.uuid):
+            if owner != result.table and not _is_copy(draft, result, owner):
+                named |= {"uuid": after.uuid, "owner": format_table_id(owner)}
+                raise _not_at_all(Code.LOCATION_TAKEN, "iceberg_uuid_taken", **named)
+
+
+def _is_copy(draft: Draft, result: IcebergResult, owner: TableId) -> bool:
+    other = draft.iceberg(owner)
+    assert other is not None
+    is_same = other.metadata_location == result.after.metadata_location
+    return result.is_registered and is_same and draft.is_as_registered(owner)
+
+
+def check_free(draft: Draft, root: str, files: Sequence[tuple[TableId, str]]) -> None:
+    """Refuse metadata files that a file on their path keeps from ever being written."""
+    if not root.startswith("/"):
+        return  # an object store: it has no folders
+    above: dict[str, tuple[TableId, str]] = {}
+    for table, path in files:
+        folders = path.split("/")[:-1]
+        for depth in range(len(folders)):
+            above.setdefault("/".join(folders[: depth + 1]), (table, path))
+    found = draft.want_all(FileWanted(root, folder) for folder in above)
+    for (folder, (table, path)), there in zip(above.items(), found, strict=True):
+        if there.observation.size >= 0:
+            name = format_table_id(table)
+            refused = {"table": name, "root": root, "path": path, "folder": folder}
+            raise _not_at_all(Code.LOCATION_NOT_ALLOWED, "iceberg_metadata_behind_file", **refused)
