@@ -24,7 +24,7 @@ from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.written_keys import as_carried, read_written_keys
 from commitlog.codecs.manifest_file import decode_manifest, transaction_path
 from commitlog.core.lance.staged_keys import BASE_VERSION, with_keys
-from commitlog.errors import NoSuchVersion, OutcomeUnknown
+from commitlog.errors import NoSuchVersion, OutcomeUnknown, RetryableConflict
 from commitlog.model.operations import CreateTableVersion
 from commitlog.model.records import Code, Outcome, Status, Transaction
 
@@ -109,8 +109,21 @@ class LogVersions(VersionStore):
         is_taken = self._ask().version >= staged.version
         if is_taken and (outcome.status is Status.RETRYABLE or outcome.code is Code.NOT_LATEST):
             return False
+        if outcome.code is Code.NOT_LATEST and self._clear_the_way():
+            raise RetryableConflict(
+                f"version {staged.version} of {self._info.name} was staged upon versions that were"
+                " written around the log. Nothing was committed, and they are out of the way now:"
+                " write again",
+                outcome,
+            )
         outcome.raise_for_conflict()
         return False
+
+    def _clear_the_way(self) -> bool:
+        """Have the leader move versions away that were written around the log, if there are any."""
+        runtime = self._runtime()
+        partition = runtime.domains.partition(self.table)
+        return bool(runtime.request(partition, "quarantine", table=list(self.table))["quarantined"])
 
     def _decide(self, transaction_id: str, operation: CreateTableVersion) -> Outcome:
         """Submit under the Lance transaction's own id; each of its tries is an attempt."""

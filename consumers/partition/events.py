@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from commitlog.core.decisions import Change
 from commitlog.model.records import Outcome, Status, Submitted
+from commitlog.model.table import TableId
 
 
 @dataclass(slots=True)
@@ -66,6 +67,8 @@ class Filed:
     """Up to this outcome, everything has its files."""
     failing: tuple[str, ...] = ()
     """Tables whose files cannot be written at present."""
+    strangers: tuple[tuple[TableId, int, str], ...] = ()
+    """Versions written around the log that were in the way, and where they were moved."""
 
 
 @dataclass(slots=True)

@@ -159,6 +159,7 @@ class Guards:
         if self._quotas is not None:
             self._quotas.begin()
             session.on_committed = _counted(self._quotas, session.on_committed)
+        session.on_stranger = self._met_stranger
         works = (self._watch_pulse, self._look_around)
         threads = [
             threading.Thread(target=_ending, args=(work, session, stop), name="guards", daemon=True)
@@ -243,11 +244,14 @@ class Guards:
             status_of=status_of,
         )
         found = scan.run(stop)
-        self.bypasses_found += len(found)
         for one in found:
-            text = f"version {one.version} of {one.table} was written around the log: {one.became}"
-            self._note("bypass", text)
+            self._met_stranger(one.table, one.version, one.became)
         return found
+
+    def _met_stranger(self, table: str, version: int, became: str) -> None:
+        self.bypasses_found += 1
+        text = f"version {version} of {table} was written around the log: {became}"
+        self._note("bypass", text)
 
     def _watch_pulse(self, session: Session, stop: threading.Event) -> None:
         while not stop.wait(PULSE_SECONDS):

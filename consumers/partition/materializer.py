@@ -10,9 +10,8 @@ Tables in object stores are written side by side, since each request takes its t
 local ones that were slow; other local files, which take next to none, one after another. If one of
 those hangs all the same, another thread goes on with the others.
 
-A file that stands under a canonical name and isn't ours was written around the log. It is moved to
-`_quarantine/` and reported; the table goes on. A table whose files cannot be written is tried again
-and again, alone: others don't wait for it.
+A file under a canonical name that isn't ours was written around the log: it goes to `_quarantine/`
+with those after it. A table whose files cannot be written is tried again and again, alone.
 """
 
 from __future__ import annotations
@@ -100,6 +99,7 @@ class Materializer:
         self._deletions = Deletions()
         self._dirty: dict[str, None] = {}
         self._failing: set[str] = set()
+        self._strangers: list[tuple[TableId, int, str]] = []
         self._news: dict[str, int] = {}
         """The newest versions that were written and not reported yet."""
         self._reported_failing: tuple[str, ...] = ()
@@ -112,8 +112,7 @@ class Materializer:
         """Up to this outcome, everything has its files."""
         self._unwritten: deque[Event] = deque()
         self._newest_written = 0
-        self.manifests_written = 0
-        self.bytes_written = 0
+        self.manifests_written = self.bytes_written = 0
 
     def adopt(
         self,
@@ -157,8 +156,8 @@ class Materializer:
 
     def failing(self) -> tuple[str, ...]:
         """Return the names of tables whose files cannot be written at present."""
-        found = (self._by_incarnation.get(i) for i in sorted(self._failing))
-        return tuple(format_table_id(files.table) for files in found if files is not None)
+        found = filter(None, (self._by_incarnation.get(i) for i in sorted(self._failing)))
+        return tuple(format_table_id(files.table) for files in found)
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Write what is queued, as far as it can be written, and end."""
@@ -188,7 +187,7 @@ class Materializer:
             self._on_end(error)
 
     def _patience(self) -> float:
-        """Return for how long nothing needs to be done unless something comes, in seconds."""
+        """Return for how many seconds nothing needs to be done unless something comes."""
         if self._failing or self._waiting:
             return 0.05
         dirty = (self._by_incarnation[incarnation] for incarnation in self._dirty)
@@ -260,9 +259,11 @@ class Materializer:
             before = waiting[0].outcome.sequence - 1 if waiting else self._newest_written
             self.written_sequence = max(self.written_sequence, before)
         failing = self.failing() if self._failing or self._reported_failing else ()
-        if readable or self._news or failing != self._reported_failing:
+        strangers, self._strangers = tuple(self._strangers), []
+        if readable or strangers or self._news or failing != self._reported_failing:
             news, self._news, self._reported_failing = list(self._news.items()), {}, failing
-            self._report(Filed(readable, news, self.written_sequence, failing))
+            done = self.written_sequence
+            self._report(Filed(readable, news, done, failing=failing, strangers=strangers))
 
     def _begin_write(self, files: TableFiles) -> None:
         if local_path(files.location) is not None and (files.is_quick or self._thread is None):
@@ -313,6 +314,8 @@ class Materializer:
             self._failing.add(files.incarnation)
             return
         finally:
+            self._strangers += [(files.table, *one) for one in files.strangers]
+            files.strangers.clear()
             if files.written_version != files.reported_version:
                 files.reported_version = self._news[files.incarnation] = files.written_version
         files.failures = 0

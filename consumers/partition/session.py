@@ -89,14 +89,15 @@ class Session:
         self._checkpoints = checkpoints
         self._clock = clock
         self.outcomes: Counter[str] = Counter()
-        """How many acknowledged outcomes of each status were seen in this stay."""
+        """Acknowledged outcomes of this stay by their status."""
         self.meters = Meters()
         self.published: int
         """Up to this sequence, the catalogue has what was acknowledged."""
+        # Told of acknowledged outcomes after heads, and of events whose files are all there.
         self.on_committed: Listener = lambda events: None
-        """Told of acknowledged outcomes, after heads and files."""
         self.on_readable: Listener = lambda events: None
-        """Told of events whose files are all there."""
+        self.on_stranger: Callable[[str, int, str], None] = lambda table, version, target: None
+        """Told of a version written around the log, and where it was moved."""
         self.on_saved: Callable[[], None] = lambda: None
         """Told that a checkpoint was saved."""
         checkpoint = checkpoints.load()
@@ -295,6 +296,8 @@ class Session:
         if filed.written_sequence > self.written_sequence:
             self.written_sequence, self._followed_at = filed.written_sequence, self._clock()
         self.failing_tables = filed.failing
+        for table, version, target in filed.strangers:
+            self.on_stranger(format_table_id(table), version, target)
         for incarnation, version in filed.versions:
             self.readable.written(incarnation, version)
         done, now = [], self._clock()

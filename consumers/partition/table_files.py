@@ -13,13 +13,21 @@ from collections import deque
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from itertools import count, takewhile
+
+from google.protobuf.message import DecodeError
 
 from commitlog.adapters.storage import ObjectStore
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    parse_manifest_name,
+)
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
+from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.partition.events import Event
 
@@ -62,6 +70,9 @@ class TableFiles:
     is_quick: bool = True
     """Whether its last write took next to no time."""
     dropped: bool = False
+    strangers: list[tuple[int, str]] = field(default_factory=list)
+    """Versions written around the log that were in the way and not reported yet, and where they
+    are now."""
 
 
 def hint_at(files: TableFiles, version: int, *, is_alone: bool) -> None:
@@ -140,11 +151,57 @@ def resolve_existing(files: TableFiles, name: str, data: bytes, version: int) ->
         # Ours, as a power cut left it: cut off, or zeros.
         files.store.write(name, data)
         return
-    digest = hashlib.sha256(existing).hexdigest()[:16]
-    target = f"{QUARANTINE}/{name.rsplit('/', 1)[1]}-{digest}"
+    is_adopted = _is_adopted(files, existing)
+    if not is_adopted:
+        _move_those_ahead(files, name, existing, version)
+    target = _quarantined(name, existing)
     # Copied, then replaced: moving it away could take what another process has put there since.
     files.store.create(target, existing)
     files.store.write(name, data)
+    if not is_adopted:
+        _note_stranger(files, version, target)
+
+
+def _is_adopted(files: TableFiles, existing: bytes) -> bool:
+    """Return True if the log committed the very transaction that a stranger's version has."""
+    try:
+        state, _ = decode_manifest(existing)
+    except (CommitLogError, DecodeError):
+        return False
+    return bool(state.transaction_file) and state.transaction_file == files.state.transaction_file
+
+
+def _move_those_ahead(files: TableFiles, name: str, existing: bytes, version: int) -> None:
+    """Move the versions away that a stranger made upon its first one, the newest first.
+
+    A reader by path opens the newest, and would miss what the log answered. They are strangers'
+    for sure: whoever writes for the log replaces the first one before it writes a later version,
+    and that one was still there after the others were seen.
+    """
+    found = {}
+    for other in files.store.names(VERSIONS_DIRECTORY):
+        parsed = parse_manifest_name(other)
+        if parsed is not None and not parsed.staged_by and not parsed.is_detached:
+            found[parsed.version] = f"{VERSIONS_DIRECTORY}/{other}"
+    ahead = list(takewhile(found.__contains__, count(version + 1)))
+    if not ahead or files.store.read(name) != existing:
+        return
+    for later in reversed(ahead):
+        try:
+            target = _quarantined(found[later], files.store.read(found[later]))
+            files.store.move(found[later], target)
+        except FileNotFoundError:
+            continue  # another process was faster
+        _note_stranger(files, later, target)
+
+
+def _quarantined(path: str, data: bytes) -> str:
+    digest = hashlib.sha256(data).hexdigest()[:16]
+    return f"{QUARANTINE}/{path.rsplit('/', 1)[1]}-{digest}"
+
+
+def _note_stranger(files: TableFiles, version: int, target: str) -> None:
+    files.strangers.append((version, target))
     logger.error(
         "table %s: version %d was written around the log; moved to %s/%s",
         format_table_id(files.table),

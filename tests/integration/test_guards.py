@@ -72,6 +72,45 @@ def test_a_scan_moves_a_version_away_that_was_written_around_the_log(running: Se
     assert [one["kind"] for one in status["incidents"]] == ["bypass"]
 
 
+@pytest.mark.parametrize("policy", ["every", "latest"])
+@pytest.mark.parametrize("appends", [1, 12])
+def test_no_reader_by_path_misses_a_row_that_was_answered(
+    running: Service, policy: str, appends: int
+) -> None:
+    """The strangers came since the last scan: an append or many, and a compaction."""
+    running.client.create_table("t", SCHEMA, policy=policy)
+    assert running.client.append("t", rows(1)).version == 2
+    location = str(running.location("t"))
+    for number in range(appends):
+        lance.write_dataset(rows(600 + number), location, mode="append")
+    if appends > 1:
+        lance.dataset(location).optimize.compact_files()
+    strangers = lance.dataset(location).version - 2
+    assert strangers >= appends
+    for version in (3, 4):
+        assert running.client.append("t", rows(version)).version == version
+        assert lance.dataset(location).version == version
+    assert ids_of(lance.dataset(location)) == [1, 3, 4]
+    assert len(list((Path(location) / "_quarantine").iterdir())) == strangers
+    status = running.client.runtime().request(0, "status")
+    assert status["bypasses_found"] == strangers
+    assert scan(running) == []
+    running.running[0].stop()
+    assert verify(running.log, 0, Options(contents=True)).problems == []
+
+
+def test_a_native_write_upon_strangers_clears_the_way_for_the_next_one(running: Service) -> None:
+    location = table(running, "t")
+    dataset = running.client.open("t")
+    for number in (666, 777):
+        lance.write_dataset(rows(number), location, mode="append")
+    with pytest.raises(OSError, match="Commit result"):
+        lance.write_dataset(rows(2), dataset, mode="append")
+    assert running.client.table("t").version == 2
+    lance.write_dataset(rows(2), dataset, mode="append")
+    assert ids_of(lance.dataset(location)) == [1, 2]
+
+
 def test_a_table_may_adopt_what_was_written_around_the_log(running: Service) -> None:
     location = table(running, "t", **{PROPERTY: ADOPT})
     for number in (666, 777):
