@@ -8,8 +8,9 @@ set -eu
 : "${COMMITLOG_PORT:=2333}"
 : "${COMMITLOG_SOCKET_PORT:=2334}"
 if [ -z "${COMMITLOG_SOCKET_HOST:-}" ]; then
-    COMMITLOG_SOCKET_HOST=$(hostname -i | cut -d ' ' -f 1)
+    COMMITLOG_SOCKET_HOST=$(hostname -I | cut -d ' ' -f 1)
 fi
+: "${COMMITLOG_SOCKET_HOST:=127.0.0.1}"
 export COMMITLOG_HOST COMMITLOG_PORT COMMITLOG_SOCKET_PORT COMMITLOG_SOCKET_HOST
 
 exec commitlog "$@"
