@@ -107,7 +107,7 @@ class KafkaWorld:
 
     def has_topic(self, topic: str) -> bool:
         """Return whether a topic exists."""
-        return topic in self._admin.list_topics(timeout=10).topics
+        return topic in self._admin.list_topics(timeout=120).topics
 
     def close(self) -> None:
         """Let go of the connections."""

@@ -29,7 +29,7 @@ from tests.integration.test_up import COMMAND
 from tests.integration.test_up import run as commitlog
 from tests.integration.test_up import service as running_up
 from tests.service import Service, rows, service
-from tests.waiting import wait_until
+from tests.waiting import WAIT_SECONDS, wait_until
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -169,7 +169,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
     restoring = subprocess.Popen([*COMMAND, "restore", str(place), "--root", str(root)])
     wait_until((root / "kafka" / "data").is_dir, "a restore under way")
     restoring.send_signal(signal.SIGKILL)
-    restoring.wait(30)
+    restoring.wait(WAIT_SECONDS)
     refused = commitlog("up", "--root", str(root), "--port", "0")
     assert refused.returncode == ExitCode.MACHINE
     assert "did not finish" in refused.stderr

@@ -135,7 +135,7 @@ def test_no_group_is_joined_and_no_offset_stored(world: KafkaWorld) -> None:
     log = world.connect()
     log.create()
     transactions_of(log)
-    groups = world._admin.list_consumer_groups(request_timeout=10).result(120)
+    groups = world._admin.list_consumer_groups(request_timeout=120).result(120)
     assert "commitlog" not in {group.group_id for group in groups.valid}
 
 

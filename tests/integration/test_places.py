@@ -3,6 +3,8 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -13,14 +15,37 @@ from tests.integration.test_up import run, service, write
 pytestmark = [pytest.mark.broker]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A root with a table of one row, stopped."""
-    path = tmp_path / "root"
-    with service(path) as running:
+@dataclass(frozen=True)
+class Made:
+    """A root whose service was stopped, as it was then, and what the service had said."""
+
+    root: Path
+    kept: Path
+    line: str
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """A root with a table of one row, stopped; its path was given with dots."""
+    folder = tmp_path_factory.mktemp("places")
+    (folder / "here").mkdir()
+    with service(folder / "here" / ".." / "root") as running:
         assert write(running, 1)[-1] == "1"
         running.stop()
-    return path
+        line = running.line
+    (folder / "root").rename(folder / "kept")
+    return Made(folder / "root", folder / "kept", line)
+
+
+@pytest.fixture
+def root(made: Made) -> Iterator[Path]:
+    """The root as it was when its service was stopped."""
+    shutil.copytree(made.kept, made.root, symlinks=True)
+    yield made.root
+    if made.root.is_symlink():
+        made.root.unlink()
+    else:
+        shutil.rmtree(made.root, ignore_errors=True)
 
 
 def refused(root: Path) -> str:
@@ -109,12 +134,8 @@ def test_tables_that_are_gone_are_not_made_again(root: Path, tmp_path: Path) -> 
     assert not any(tables.iterdir())
 
 
-def test_a_root_with_dots_is_recorded_without_them(tmp_path: Path) -> None:
-    (tmp_path / "here").mkdir()
-    with service(tmp_path / "here" / ".." / "root") as running:
-        assert running.line.endswith(f"root {tmp_path / 'root'}")
-        assert write(running, 1)[-1] == "1"
-        running.stop()
+def test_a_root_with_dots_is_recorded_without_them(made: Made) -> None:
+    assert made.line.endswith(f"root {made.root}")
 
 
 @pytest.mark.parametrize(

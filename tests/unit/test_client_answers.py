@@ -22,8 +22,9 @@ from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
 from commitlog.wire import Kind
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
+from tests.waiting import WAIT_SECONDS
 
-QUICK = RuntimeSettings(fallback_after_seconds=0.3, request_timeout_seconds=5)
+QUICK = RuntimeSettings(fallback_after_seconds=0.3, request_timeout_seconds=60)
 
 
 @pytest.fixture
@@ -57,7 +58,7 @@ def test_a_ticket_is_answered(client: CommitLog) -> None:
     assert (outcome.status, outcome.version) == (Status.COMMITTED, 2)
     assert outcome.raise_for_conflict() is outcome
     assert ticket.done()
-    assert ticket.result(5, wait="committed") is outcome
+    assert ticket.result(WAIT_SECONDS, wait="committed") is outcome
     assert client.outcome(ticket.transaction_id) == outcome
 
 
@@ -103,8 +104,8 @@ def test_the_outcomes_topic_answers_while_the_socket_is_down(
     operation = _append(client, 1)
     leader.stop_socket()
     ticket = client.submit("a$t", operation)
-    assert ticket.result(10, wait="committed").version == 2
-    assert ticket.result(10, wait="readable").version == 2, "the manifest is there"
+    assert ticket.result(WAIT_SECONDS, wait="committed").version == 2
+    assert ticket.result(WAIT_SECONDS, wait="readable").version == 2, "the manifest is there"
     assert client.outcome(ticket.transaction_id, timeout=120).version == 2
     with pytest.raises(Unavailable):
         client.runtime().connection(0).request("table", {"table": ["a", "t"]}, 0.2)
@@ -136,7 +137,7 @@ def test_the_fallback_heeds_no_record_of_a_deposed_leader(
     with pytest.raises(OutcomeUnknown):
         ticket.result(1)
     leader.paused.clear()
-    assert ticket.result(10, wait="committed").status is Status.COMMITTED
+    assert ticket.result(WAIT_SECONDS, wait="committed").status is Status.COMMITTED
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -149,7 +150,10 @@ def test_void_records_at_the_end_hide_no_leader(
         leader._append(f"leader/1/{number}", encode_leader_started(lost))
     with CommitLog(lambda: log, settings=QUICK) as other:
         assert other.table("a$t").version == 1
-        assert other.submit("a$t", _append(client, 1)).result(30, wait="committed").version == 2
+        assert (
+            other.submit("a$t", _append(client, 1)).result(WAIT_SECONDS, wait="committed").version
+            == 2
+        )
 
 
 def test_a_hundred_are_in_flight_at_once(client: CommitLog) -> None:
