@@ -57,6 +57,11 @@ class Running:
         assert self.leads.wait(READY_SECONDS), self.failure
         return self
 
+    def await_end(self) -> None:
+        """Wait until it ended by itself."""
+        self._thread.join(READY_SECONDS)
+        assert not self._thread.is_alive()
+
     def abandon(self) -> None:
         """Don't wait for it: its machine is off."""
         self._stop.set()

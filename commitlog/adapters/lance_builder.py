@@ -25,6 +25,7 @@ from google.protobuf.message import DecodeError, Message
 
 from commitlog.adapters.builds import Build, BuildRefused, Built
 from commitlog.adapters.lance_namespace import StagedManifest, StagingNamespace
+from commitlog.adapters.places import bound
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.adapters.storage_options import storage_options
 from commitlog.codecs.lance_operations import NotConstructible, to_lance_operation
@@ -168,7 +169,7 @@ def _stage(location: str, transaction: Any, namespace: StagingNamespace) -> Buil
     """Run pylance's commit; return why it failed."""
     try:
         lance.LanceDataset.commit(
-            location,
+            bound(location),
             transaction,
             read_version=transaction.read_version,
             max_retries=1,

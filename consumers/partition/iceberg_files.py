@@ -81,7 +81,7 @@ class TableFiles:
     def delete(self, location: str, within: str) -> None:
         """Remove a file if it is there; FileNotFoundError if links lead it out of `within`."""
         path = self._path(location)
-        if not path.startswith(f"{self._path(within)}/"):
+        if within != self.root and not path.startswith(f"{self._path(within)}/"):
             raise FileNotFoundError(f"{location} is not below {within}")
         self._store.delete(path)
 

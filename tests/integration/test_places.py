@@ -104,16 +104,6 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
         rebuilt = run("replay", into, "--root", str(moved), "--places", binding)
         assert rebuilt.returncode == ExitCode.OK, rebuilt.stdout + rebuilt.stderr
         running.stop()
-    [table] = [path.parent for path in (moved / "tables").rglob("_versions")]
-    table.rename(tmp_path / "table")
-    done = run("up", "--root", str(moved), "--port", "0", "--places", binding)
-    assert done.returncode == ExitCode.MACHINE
-    assert "table shop$orders: no files are there" in done.stderr
-    (tmp_path / "table").rename(table)
-    root.symlink_to(moved)  # instead of a binding
-    with service(moved) as running:
-        assert write(running, 3)[-1] == "2"
-        running.stop()
 
 
 def test_a_copied_root_is_refused(root: Path, tmp_path: Path) -> None:

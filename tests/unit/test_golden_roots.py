@@ -9,14 +9,19 @@ import duckdb
 import lance
 import pytest
 
+from commitlog.core.iceberg.reading import dump_json
 from commitlog.model.limits import PROTOCOL_SUPPORTED
+from commitlog.model.operations import IcebergChange
 from consumers.partition.checkpoint import FORMAT, HEAD, Checkpoints
+from consumers.partition.table_places import check_tables
+from consumers.runtime.places import RootMoved
 from consumers.tools.upgrade import check_upgrade
 from consumers.tools.verify.check import Options, verify
 from consumers.views.version_index import run_index
 from tests.golden.make_roots import PLACE
 from tests.golden.roots import PROTOCOLS, Golden, golden
-from tests.service import ids_of, rows
+from tests.service import Running, ids_of, rows
+from tests.unit.iceberg_examples import create_updates
 
 INDEXED_SECONDS = 180.0
 
@@ -71,6 +76,10 @@ def test_a_root_of_each_protocol_goes_on(protocol: int, tmp_path: Path) -> None:
         assert info.location.startswith(str(opened.root))
         assert 9000 in ids_of(lance.dataset(info.location, version=made.version))
         client.delete("taken", "id = 20")
+        client.create_index("shop$orders", "id", "BTREE")
+        new = lance.fragment.write_fragments(rows(30), client.open("taken"))
+        overwrite = lance.LanceOperation.Overwrite(rows().schema, new)  # built by pylance
+        client.submit("taken", overwrite).result().raise_for_conflict()
         client.create_table("fresh", rows().schema)
         client.append("fresh", rows(1))
         opened.stop()
@@ -98,3 +107,28 @@ def test_the_check_of_an_upgrade_names_what_is_older_in_the_order_of_its_steps(
         assert [one.name for one in found] == ["connected", "checkpoint", "rules"]
         assert "× a program that doesn't say" in found[0].message
         assert found[2].advice.startswith("once everything above is new")
+
+
+def test_a_root_without_a_tables_files_is_refused_by_the_tables_name(tmp_path: Path) -> None:
+    with golden(3, tmp_path / "root") as opened:
+        assert check_tables(opened.log, opened.root) == len(opened.expected)
+        place = tmp_path / "root" / "tables" / "elsewhere.lance"
+        place.rename(tmp_path / "lost")
+        with pytest.raises(RootMoved, match="^table taken: no files are there") as refused:
+            check_tables(opened.log, opened.root)
+        assert str(place) in str(refused.value)
+
+
+def test_tables_whose_files_name_places_are_not_bound_to_others(tmp_path: Path) -> None:
+    with golden(4, tmp_path / "root") as opened:
+        opened.start()
+        place = f"{PLACE}/protocol-4/tables/ice"
+        create = dump_json(create_updates(place))
+        ice = IcebergChange(("shop", "lake"), '[{"type":"assert-create"}]', create)
+        opened.client.submit(None, ice).result().raise_for_conflict()
+        opened.stop()
+        with pytest.raises(RootMoved, match=r"table shop\$lake can't be moved by binding places"):
+            check_tables(opened.log, opened.root)
+        refused = Running(opened.cluster, opened.root)
+        refused.await_end()
+        assert isinstance(refused.failure, RootMoved)

@@ -191,6 +191,9 @@ def test_nothing_outside_the_root_is_read_or_removed(tmp_path: Path) -> None:
         with pytest.raises(FileNotFoundError):
             files.delete(place, str(root))
     assert outside.read_text() == "x"
+    (root / "inside").write_text("x")
+    files.delete(f"{root}/inside", str(root))
+    assert not files.exists(f"{root}/inside")
 
 
 def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
