@@ -84,8 +84,6 @@ def prepare_merge(
 ) -> Prepared:
     """Have pylance join the source with the table; the source's columns have the table's types."""
     hashes = check_merge(info, source, on)
-    if options.when_not_matched_insert_all:
-        check_columns(source.schema, info.schema, info.name)
     # pylance panics where an index covers only some rows and a struct lacks fields.
     is_whole = all(info.schema.field(field.name).type == field.type for field in source.schema)
     builder = dataset.merge_insert(list(on)).use_index(options.use_index and is_whole)
@@ -104,6 +102,8 @@ def prepare_merge(
     try:
         transaction, counts = builder.execute_uncommitted(source)
     except (ValueError, OSError, RuntimeError) as error:
+        if options.when_not_matched_insert_all:
+            check_columns(source.schema, info.schema, info.name)
         raise InvalidTransaction(
             f"the merge into {info.name} cannot be executed: {error}", field="merge_insert"
         ) from error

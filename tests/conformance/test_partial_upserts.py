@@ -221,6 +221,15 @@ def test_new_rows_without_a_required_column_are_refused(shared: Service, tmp_pat
     found = shared.client.open("p$required").to_table(columns=["id", "name", "n"]).sort_by("id")
     assert found["name"].to_pylist() == ["1-1", "1-2"]
     assert found["n"].to_pylist() == [11, 99]
+    # As pylance: by no rows, or where a struct lacks fields, it is missed by rows that are new.
+    inner = pa.array([{"x": 7}, {"x": 8}], pa.struct([("x", pa.int32())]))
+    lacking = pa.table({"id": pa.array([1, 9], pa.int64()), "point": inner})
+    with pytest.raises(InvalidTransaction, match="'name' of p\\$required may not be null and is"):
+        shared.client.merge_insert("p$required", lacking, "id")
+    for rows in (lacking.slice(0, 1), lacking.slice(0, 0)):
+        shared.client.merge_insert("p$required", rows, "id").raise_for_conflict()
+    point = shared.client.open("p$required").to_table(filter="id = 1")["point"]
+    assert point.to_pylist() == [{"x": 7, "y": 1}]
 
 
 def test_many_tables_are_upserted_in_part_as_one_record(shared: Service, tmp_path: Path) -> None:
