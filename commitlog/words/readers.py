@@ -92,6 +92,7 @@ WORDS: dict[str, str] = {
     "index_created_late": "was created at {time_ms} ms, after the year 9999",
     "index_bitmap_unreadable": "covers a set of fragments that is not a Roaring bitmap",
     "index_covers_others": "covers the fields {fields}, which are not among its own",
+    "index_covers_all": "only covers its fields {fields}, and indexes none of them",
     "index_without_fields": "has no fields",
     "index_fields_missing": "is on the fields {fields}, which the schema doesn't have",
     "index_segments_differ": "has segments on different fields",

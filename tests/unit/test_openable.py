@@ -216,6 +216,17 @@ def entry(name: str, details: bytes | None) -> IndexMetadata:
     return index
 
 
+@pytest.mark.parametrize(
+    ("covering", "is_bad"),
+    [([], False), ([1], False), ([0], False), ([0, 1], True), ([1, 1], True), ([2], True)],
+)
+def test_an_index_covers_some_of_its_fields_and_not_all(covering: list[int], is_bad: bool) -> None:
+    index = entry("by_id", None)
+    index.fields.extend([0, 1])
+    index.covering_fields.extend(covering)
+    assert (index_problem(index) is not None) is is_bad
+
+
 def test_reuse_details_that_lance_cannot_open() -> None:
     name = "__lance_frag_reuse"
     inline = FragmentReuseIndexDetails()

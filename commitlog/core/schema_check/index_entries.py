@@ -49,6 +49,8 @@ def index_problem(index: IndexMetadata) -> Phrase | None:
     strange = [field for field in index.covering_fields if field not in index.fields]
     if strange:
         return Phrase("index_covers_others", {"fields": strange})
+    if index.covering_fields and len(index.covering_fields) >= len(index.fields):
+        return Phrase("index_covers_all", {"fields": list(index.covering_fields)})
     if index.name == FRAGMENT_REUSE_INDEX:
         return _reuse_problem(index)
     if index.name == MEM_WAL_INDEX:
