@@ -112,7 +112,7 @@ ONLY_IN = {
     "jwt": ("consumers/servers/security/tokens.py",),
     "cryptography": ("consumers/servers/security/tokens.py",),
     "prometheus_client": ("consumers/servers/metrics.py", "consumers/servers/leader_metrics.py"),
-    "opentelemetry": ("consumers/servers/observing.py",),
+    "opentelemetry": ("commitlog/adapters/tracing.py", "consumers/servers/observing.py"),
     "starlette": (
         *("consumers/servers/server", "consumers/servers/namespace/", "consumers/servers/iceberg/"),
         *("consumers/servers/security/", "consumers/servers/openapi/", "consumers/servers/page/"),

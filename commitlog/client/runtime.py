@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from commitlog.adapters.tracing import tracing
 from commitlog.client.connection import Connection
 from commitlog.client.fallback import Fallback
 from commitlog.client.tickets import Ticket
@@ -155,6 +156,7 @@ class Runtime:
             read=connection.read_until,
             attended=connection.attended,
         )
+        ticket.traced_from = time.monotonic() if tracing() is not None else 0.0
         # The leader knows who waits before it decides: no further round trip.
         ticket.ask_ahead(readable=self.readable_hint)
         try:

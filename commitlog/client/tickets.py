@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Literal
 
+from commitlog.adapters.tracing import tracing
 from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown
 from commitlog.model.records import Outcome, Status, Transaction
 
@@ -87,6 +88,8 @@ class Ticket:
         """Who waits without reading, each with whether for readable."""
         self._asked_readable = False
         self._asked = False
+        self.traced_from = 0.0
+        """When it was submitted, if it is traced and its span wasn't told yet."""
         self._lock = threading.Lock()
 
     @property
@@ -146,7 +149,17 @@ class Ticket:
             self._decided = self._decided or outcome
             if readable or outcome.status is not Status.COMMITTED:
                 self._readable = self._readable or outcome
+        if self.traced_from and (self._readable or not self._asked_readable):
+            self._trace(outcome)
         self._wake()
+
+    def _trace(self, outcome: Outcome) -> None:
+        """Tell of the whole way of a traced transaction, once."""
+        began, self.traced_from = self.traced_from, 0.0
+        spans = tracing()
+        if began and spans is not None:
+            took, status = time.monotonic() - began, str(outcome.status)
+            spans.first(self.transaction_id, "commit", took, status=status)
 
     def fail(self, error: CommitLogError) -> None:
         """Note that the transaction surely wasn't appended."""

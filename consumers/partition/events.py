@@ -22,8 +22,10 @@ class Event:
     """In the outcomes topic; -1 until it is acknowledged."""
     unwritten: int = 0
     """How many of its changes have no file yet (the materializer's count)."""
+    read_at: float = 0.0
     decided_at: float = 0.0
-    """When this process decided it and when Kafka had it, by the loop's clock; 0: another did."""
+    """When this process read and decided it and when Kafka had it, by the loop's clock; 0: another
+    did."""
     acknowledged_at: float = 0.0
 
     @property

@@ -259,10 +259,12 @@ class Leader:
         assert not void, void
         self._replica.decide(submitted)
         now = self._clock()
-        self._meters.steps.took(DECIDE, now - self._read_at.pop(submitted.offset, now))
+        read_at = self._read_at.pop(submitted.offset, now)
+        self._meters.steps.took(DECIDE, now - read_at)
         if not self._in_flight:
             self._heard_at = now
-        self._in_flight.append(Event(submitted, outcome, record, changes, decided_at=now))
+        event = Event(submitted, outcome, record, changes, read_at=read_at, decided_at=now)
+        self._in_flight.append(event)
         if self._failure is None:
             sequence, post = outcome.sequence, self._mailbox.post
             self.writer.append(

@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import Counter
 from typing import Any
 
+from commitlog.adapters.tracing import tracing
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import LanceCommit, target
 from commitlog.model.records import Outcome, Status, Transaction
@@ -25,6 +26,8 @@ BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0
 SUBMIT, DECIDE, ACKNOWLEDGE, FILES = "submit", "decide", "acknowledge", "files"
 """The steps of a transaction: from the writer's clock to the log, from the leader's reading it to
 its decision, from there to Kafka's acknowledgement, and from there to files that can be read."""
+COMMIT = "commit"
+"""All of them, of what was committed: what its writer waits for, whichever way it came."""
 
 
 class Names:
@@ -50,7 +53,7 @@ class Steps:
     def __init__(self) -> None:
         """Begin empty."""
         self._counts = {
-            step: [0] * (len(BOUNDS) + 1) for step in (SUBMIT, DECIDE, ACKNOWLEDGE, FILES)
+            step: [0] * (len(BOUNDS) + 1) for step in (SUBMIT, DECIDE, ACKNOWLEDGE, FILES, COMMIT)
         }
         self._sums = dict.fromkeys(self._counts, 0.0)
 
@@ -81,6 +84,11 @@ class Meters:
         self._bytes: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
         self._rules: Counter[str] = Counter()
+        self._tracing = tracing()
+        self.looked_at: dict[str, tuple[int, int]] = {}
+        """By table: the version that maintenance has looked at, and its bytes."""
+        self.looked_on = 0.0
+        """When maintenance told of its look, by the loop's clock; 0: never."""
 
     @property
     def tables(self) -> set[str]:
@@ -111,14 +119,31 @@ class Meters:
         """Count how long it took until Kafka had the outcome."""
         event.acknowledged_at = now
         self.steps.took(ACKNOWLEDGE, now - event.decided_at)
-        record = event.submitted.record
-        if isinstance(record, Transaction) and record.submitted_at_ms > 0:
-            self.steps.took(SUBMIT, (event.submitted.append_time_ms - record.submitted_at_ms) / 1e3)
+        if _submit_ms(event) is not None:
+            self.steps.took(SUBMIT, (_submit_ms(event) or 0) / 1e3)
+        if self._tracing is not None:
+            name, waited = event.outcome.transaction_id, now - event.decided_at
+            facts = {"status": str(event.outcome.status), "sequence": event.outcome.sequence}
+            read_at = event.read_at or event.decided_at
+            self._tracing.part(name, DECIDE, event.decided_at - read_at, ago=waited, **facts)
+            self._tracing.part(name, ACKNOWLEDGE, waited)
 
     def filed(self, event: Event, now: float) -> None:
         """Count how long its files took; those of events of another term's count for nobody."""
-        if event.acknowledged_at:
-            self.steps.took(FILES, now - event.acknowledged_at)
+        if not event.acknowledged_at:
+            return
+        self.steps.took(FILES, now - event.acknowledged_at)
+        outcome, submit_ms = event.outcome, _submit_ms(event)
+        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            return
+        if submit_ms is not None and event.read_at:
+            self.steps.took(COMMIT, submit_ms / 1e3 + now - event.read_at)
+        if self._tracing is not None:
+            versions = ", ".join(
+                f"{format_table_id(one.table)} {one.version}" for one in outcome.results
+            )
+            took = now - event.acknowledged_at
+            self._tracing.part(outcome.transaction_id, FILES, took, versions=versions)
 
     def _written(self, record: Transaction, event: Event) -> None:
         """Count rows and bytes, by the manifest's change where the operation doesn't say."""
@@ -152,6 +177,14 @@ class Meters:
             "bytes": dict(self._bytes),
             "rows": dict(self._rows),
         }
+
+
+def _submit_ms(event: Event) -> int | None:
+    """Return how long a transaction was on its way to the log; None if its writer didn't say."""
+    record = event.submitted.record
+    if not isinstance(record, Transaction) or record.submitted_at_ms <= 0:
+        return None
+    return max(0, event.submitted.append_time_ms - record.submitted_at_ms)
 
 
 def _rule(outcome: Outcome) -> str:

@@ -16,7 +16,7 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from importlib.metadata import version as package_version
 from typing import Any
@@ -162,8 +162,22 @@ class Session:
             if table is not None:
                 manifest = table.manifest
                 fragments = 0 if manifest is None else len(manifest.fragments)
+                deleted = sum(last - first + 1 for first, last in table.deleted)
                 sizes[name] = {"version": table.version, "fragments": fragments}
-        return {**self.meters.to_json(), "sizes": sizes}
+                sizes[name]["versions"] = table.version - deleted
+                if (looked := self.meters.looked_at.get(name)) is not None:
+                    sizes[name]["unmaintained"] = max(0, table.version - looked[0])
+                    sizes[name]["bytes"] = looked[1]
+        found = {**self.meters.to_json(), "sizes": sizes}
+        if self.meters.looked_on:
+            found["maintained_seconds"] = round(self._clock() - self.meters.looked_on, 3)
+        return found
+
+    def maintained(self, tables: Mapping[str, tuple[int, int]]) -> None:
+        """Take from maintenance which versions it has looked at, and their bytes."""
+        known = self.meters.tables
+        self.meters.looked_at = {name: tables[name] for name in known if name in tables}
+        self.meters.looked_on = self._clock()
 
     def step(self, events: Iterable[object]) -> None:
         """Take what happened, and do what follows from it."""

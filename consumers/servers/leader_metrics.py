@@ -43,6 +43,13 @@ _BY_TABLE = (
 _SIZES = (
     ("version", "commitlog_table_version", "A table's newest version."),
     ("fragments", "commitlog_table_fragments", "Fragments of a table's newest version."),
+    ("versions", "commitlog_table_versions", "Versions of a table that weren't deleted."),
+    ("bytes", "commitlog_table_bytes", "Bytes of its data files, as maintenance saw them last."),
+    (
+        "unmaintained",
+        "commitlog_maintenance_lag_versions",
+        "Versions of a table that maintenance has not looked at.",
+    ),
 )
 
 
@@ -81,6 +88,17 @@ class LeaderMetrics:
             "Outcomes that the published version index lacks.",
             ["partition"],
             (([str(partition)], lag) for partition, lag in self._index_lags().items()),
+        )
+        yield _family(
+            GaugeMetricFamily,
+            "commitlog_maintenance_silence_seconds",
+            "Since when maintenance has told nothing of its looks.",
+            ["partition"],
+            (
+                ([str(partition)], measures["maintained_seconds"])
+                for partition, one in statuses.items()
+                if "maintained_seconds" in (measures := one.get("measures") or {})
+            ),
         )
         yield from _measures([one.get("measures") or {} for one in statuses.values()])
 
@@ -140,7 +158,7 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
         yield _family(CounterMetricFamily, name, text, ["table"], pairs)
     sizes = {table: size for one in found for table, size in one.get("sizes", {}).items()}
     for fact, name, text in _SIZES:
-        pairs = (([table], size[fact]) for table, size in sorted(sizes.items()))
+        pairs = (([table], size[fact]) for table, size in sorted(sizes.items()) if fact in size)
         yield _family(GaugeMetricFamily, name, text, ["table"], pairs)
     yield _steps(found)
 
@@ -149,7 +167,7 @@ def _steps(found: list[Mapping[str, Any]]) -> Metric:
     family = HistogramMetricFamily(
         "commitlog_step_seconds",
         "How long transactions took for a step: submit (the writer's clock to the log), decide,"
-        " acknowledge (by Kafka), files (until they can be read).",
+        " acknowledge (by Kafka), files (until they can be read); commit is all of them.",
         labels=["step"],
     )
     counts: dict[str, list[float]] = {}

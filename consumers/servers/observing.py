@@ -1,14 +1,13 @@
 """Every request leaves a count, a line in the log, and, if asked for, a trace.
 
 What a line says is what an operator searches by: operation, status, milliseconds, who, the
-transaction, the position. Bodies and headers are never in it, so neither are secrets. Traces go
-where the standard `OTEL_EXPORTER_OTLP_ENDPOINT` says, if the extra `otel` is installed.
+transaction, the position. Bodies and headers are never in it, so neither are secrets. A request's
+trace goes on with its caller's and names the transaction, which has a trace of its own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import logging
 import os
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from commitlog.adapters.tracing import tracing
 from consumers.runtime.log_lines import VARIABLE
 from consumers.servers.metrics import Metrics
 
@@ -27,7 +27,6 @@ _PLACES = (
 FACTS = "commitlog.facts"
 """In a request's scope: what its operation tells about it."""
 QUIET = ("/healthz", "/readyz", "/metrics")
-TRACES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 _TELLS_ALL = os.environ.get(VARIABLE) == "json"
 """Lines for machines tell of every request; lines for people, of what went wrong."""
@@ -143,18 +142,5 @@ def _describe(span: Any, operation: str, status: int, facts: Mapping[str, Any]) 
 
 def _tracer() -> Any:
     """Return what makes spans, or None if nobody wants them."""
-    if not any(os.environ.get(name) for name in TRACES):
-        return None
-    if importlib.util.find_spec("opentelemetry.sdk") is None:
-        logger.warning("%s is set: pip install 'lance-commitlog[otel]' for traces", TRACES[0])
-        return None
-    from opentelemetry import trace
-    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.sdk.resources import Resource
-    from opentelemetry.sdk.trace import TracerProvider
-    from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-    provider = TracerProvider(resource=Resource.create({"service.name": "commitlog"}))
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    trace.set_tracer_provider(provider)
-    return provider.get_tracer("commitlog")
+    found = tracing()
+    return None if found is None else found.tracer

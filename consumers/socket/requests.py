@@ -94,6 +94,7 @@ class Requests:
             "materialize": self._materialize,
             "transaction": self._transaction,
             "quarantine": self._quarantine,
+            "maintained": self._maintained,
             "dry_run": self._dry_run,
             "reach": self._reach,
             "rows_pending": self.rows.pending,
@@ -288,6 +289,14 @@ class Requests:
         """Move versions that were written around the log, ahead of a table's head, away."""
         session, table = self._session(), parse_table_id(params.get("table", ""))
         return {"quarantined": await _worker(lambda: self._guards.quarantine(session, table))}
+
+    async def _maintained(self, params: Params) -> dict[str, Any]:
+        """Hear from maintenance how far it is."""
+        told = params.get("tables")
+        given = told.items() if isinstance(told, dict) else ()
+        tables = {str(name): (int(version), int(size)) for name, (version, size) in given}
+        await self._ask(lambda session: session.maintained(tables), STATUS_SECONDS)
+        return {}
 
     async def _until_readable(self, params: Params) -> Head:
         """Wait until a version, or else the present head, or a later one opens by path."""

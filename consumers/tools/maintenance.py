@@ -8,6 +8,7 @@ of them again. A table is looked at only after commits, so a table at rest costs
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -123,6 +124,8 @@ class Maintenance:
         self._open_log = open_log
         self._remove_at = 0.0
         self._on_act = on_act or (lambda act, result: None)
+        self._bytes: dict[str, int] = {}
+        """By incarnation: the bytes of its data files when it was opened last."""
         self._seen: dict[str, int] = {}
         """By incarnation: the version as of which nothing was left to do."""
 
@@ -142,16 +145,21 @@ class Maintenance:
         tables = self._log.tables()
         standing = {info.incarnation for info in tables}
         self._seen = {name: seen for name, seen in self._seen.items() if name in standing}
+        looked: dict[str, tuple[int, int]] = {}
         for info in tables:
             if stop is not None and stop.is_set():
                 break
-            if info.version < 1 or self._seen.get(info.incarnation) == info.version:
+            if info.version < 1:
                 continue
             try:
-                acts += self._look_at(info, dry_run=dry_run)
+                if self._seen.get(info.incarnation) != info.version:
+                    acts += self._look_at(info, dry_run=dry_run)
+                looked[info.name] = info.version, self._bytes.get(info.incarnation, 0)
             except (CommitLogError, OSError, ValueError, RuntimeError) as error:
                 # One table's trouble holds up no other.
                 logger.warning("%s was left for later: %s", info.name, error)
+        if not dry_run:
+            self._tell(looked)
         if self._open_log is not None and time.monotonic() >= self._remove_at:
             self._remove_at = time.monotonic() + REMOVAL_SECONDS
             try:
@@ -159,6 +167,15 @@ class Maintenance:
             except (CommitLogError, OSError) as error:
                 logger.warning("files that nobody needs were left for later: %s", error)
         return acts
+
+    def _tell(self, looked: Mapping[str, tuple[int, int]]) -> None:
+        """Tell the leaders which versions were looked at, for tables that they count."""
+        runtime = self._log.runtime()
+        for partition in range(runtime.partitions):
+            with contextlib.suppress(CommitLogError):
+                measures = runtime.request(partition, "status", measures=True)["measures"]
+                tables = {name: looked[name] for name in measures["sizes"] if name in looked}
+                runtime.request(partition, "maintained", tables=tables)
 
     def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
         results: list[str] = []
@@ -228,6 +245,11 @@ class Maintenance:
         if policy.mode == "off":
             return
         dataset = self._log.opened.newest(info)
+        self._bytes[info.incarnation] = sum(
+            file.file_size_bytes or 0
+            for fragment in dataset.get_fragments()
+            for file in fragment.metadata.files
+        )
         yield from self._compactions(info, policy, dataset)
         yield from self._indices(info, policy, dataset)
         if policy.expire_days or policy.retain_versions:

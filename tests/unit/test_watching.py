@@ -12,8 +12,11 @@ from typing import Any
 import promql_parser
 import pytest
 import yaml  # type: ignore[import-untyped]
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 
+from commitlog.adapters import tracing
+from commitlog.client import runtime, tickets
 from commitlog.model.operations import LanceCommit, Summary
 from commitlog.model.records import (
     Code,
@@ -24,10 +27,13 @@ from commitlog.model.records import (
     Submitted,
     Transaction,
 )
+from consumers.partition import meters
 from consumers.partition.events import Event
 from consumers.partition.meters import BOUNDS, NAMES_MAX, OTHERS, Meters
 from consumers.servers.metrics import Metrics
+from consumers.tools.maintenance import Maintenance
 from tests.namespace_world import World, numbers
+from tests.service import SCHEMA, rows, service
 
 WATCH = Path(__file__).resolve().parents[2] / "infra" / "watch"
 SUFFIXES = ("_bucket", "_sum", "_count", "_total", "_created")
@@ -146,6 +152,64 @@ def test_each_way_of_writing_is_counted_by_table_and_step(families: dict[str, An
         counts = [one.value for one in steps.samples if one.labels.get("step") == step]
         assert counts, step
         assert value(families, "commitlog_step_seconds", "commitlog_step_seconds_count", step=step)
+
+
+def test_whole_commits_and_versions_are_counted(families: dict[str, Any]) -> None:
+    """A native client's too, from its own clock to files that can be read."""
+    count = "commitlog_step_seconds_count"
+    assert value(families, "commitlog_step_seconds", count, step="commit") == 4
+    assert value(families, "commitlog_table_versions", table="shop$orders") == 3
+    assert not families["commitlog_table_bytes"].samples, "nobody looked yet"
+    assert not families["commitlog_maintenance_silence_seconds"].samples
+
+
+def test_maintenance_tells_how_far_it_is(world: World) -> None:
+    def measured() -> dict[str, Any]:
+        return dict(world.log.runtime().request(0, "status", measures=True)["measures"])
+
+    maintenance = Maintenance(world.log)
+    while maintenance.look():
+        pass
+    found = measured()["sizes"]["shop$orders"]
+    assert found["unmaintained"] == 0
+    files = world.log.open("shop$orders").get_fragments()
+    sizes = [one.file_size_bytes or 0 for part in files for one in part.metadata.files]
+    assert found["bytes"] == sum(sizes) > 0
+    assert measured()["maintained_seconds"] >= 0
+    world.log.append("shop$orders", numbers(8, 9))
+    assert measured()["sizes"]["shop$orders"]["unmaintained"] == 1
+    status = world.log.runtime().request(0, "status", measures=True)
+    text = Metrics(lambda: {0: status}).text().decode()
+    assert 'commitlog_maintenance_lag_versions{table="shop$orders"} 1.0' in text
+    assert "commitlog_maintenance_silence_seconds{" in text
+
+
+def test_one_trace_leads_from_the_writer_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = InMemorySpanExporter()
+    spans = tracing.Tracing(exporter)
+    for module in (tickets, runtime, meters):
+        monkeypatch.setattr(module, "tracing", lambda: spans)
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA)
+        outcome = running.client.append("t", rows(1))
+    name = outcome.transaction_id
+    ours = [
+        span
+        for span in exporter.get_finished_spans()
+        if span.context.trace_id == uuid.UUID(name).int
+    ]
+    by_name = {span.name: span for span in ours}
+    assert by_name.keys() == {"commit", "decide", "acknowledge", "files"}
+    assert len(ours) == 4
+    first = by_name.pop("commit")
+    assert first.parent is None
+    assert {span.parent.span_id for span in by_name.values() if span.parent} == {
+        first.context.span_id
+    }
+    assert dict(by_name["files"].attributes or {})["commitlog.versions"] == "t 2"
+    assert dict(by_name["decide"].attributes or {})["commitlog.status"] == "committed"
 
 
 def names_in(expression: Any) -> set[str]:
