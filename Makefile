@@ -13,7 +13,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/set-up
 
-.PHONY: help setup demo test unit soak check browser lock proto bench clean
+.PHONY: help setup demo test unit soak check docs browser lock proto bench clean
 
 help: ## Show this
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ check: $(STAMP) ## Check lint, format, types and the house's contracts
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -q tests/test_house.py
 
+docs: $(STAMP) ## Build the documentation into build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f infra/mkdocs.yml
+	@echo "look at it: python3 -m http.server -d build/site"
+
 browser: ## Find a Chromium for the tests of the page, or install Debian's as root
 	@infra/browser.sh
 
@@ -69,7 +73,7 @@ bench: $(STAMP) ## Measure commits per second beside pylance's own
 
 lock: $(STAMP) ## Resolve pyproject.toml anew into requirements.lock
 	$(BIN)/uv pip compile -q --upgrade --universal --generate-hashes --no-header --no-annotate \
-	    --all-extras --group dev pyproject.toml -o requirements.lock
+	    --all-extras --group dev --group docs pyproject.toml -o requirements.lock
 	@! grep -nE '://|^-' requirements.lock || { echo "requirements.lock names an address" >&2; exit 1; }
 
 proto: $(STAMP) ## Generate commitlog/lancepb from schemas/

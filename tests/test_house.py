@@ -579,3 +579,22 @@ def test_settings_and_exit_codes_in_the_readme_are_true() -> None:
         assert f"`{setting.variable}`" in told, f"no page tells of {setting.variable}"
     for code in ExitCode:
         assert re.search(rf"\b{int(code)}\b", readme()), f"README doesn't tell of exit code {code}"
+
+
+def test_the_public_surface_changes_knowingly(request: pytest.FixtureRequest) -> None:
+    """Whoever changes what others build on sees it in the diff, and names it in the changelog."""
+    from tests import public_surface
+
+    golden = ROOT / "tests/golden/public.txt"
+    found = public_surface.listing()
+    if request.config.getoption("--rewrite"):
+        golden.write_text(found, encoding="utf-8")
+    assert found == golden.read_text(encoding="utf-8"), "pytest --rewrite, if it is meant"
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert version is not None
+    assert first is not None
+    assert first[1].rstrip(",") == version[1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -129,6 +130,9 @@ def lance_commit(
     rows = affected(affected_rows) if affected_rows else ()
     which, added, updated, removed = contents(message)
     _check(info, which, read_version, added, updated, removed)
+    said = summary(added, updated, removed, rows)
+    if which == "rewrite":  # of rows that were there before
+        said = replace(said, rows_added=0)
     return LanceCommit(
         table=info.table_id,
         operation=_OPERATION_NAMES[which],
@@ -138,7 +142,7 @@ def lance_commit(
         schema_metadata=metadata if schema_metadata is None else schema_metadata,
         affected_rows=rows,
         inserted_keys=inserted_keys,
-        summary=summary(added, updated, removed, rows),
+        summary=said,
     )
 
 

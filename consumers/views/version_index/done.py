@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import (
@@ -30,6 +31,14 @@ REPEATED = "repeated"
 ENDING = {DropTable.__name__, DeregisterTable.__name__, DropNamespace.__name__}
 
 
+class Counts(NamedTuple):
+    """Rows and bytes of data files, by the fragments that an operation left."""
+
+    rows_added: int
+    rows_removed: int
+    bytes_added: int
+
+
 @dataclass(slots=True)
 class Done:
     """One operation and what came of it: an operation's row before it is one."""
@@ -44,6 +53,8 @@ class Done:
     """None unless the operation took effect."""
     iceberg: IcebergChanges | None = None
     """What an Iceberg change asks for; None for everything else."""
+    counts: Counts | None = None
+    """What it added and removed, once it was counted."""
 
     @property
     def is_table(self) -> bool:
@@ -82,6 +93,14 @@ class Done:
         if isinstance(self.operation, LanceCommit):
             return self.operation.summary
         return self.iceberg.summary if self.iceberg else None
+
+
+def counts_of(one: Done) -> Counts | None:
+    """Return what an operation added and removed; of a refused one, what it says of itself."""
+    summary = one.summary
+    if one.counts is not None or summary is None:
+        return one.counts
+    return Counts(summary.rows_added, summary.rows_removed, summary.bytes_added)
 
 
 Told = tuple[Decided, tuple[Done, ...]]

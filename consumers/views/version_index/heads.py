@@ -19,7 +19,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.table import DELIMITER, format_table_id
 from consumers.views.version_index.contents import Row
-from consumers.views.version_index.done import Done, Told, principal
+from consumers.views.version_index.done import Done, Told, counts_of, principal
 from consumers.views.version_index.rows import MICROSECONDS_PER_MS
 
 
@@ -94,10 +94,11 @@ def _apply(heads: MutableMapping[str, Head], decided: Decided, one: Done) -> Ite
         head.commits += 1
     if one.result and one.result.metadata_location:
         head.metadata_location = one.result.metadata_location
-    if one.summary is not None:
-        head.rows_added += one.summary.rows_added
-        head.rows_removed += one.summary.rows_removed
-        head.bytes_added += one.summary.bytes_added
+    counts = counts_of(one)
+    if counts is not None:
+        head.rows_added += counts.rows_added
+        head.rows_removed += counts.rows_removed
+        head.bytes_added += counts.bytes_added
     if one.name_after is None:
         _end(head, decided, one.name)
     elif one.name_after != head.table_name:

@@ -10,7 +10,7 @@ version: it was asked, and it changed nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from commitlog.core.log.replica import Decided
@@ -38,7 +38,8 @@ from commitlog.model.records import (
 )
 from commitlog.model.table import format_table_id
 from consumers.views.version_index.contents import Contents, Recordings, Row
-from consumers.views.version_index.done import REPEATED, Done, Told, principal
+from consumers.views.version_index.counting import Counting
+from consumers.views.version_index.done import REPEATED, Done, Told, counts_of, principal
 
 MICROSECONDS_PER_MS = 1000
 
@@ -66,21 +67,29 @@ class Rows:
     failed_requirements: list[Row] = field(default_factory=list)
 
 
-def rows_of(told: Iterable[Told], recordings: Recordings = no_recordings) -> Rows:
-    """Return the rows of decided transactions, in their order."""
+def rows_of(
+    told: Sequence[Told],
+    recordings: Recordings = no_recordings,
+    counting: Counting | None = None,
+) -> Rows:
+    """Return the rows of decided transactions, in their order, and note what each one counts."""
     rows = Rows()
+    counting = counting or Counting()
+    counting.prepare(told)
     for decided, done in told:
         outcome = decided.outcome
         rows.transactions.append(_transaction(decided, done))
         place = (decided.submitted.partition, outcome.sequence, _time(decided))
         for one in done:
-            rows.operations.append(_operation(decided, place, one))
             if one.iceberg is not None:
                 rows.snapshots.extend(_snapshots(decided, place, one))
             if one.result is not None:
+                first = len(rows.fragment_changes)
                 _add_contents(rows, decided, place, one, recordings)
+                counting.count(one, rows.fragment_changes[first:])
             elif outcome.status is not Status.COMMITTED and isinstance(one.operation, LanceCommit):
                 rows.refused_files.extend(_refused_files(decided, place, one))
+            rows.operations.append(_operation(decided, place, one))
         record = decided.submitted.record
         if isinstance(record, Transaction) and record.expects:
             rows.expectations.extend(_expectations(record, place, outcome))
@@ -189,9 +198,7 @@ def _operation(decided: Decided, place: Row, one: Done) -> Row:
         result.read_version if result and one.version else None,
         result.rebased_over if result else None,
         result.rebased if result else None,
-        summary.rows_added if summary else None,
-        summary.rows_removed if summary else None,
-        summary.bytes_added if summary else None,
+        *(counts_of(one) or (None, None, None)),
         summary.fragments_added if summary else None,
         summary.fragments_updated if summary else None,
         summary.fragments_removed if summary else None,

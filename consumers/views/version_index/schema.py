@@ -63,7 +63,7 @@ version             BIGINT     the version it made; NULL if none
 built_on            BIGINT     the version it finally built on
 rebased_over        BIGINT     versions committed between its read version and itself
 rebased             BOOLEAN    whether its content had to change for that
-rows_added          BIGINT     rows it added
+rows_added          BIGINT     rows it added; a compaction adds none
 rows_removed        BIGINT     rows it removed
 bytes_added         BIGINT     bytes of data files it added
 fragments_added     BIGINT     fragments it added

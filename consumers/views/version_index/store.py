@@ -19,6 +19,7 @@ from commitlog.core.log.replica import Decided
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.model.records import LeaderStarted
 from consumers.views.version_index.contents import Recordings, Row
+from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.done import read
 from consumers.views.version_index.heads import COLUMNS, Head, fold
 from consumers.views.version_index.layout import Layout
@@ -38,6 +39,15 @@ HOT_TRANSACTIONS_MAX = 8_000
 
 GRACE_SECONDS = 3600.0
 """How long a reader may keep a snapshot open after a newer one was published."""
+
+FRAGMENTS_NOW = """
+SELECT incarnation, fragment_id,
+       arg_max(physical_rows, (sequence, ordinal)) FILTER (physical_rows IS NOT NULL),
+       arg_max(deleted_rows, (sequence, ordinal)),
+       arg_max(bytes, (sequence, ordinal)) FILTER (bytes IS NOT NULL)
+FROM fragment_changes WHERE list_contains(?, incarnation)
+GROUP BY ALL HAVING NOT arg_max(removed, (sequence, ordinal))
+"""
 
 logger = logging.getLogger("commitlog.version_index")
 
@@ -101,6 +111,7 @@ class VersionIndex:
             self.layout = layout
             self._floor = published_positions(layout)
             self._heads = self._load_heads()
+            self._counting = Counting(self._load_fragments)
             self._positions = self._load_positions()
             self._sealer = Sealer(
                 self._live, hot_transactions_max=hot_transactions_max, grace_seconds=grace_seconds
@@ -187,7 +198,8 @@ class VersionIndex:
                 f"{before.sequence} to {position.sequence}; run `commitlog verify`"
             )
         told = read(batch)
-        rows = rows_of(told, recordings)
+        with self._guarded():
+            rows = rows_of(told, recordings, self._counting)
         changed = fold(self._heads, told)
         live = self._live
         with self._guarded(), live.transaction():
@@ -256,6 +268,9 @@ class VersionIndex:
         rows = self._live.query(f"SELECT {columns} FROM tables ORDER BY partition, sequence")
         heads = (Head(*row) for row in rows)  # type: ignore[arg-type]
         return {head.incarnation: head for head in heads}
+
+    def _load_fragments(self, incarnations: list[str]) -> list[Row]:
+        return self._live.query(FRAGMENTS_NOW, [incarnations])
 
     def _load_positions(self) -> dict[int, Position]:
         names = ", ".join(column.name for column in POSITIONS.columns[:-1])

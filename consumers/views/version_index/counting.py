@@ -1,0 +1,116 @@
+"""How many rows and bytes each operation added and took away, by fragments, whoever committed it.
+
+What a client says of itself isn't asked: other programs say nothing, and a compaction's new
+fragments hold rows that were there before. What a fragment had is kept for tables whose rows were
+changed lately, and read from the index for others.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from commitlog.model.operations import CreateTableVersion, LanceCommit
+from consumers.views.version_index.contents import Row
+from consumers.views.version_index.done import Counts, Done, Told
+
+FRAGMENTS_MAX = 500_000
+"""So many fragments are kept in all; those of the table that was changed longest ago go first."""
+ONLY_NEW = {"Append", "CreateTable", "RegisterTable"}
+"""Operations all of whose fragments are new."""
+MOVES_ROWS = "Rewrite"
+_FRAGMENT_ID, _REMOVED, _ROWS, _DELETED, _BYTES = range(7, 12)
+"""Columns of `fragment_changes`."""
+
+
+class Fragment(NamedTuple):
+    """What a fragment holds."""
+
+    rows: int
+    deleted: int
+    bytes: int
+
+    @property
+    def live(self) -> int:
+        """How many of its rows are there."""
+        return self.rows - self.deleted
+
+
+Fragments = dict[int, Fragment]
+Load = Callable[[list[str]], Iterable[Row]]
+"""Returns (incarnation, fragment, rows, deleted, bytes) of all fragments of these tables."""
+
+
+def nothing(_: list[str]) -> Iterable[Row]:
+    """Know of no fragment: for an index that is empty."""
+    return ()
+
+
+class Counting:
+    """Folds fragments, in the order of the log."""
+
+    def __init__(self, load: Load = nothing, fragments_max: int = FRAGMENTS_MAX) -> None:
+        """Take what reads the fragments of tables from the index, as it was before the batch."""
+        self._load = load
+        self._max = fragments_max
+        self._tables: OrderedDict[str, Fragments] = OrderedDict()
+
+    def prepare(self, told: Iterable[Told]) -> None:
+        """Have the fragments of all tables whose rows a batch changes."""
+        wanted = dict.fromkeys(
+            one.incarnation
+            for _, done in told
+            for one in done
+            if _is_lance(one) and one.name not in ONLY_NEW and one.incarnation is not None
+        )
+        for incarnation in wanted:
+            if incarnation in self._tables:
+                self._tables.move_to_end(incarnation)
+        missing = [one for one in wanted if one not in self._tables]
+        kept = sum(map(len, self._tables.values())) if missing else 0
+        while kept > self._max and len(self._tables) > len(wanted):
+            kept -= len(self._tables.popitem(last=False)[1])
+        self._tables.update((one, {}) for one in missing)
+        if missing:
+            for table, number, rows, deleted, size in self._load(missing):
+                known = Fragment(*(int(str(one or 0)) for one in (rows, deleted, size)))
+                self._tables[str(table)][int(str(number))] = known
+
+    def count(self, one: Done, changes: Iterable[Row]) -> None:
+        """Note on a committed operation what it added and removed, by its rows of changes."""
+        if not _is_lance(one) and one.name not in ONLY_NEW:
+            return
+        known = self._tables.get(one.incarnation or "")
+        added = removed = size = 0
+        for change in changes:
+            number = int(str(change[_FRAGMENT_ID]))
+            before = known.get(number) if known is not None else None
+            after = None if change[_REMOVED] else _after(change, before)
+            difference = (after.live if after else 0) - (before.live if before else 0)
+            added += max(difference, 0)
+            removed += max(-difference, 0)
+            size += max((after.bytes if after else 0) - (before.bytes if before else 0), 0)
+            if known is not None and after is not None:
+                known[number] = after
+            elif known is not None:
+                known.pop(number, None)
+        if one.name == MOVES_ROWS:
+            moved = min(added, removed)
+            added, removed = added - moved, removed - moved
+        one.counts = Counts(added, removed, size)
+
+
+def _is_lance(one: Done) -> bool:
+    return one.result is not None and isinstance(one.operation, LanceCommit | CreateTableVersion)
+
+
+def _after(change: Row, before: Fragment | None) -> Fragment:
+    """Return a fragment behind a change; what the change doesn't say is as before."""
+    rows, deleted, size = (change[column] for column in (_ROWS, _DELETED, _BYTES))
+    known = before or Fragment(0, 0, 0)
+    return Fragment(
+        known.rows if rows is None else int(str(rows)),
+        known.deleted if deleted is None else int(str(deleted)),
+        known.bytes if size is None else int(str(size)),
+    )

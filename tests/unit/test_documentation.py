@@ -1,0 +1,45 @@
+"""Does the documentation build, without a broken link and without the network?"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_site_builds_strictly(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "-f", "infra/mkdocs.yml", "-d", tmp_path]
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=ROOT,
+        env={"PATH": "", "HOME": str(tmp_path), "NO_MKDOCS_2_WARNING": "1", "NO_PROXY": "*"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "connect" in (tmp_path / "reference/python.html").read_text(encoding="utf-8")
+    assert "--tables-root" in (tmp_path / "reference/commands.html").read_text(encoding="utf-8")
+    for page in tmp_path.rglob("*.html"):
+        loaded = re.findall(
+            r'<(?:script|link|img)[^>]*(?:src|href)="(https?:[^"]*)"',
+            page.read_text(encoding="utf-8"),
+        )
+        assert not loaded, f"{page.name} loads {loaded}"
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """Those of the README, too, which isn't on the site."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob(".github/*.md"), *ROOT.glob("docs/**/*.md")]
+    wrong = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        if "://" not in target and not (page.parent / target).exists()
+        # Made by the site itself.
+        if target not in {"reference/commands.md", "benchmarks.md"}
+    ]
+    assert len(pages) > 20
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,98 @@
+"""Are rows and bytes counted by fragments, whoever commits and however?"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+
+from commitlog.adapters.memory import MemoryLog
+from consumers import history
+from consumers.views.version_index import run_index
+from consumers.views.version_index.counting import Counting
+from consumers.views.version_index.done import Done
+from tests.service import SCHEMA, Service, rows, service
+
+T = "ns$t"
+
+
+def counted(running: Service, root: Path) -> list[tuple[object, ...]]:
+    """Bring the index up to the log, and return what each operation on the table counts."""
+    stop = threading.Event()
+    run_index(
+        MemoryLog(running.cluster),
+        root,
+        stop=stop,
+        on_progress=lambda done, total: stop.set() if done >= total else None,
+    )
+    found = history.query(
+        root,
+        "SELECT operation, rows_added, rows_removed, bytes_added > 0 AS wrote FROM operations"
+        " WHERE table_name = ? AND version IS NOT NULL ORDER BY sequence",
+        [T],
+    )
+    return [tuple(row.values()) for row in found]
+
+
+def test_each_way_to_write_counts_and_a_compaction_adds_no_rows(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        log = running.client
+        log.create_table(T, SCHEMA)
+        log.append(T, rows(*range(10)))
+        log.open(T).insert(rows(10, 11))  # native: nobody says how many
+        log.open(T).delete("id < 3")
+        log.delete(T, "id = 3")
+        assert counted(running, tmp_path)[1:] == [
+            ("Append", 10, 0, True),
+            ("Append", 2, 0, True),
+            ("Delete", 0, 3, False),
+            ("Delete", 0, 1, False),
+        ]
+        log.compact(T)
+        log.open(T).update({"id": "id + 100"}, "id = 4")
+        lance.write_dataset(rows(1), log.open(T), mode="overwrite")
+        # The index begins anew, and so asks its own rows what fragments had.
+        found = counted(running, tmp_path)[5:]
+        compacted = [one for one in found if one[0] in ("Rewrite", "ReserveFragments")]
+        assert ("Rewrite", 0, 0, True) in compacted
+        others = [one for one in found if one not in compacted]
+        assert others == [("Update", 1, 1, True), ("Overwrite", 1, 8, True)]
+        (table,) = history.query(
+            tmp_path, "SELECT rows_added - rows_removed AS n FROM tables WHERE table_name = ?", [T]
+        )
+        assert table["n"] == log.open(T).count_rows() == 1
+
+
+def test_a_registered_table_counts_what_it_has(tmp_path: Path) -> None:
+    made = lance.write_dataset(pa.table({"id": pa.array([1, 2, 3], pa.int64())}), tmp_path / "x")
+    made.delete("id = 2")
+    with service(tmp_path) as running:
+        running.client.register_table(T, str(tmp_path / "x"))
+        assert counted(running, tmp_path)[0][:3] == ("RegisterTable", 2, 0)
+
+
+def test_fragments_of_few_tables_are_kept() -> None:
+    asked: list[list[str]] = []
+
+    def load(tables: list[str]) -> list[tuple[object, ...]]:
+        asked.append(tables)
+        return [(table, number, 5, 1, 70) for table in tables for number in range(3)]
+
+    counting = Counting(load, fragments_max=4)
+    for table in ("a", "b", "a", "c", "a"):
+        counting.prepare([(None, (_delete(table),))])  # type: ignore[list-item]
+    assert asked == [["a"], ["b"], ["c"]]
+    one = _delete("a")
+    counting.count(one, [(0, 0, 0, 0, "t", "a", 2, 1, True, None, None, None, None, None, None)])
+    assert one.counts == (0, 4, 0)
+
+
+def _delete(table: str) -> Done:
+    from commitlog.model.operations import LanceCommit
+    from commitlog.model.records import OperationResult
+
+    operation = LanceCommit(("t",), "Delete", 1, b"")
+    result = OperationResult(("t",), table, "Delete", 2)
+    return Done(0, "Delete", "t", "committed", operation, result)
