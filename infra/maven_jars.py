@@ -26,6 +26,10 @@ class JarsUnavailable(Exception):
     """The jars could not be fetched, or are not what was pinned."""
 
 
+class Unreachable(JarsUnavailable):
+    """No registry answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Jar:
     """One jar by coordinates and content."""
@@ -122,4 +126,4 @@ def _run_ivy(scratch: Path, jars: tuple[Jar, ...], into: Path) -> None:
         command, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
     )
     if not into.is_dir():
-        raise JarsUnavailable(f"the jars could not be fetched:\n{done.stdout[-2_000:]}")
+        raise Unreachable(f"the jars could not be fetched:\n{done.stdout[-2_000:]}")

@@ -1,6 +1,6 @@
 """Does Spark with Iceberg's own runtime work over `commitlog up`?
 
-`python -m infra.iceberg_spark` fetches both, 500 MB; here they are used if they are there.
+`python -m infra.oldest_spark` fetches both, 500 MB; here they are used if they are there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from consumers.broker import find_java
-from infra import iceberg_spark
+from infra import oldest_spark
 from tests.child import lines_of
 from tests.iceberg_server import IcebergServer
 from tests.integration.test_up import service
@@ -27,13 +27,13 @@ _SECONDS = 900
 
 
 def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:
-    iceberg_spark.fetch()
+    oldest_spark.fetch()
     with service(tmp_path / "root", "--kafka-port", "0") as running:
         server = IcebergServer(running.port)
         java = find_java().path
-        arguments = [server.uri, str(iceberg_spark.jar()), str(tmp_path)]
+        arguments = [server.uri, oldest_spark.jars(oldest_spark.ICEBERG), str(tmp_path)]
         lines = lines_of(
-            [str(iceberg_spark.python()), str(_CHILD), *arguments],
+            [str(oldest_spark.python()), str(_CHILD), *arguments],
             cwd=tmp_path,
             env={"JAVA_HOME": str(java.resolve().parents[1])},
             seconds=_SECONDS,
