@@ -136,7 +136,7 @@ class KafkaLog:
             found = self._genesis.get(partition)
         if found is not None:
             return found
-        Moves(self._settings, self.name).check_here(self.name)
+        Moves(self._settings, self.name, self._admin).check_here(self.name)
         low, high = self._watermarks.ask(self._topics[1], partition, self.timeout_seconds)
         first = self._read(self.read_outcomes(partition, low), low + 1) if low < high else []
         where = f"{self._topics[1]}[{partition}] at {self._settings.address}"
@@ -193,7 +193,7 @@ class KafkaLog:
         for name, base, actual, factor in zip(self._topics, _BASES, configs, factors, strict=True):
             problems += settings_problems(name, base, actual, factor)
         if problems:
-            Moves(self._settings, self.name).check_here(self.name)
+            Moves(self._settings, self.name, self._admin).check_here(self.name)
             raise TopicSettings(
                 f"topics at {self._settings.address} are set so that records could be lost or"
                 f" refused: {'; '.join(problems)}. Correct them (kafka-configs), then start again"

@@ -37,12 +37,14 @@ _NOBODY_SAYS = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION
 class Moves:
     """What a cluster says of a log's move away from it."""
 
-    def __init__(self, settings: ClientSettings, log: str) -> None:
-        """Set up without asking."""
+    def __init__(
+        self, settings: ClientSettings, log: str, admin: AdminClient | None = None
+    ) -> None:
+        """Set up without asking, by an `admin` client of the cluster's if there is one."""
         self._settings = settings
         self._topic = moved_topic(log)
         self._names = (transactions_topic(log), outcomes_topic(log))
-        self._admin = AdminClient(settings.admin())
+        self._admin = admin or AdminClient(settings.admin())
 
     def note(self) -> dict[str, Any] | None:
         """Return where the log is now, None if it is here."""
