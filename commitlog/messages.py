@@ -105,14 +105,17 @@ class IcebergDescription:
     metadata_location: str
     metadata: Any = None
     """The metadata itself, if it was asked for."""
+    is_view: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the message."""
-        said = {
+        said: dict[str, Any] = {
             "table": list(self.table),
             "uuid": self.uuid,
             "metadata_location": self.metadata_location,
         }
+        if self.is_view:
+            said["is_view"] = True
         return said if self.metadata is None else {**said, "metadata": self.metadata}
 
     @classmethod
@@ -120,7 +123,13 @@ class IcebergDescription:
         """Read the message."""
         # An older leader leaves out the name that it was asked for.
         name = tuple(body.get("table", ()))
-        return cls(name, body["uuid"], body["metadata_location"], body.get("metadata"))
+        return cls(
+            table=name,
+            uuid=body["uuid"],
+            metadata_location=body["metadata_location"],
+            metadata=body.get("metadata"),
+            is_view=bool(body.get("is_view")),
+        )
 
 
 @dataclass(frozen=True, slots=True)

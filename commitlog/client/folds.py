@@ -47,6 +47,8 @@ class TableAt:
     location: str = ""
     metadata_location: str = ""
     """An Iceberg table's metadata file; "" for a Lance table."""
+    is_view: bool = False
+    """Whether it is an Iceberg view; its metadata file is a view's then."""
     properties: Mapping[str, str] = field(default_factory=dict)
     """A Lance table's; not known where an index was asked."""
 
@@ -111,6 +113,7 @@ class Fold:
             version=result.version or known.version,
             location=result.location or known.location,
             metadata_location=result.metadata_location or known.metadata_location,
+            is_view=known.is_view or result.operation == "IcebergView",
         )
 
     def _properties(self, operation: Operation) -> None:

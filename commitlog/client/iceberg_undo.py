@@ -13,6 +13,7 @@ from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
 from commitlog.core.iceberg.iceberg_table import MAIN, is_compressed
 from commitlog.core.iceberg.metadata_draft import POSITION
 from commitlog.core.iceberg.reading import dump_json
+from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
 from commitlog.errors import NoSuchVersion
 from commitlog.model.operations import IcebergChange
 from commitlog.model.table import TableId, format_table_id
@@ -80,6 +81,49 @@ def undoing_change(table: TableId, then: Metadata, now: Metadata) -> IcebergChan
     if not updates:
         return None
     return IcebergChange(table, dump_json(requirements), dump_json(updates))
+
+
+def is_view(metadata: Metadata) -> bool:
+    """Return True for the metadata of a view."""
+    return "view-uuid" in metadata
+
+
+def view_again(name: TableId, metadata: Metadata) -> IcebergChange:
+    """Return what makes a view again that was dropped, with its uuid and its versions."""
+    current = metadata["current-version-id"]
+    versions = sorted(metadata["versions"], key=lambda one: one["version-id"] == current)
+    updates: list[dict[str, Any]] = [
+        {"action": "assign-uuid", "uuid": metadata["view-uuid"]},
+        {"action": "set-location", "location": metadata["location"]},
+        {"action": "set-properties", "updates": dict(metadata["properties"])},
+    ]
+    for version in versions:
+        updates += _version_of(metadata, version)
+    return IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
+
+
+def undoing_view(name: TableId, then: Metadata, now: Metadata) -> IcebergChange | None:
+    """Return what makes a view as it was then; None if it is so."""
+    updates = _properties(then["properties"], now["properties"])
+    wanted, current = (
+        next(v for v in one["versions"] if v["version-id"] == one["current-version-id"])
+        for one in (then, now)
+    )
+    if wanted != current:
+        updates += _version_of(then, wanted)
+    if not updates:
+        return None
+    requirement = {"type": ASSERT_UUID, "uuid": now["view-uuid"]}
+    return IcebergChange(name, dump_json([requirement]), dump_json(updates))
+
+
+def _version_of(metadata: Metadata, version: Metadata) -> list[dict[str, Any]]:
+    ids = {one["schema-id"]: one for one in metadata["schemas"]}
+    return [
+        {"action": "add-schema", "schema": ids[version["schema-id"]]},
+        {"action": "add-view-version", "view-version": {**version, "schema-id": -1}},
+        {"action": "set-current-view-version", "view-version-id": -1},
+    ]
 
 
 def _set_member(what: str, id_name: str) -> str:

@@ -23,6 +23,7 @@ from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy, TableId
 
 _MAKERS = (CreateTable, DeclareTable, RegisterTable)
+_ICEBERG = ("IcebergChange", "IcebergView")
 _DROP, _DEREGISTER = "DropTable", "DeregisterTable"
 
 
@@ -73,7 +74,7 @@ class Lives:
             if not result.incarnation:
                 continue  # a namespace
             standing = self._names.get(result.table)
-            if result.operation == "IcebergChange":
+            if result.operation in _ICEBERG:
                 life = Life(result.table, result.incarnation, result.location)
                 life.metadata_location = result.metadata_location
                 self._names[result.table] = life

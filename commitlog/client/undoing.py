@@ -22,7 +22,14 @@ from commitlog.client.catalogue import raise_for_table
 from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
 from commitlog.client.feed_events import Selection
 from commitlog.client.host import Pairs, TableName
-from commitlog.client.iceberg_undo import check_files, metadata_at, undoing_change
+from commitlog.client.iceberg_undo import (
+    check_files,
+    is_view,
+    metadata_at,
+    undoing_change,
+    undoing_view,
+    view_again,
+)
 from commitlog.client.lives import Life, Lives
 from commitlog.client.opening import materialize
 from commitlog.client.positions import When
@@ -200,7 +207,7 @@ class UndoesChanges:
         if head.metadata_location == was.metadata_location:
             return []
         then, now = metadata_at(was.metadata_location), json.loads(head.metadata)
-        change = undoing_change(table, then, now)
+        change = (undoing_view if is_view(then) else undoing_change)(table, then, now)
         return [] if change is None else [change]
 
     def hold(
@@ -322,6 +329,8 @@ def _iceberg_again(life: Life, to: TableId) -> IcebergChange:
     """Return what registers a dropped Iceberg table; NoSuchTable if its files are gone."""
     try:
         metadata = metadata_at(life.metadata_location)
+        if is_view(metadata):
+            return view_again(to, metadata)
         check_files(metadata)
     except FileNotFoundError as error:
         raise NoSuchTable(

@@ -183,6 +183,9 @@ ICEBERG_PLACES_SINCE = 4
 ICEBERG_READ_ONLY_SINCE = 4
 """The protocol under which metadata may be registered under a second name, read only."""
 
+ICEBERG_VIEWS_SINCE = 4
+"""The protocol under which a record may make and change Iceberg views."""
+
 ICEBERG_POSITION_SINCE = 4
 """The protocol under which an Iceberg table's metadata says by which position it was committed."""
 

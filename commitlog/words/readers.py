@@ -216,6 +216,12 @@ WORDS: dict[str, str] = {
     "iceberg_files_removed_since": "manifest {path} deletes rows or files that it had not read of",
     "iceberg_manifest_encrypted": "manifest {path} is encrypted",
     "iceberg_append_removes": "manifest {path} removes files, and its operation is append",
+    "iceberg_no_such_view": "View does not exist: {view}",
+    "iceberg_view_twice": "{view} is changed twice",
+    "iceberg_view_schema_unknown": "a view version has the schema {schema}, which the view hasn't",
+    "iceberg_view_dialect_twice": "a view version has two representations in {dialect!r}",
+    "iceberg_view_version_unknown": "the view has no version {version}",
+    "iceberg_view_not_whole": "{view} needs a location, and a version that is current",
     "iceberg_read_only": (
         "{table} is a second name of a table, which is read only; commit to the table by its first"
         " name, or deregister {table}"

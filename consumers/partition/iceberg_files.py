@@ -21,6 +21,7 @@ from commitlog.adapters.storage import FileFound, local_path, store_for
 from commitlog.codecs.avro_iceberg import data_paths, manifest_paths
 from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
 from commitlog.core.iceberg.metadata_references import read_table
+from commitlog.core.iceberg.views import read_any
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.model.limits import ICEBERG_METADATA_BYTES_MAX
@@ -55,8 +56,8 @@ class TableFiles:
             raise OSError(f"{location} is not gzip: {error}") from error
 
     def table(self, location: str) -> IcebergTable:
-        """Return the table of a metadata file; raise OSError or Invalid."""
-        return read_table(self.read(location), location)
+        """Return the table, or view, of a metadata file; raise OSError or Invalid."""
+        return read_table(self.read(location), location, read_any)
 
     def exists(self, location: str) -> bool:
         """Tell whether there is such a file."""

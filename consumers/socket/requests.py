@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
+from commitlog.core.iceberg.views import IcebergView
 from commitlog.core.partition.driving import next_step
 from commitlog.errors import InvalidRequest, Unavailable
 from commitlog.messages import (
@@ -249,12 +250,23 @@ class Requests:
         if table is None:
             return None
         metadata = table.to_json() if params.get("metadata") else None
-        return IcebergDescription(name, table.uuid, table.metadata_location, metadata).to_json()
+        return IcebergDescription(
+            table=name,
+            uuid=table.uuid,
+            metadata_location=table.metadata_location,
+            metadata=metadata,
+            is_view=isinstance(table, IcebergView),
+        ).to_json()
 
     async def _iceberg_tables(self, params: Params) -> list[dict[str, Any]]:
         found = await self._ask(lambda session: session.catalogue.iceberg_tables())
         return [
-            IcebergDescription(name, table.uuid, table.metadata_location).to_json()
+            IcebergDescription(
+                name,
+                table.uuid,
+                table.metadata_location,
+                is_view=isinstance(table, IcebergView),
+            ).to_json()
             for name, table in found
         ]
 

@@ -11,9 +11,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog.core.iceberg.domain import IcebergRefused, decode_state, encode_state
+from commitlog.core.iceberg.domain import IcebergRefused, encode_state
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata import table_of
+from commitlog.core.iceberg.views import decode_state
 from commitlog.model.table import TableId
 from tests.unit.iceberg_examples import TIME_MS, change, create_updates, decide, schema, snapshot
 

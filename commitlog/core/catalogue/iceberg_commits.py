@@ -8,7 +8,7 @@ can read it; its name follows from the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from commitlog.core.catalogue.catalogue_state import Catalogue
@@ -36,6 +36,7 @@ from commitlog.core.draft import Draft
 from commitlog.core.iceberg.domain import IcebergRefused, IcebergResult, decide_iceberg
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.reading import dump_json
+from commitlog.core.iceberg.views import IcebergView, decide_views, is_view_change
 from commitlog.core.lance.versions import record
 from commitlog.core.tables.iceberg_tables import iceberg_change
 from commitlog.core.tables.lance_tables import Place, normalize_location
@@ -47,6 +48,7 @@ from commitlog.model.limits import (
     ICEBERG_REBASE_SINCE,
     ICEBERG_REFERENCES_SINCE,
     ICEBERG_UPDATES_MAX,
+    ICEBERG_VIEWS_SINCE,
     RECORD_BYTES_MAX,
     Rules,
 )
@@ -77,7 +79,7 @@ def decide_change(draft: Draft, operation: IcebergChange, root: str) -> None:
     made = OperationResult(
         operation.table,
         after.uuid,
-        "IcebergChange",
+        "IcebergView" if isinstance(after, IcebergView) else "IcebergChange",
         location=after.location,
         metadata_location=after.metadata_location,
         snapshot_id=-1 if after.current_snapshot_id is None else after.current_snapshot_id,
@@ -92,24 +94,34 @@ def decide_change(draft: Draft, operation: IcebergChange, root: str) -> None:
         draft.changes.append(iceberg_change(operation.table, ChangeKind.ICEBERG, after))
 
 
-def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
-    operations = [o for o in draft.transaction.operations if isinstance(o, IcebergChange)]
+def _decided(draft: Draft, root: str) -> tuple[IcebergResult, ...]:
+    """Return what becomes of each table and view that the record changes, or refuse it."""
+    changes = [o for o in draft.transaction.operations if isinstance(o, IcebergChange)]
+    operations, of_views = apart(changes, draft.rules)
     names = {operation.table for operation in operations}
     lists = ListRebases(draft, root) if draft.rules.protocol >= ICEBERG_REBASE_SINCE else None
     files: dict[TableId, bytes] | None = None
     if draft.rules.protocol >= ICEBERG_BOUNDS_SINCE:
-        check_values(operations)
+        check_values(changes)
     if draft.rules.protocol >= ICEBERG_REFERENCES_SINCE:
         files = look_at_references(draft, operations, root)
+    namespaces = {one.table[:-1] for one in changes if draft.namespace(one.table[:-1]) is not None}
+    standing = {
+        one.table: found for one in changes if (found := draft.iceberg(one.table)) is not None
+    }
+    others = {
+        one.table: view.table.incarnation
+        for one in changes
+        if (view := draft.find(one.table)) is not None
+    }
+    tables, views = kinds_of(standing)
     decided = decide_iceberg(
-        {name: table for name in names if (table := draft.iceberg(name)) is not None},
+        tables,
         operations,
         time_ms=draft.time_ms,
         transaction_id=draft.transaction.transaction_id,
-        namespaces={name[:-1] for name in names if draft.namespace(name[:-1]) is not None},
-        others={
-            name: view.table.incarnation for name in names if (view := draft.find(name)) is not None
-        },
+        namespaces=namespaces,
+        others={**others, **{name: view.uuid for name, view in views.items()}},
         fits=lists.fits if lists is not None else None,
         position=position_said(draft.rules, draft.sequence),
         updates_max=(
@@ -122,7 +134,24 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
     if isinstance(decided, IcebergRefused):
         raise _refused(decided)
     check_writable(draft, operations, decided)
+    made = decide_views(
+        views,
+        of_views,
+        time_ms=draft.time_ms,
+        transaction_id=draft.transaction.transaction_id,
+        namespaces=namespaces,
+        others={**others, **{name: table.uuid for name, table in tables.items()}},
+        position=draft.sequence,
+        taken=names,
+    )
+    if isinstance(made, IcebergRefused):
+        raise _refused(made)
     draft.iceberg_deltas = {**(files or {}), **(lists.recorded if lists is not None else {})}
+    return (*decided, *made)
+
+
+def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
+    decided = _decided(draft, root)
     results: dict[TableId, IcebergResult] = {}
     new_files: list[tuple[TableId, str]] = []
     for result in decided:
@@ -151,6 +180,24 @@ def _decide_all(draft: Draft, root: str) -> dict[TableId, IcebergResult]:
     if draft.rules.protocol >= ICEBERG_LOOKS_TOGETHER_SINCE:
         check_free(draft, root, new_files)
     return results
+
+
+def apart(
+    changes: Sequence[IcebergChange], rules: Rules
+) -> tuple[list[IcebergChange], list[IcebergChange]]:
+    """Return a record's changes of tables, and those of views."""
+    if rules.protocol < ICEBERG_VIEWS_SINCE:
+        return list(changes), []
+    told = [(one, is_view_change(one)) for one in changes]
+    return [one for one, is_view in told if not is_view], [one for one, is_view in told if is_view]
+
+
+def kinds_of(
+    standing: Mapping[TableId, IcebergTable],
+) -> tuple[dict[TableId, IcebergTable], dict[TableId, IcebergView]]:
+    """Return the tables and the views among what has names."""
+    views = {name: one for name, one in standing.items() if isinstance(one, IcebergView)}
+    return {name: one for name, one in standing.items() if name not in views}, views
 
 
 def position_said(rules: Rules, sequence: int) -> int:
@@ -273,28 +320,45 @@ def _decided_again(
     rules: Rules,
     recordings: Mapping[bytes, bytes],
 ) -> Mapping[TableId, IcebergTable]:
-    operations = [o for o in record.operations if isinstance(o, IcebergChange)]
-    names = {operation.table for operation in operations}
-    tables, others = catalogue.iceberg.tables, catalogue.tables
+    changes = [o for o in record.operations if isinstance(o, IcebergChange)]
+    operations, of_views = apart(changes, rules)
+    names = {operation.table for operation in changes}
+    known = catalogue.iceberg.tables
+    tables, views = kinds_of({name: known[name] for name in names if name in known})
+    others = {
+        name: catalogue.tables[name].incarnation for name in names if name in catalogue.tables
+    }
     files = recorded_files(outcome.results, recordings)
     decided = decide_iceberg(
-        {name: tables[name] for name in names if name in tables},
+        tables,
         operations,
         time_ms=outcome.time_ms,
         transaction_id=outcome.transaction_id,
         namespaces=catalogue.namespaces,
-        others={name: others[name].incarnation for name in names if name in others},
+        others=others,
         # It committed, so the lists of what was rebased fitted.
         fits=(lambda _: None) if any(result.rebased for result in outcome.results) else None,
         position=position_said(rules, outcome.sequence),
         registered=registered_in(operations, files) if files else None,
     )
-    if isinstance(decided, IcebergRefused):
-        raise CorruptLog(
-            f"outcome {outcome.sequence} commits what this program refuses ({decided.message}); "
-            "run `commitlog verify`"
-        )
-    after = {result.table: result.after for result in decided}
+    made = decide_views(
+        views,
+        of_views,
+        time_ms=outcome.time_ms,
+        transaction_id=outcome.transaction_id,
+        namespaces=catalogue.namespaces,
+        others=others,
+        position=outcome.sequence,
+    )
+    for refused in (decided, made):
+        if isinstance(refused, IcebergRefused):
+            raise CorruptLog(
+                f"outcome {outcome.sequence} commits what this program refuses"
+                f" ({refused.message}); run `commitlog verify`"
+            )
+    assert not isinstance(decided, IcebergRefused)
+    assert not isinstance(made, IcebergRefused)
+    after = {result.table: result.after for result in (*decided, *made)}
     for operation, result in zip(record.operations, outcome.results, strict=True):
         if isinstance(operation, IcebergChange) and (
             after[operation.table].metadata_location != result.metadata_location

@@ -17,9 +17,8 @@ from typing import Any
 
 from commitlog.core.iceberg.errors import Invalid, Stale
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.metadata_references import Registered
-from commitlog.core.iceberg.reading import dump_json, load_json
+from commitlog.core.iceberg.reading import dump_json
 from commitlog.core.iceberg.rebase import Fits, Plan
 from commitlog.core.iceberg.rebase import plan as plan_rebase
 from commitlog.core.iceberg.requests import TableChange, check_distinct, parse_change
@@ -244,13 +243,6 @@ def _failed(
 def encode_state(table: IcebergTable) -> bytes:
     """Return what a checkpoint keeps of a table."""
     return dump_json(table.metadata_location).encode("ascii") + b"\n" + table.to_bytes()
-
-
-def decode_state(data: bytes) -> IcebergTable:
-    """Return the table of a checkpoint."""
-    location, metadata = data.split(b"\n", 1)
-    what = "a checkpoint's table metadata"
-    return table_of(load_json(metadata, what), load_json(location, what), path=what)
 
 
 def state_digest(table: IcebergTable) -> bytes:

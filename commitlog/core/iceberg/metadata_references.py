@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable, is_compressed
@@ -35,7 +36,9 @@ Registered = Callable[[TableId], IcebergTable]
 """Returns the table of the metadata file that a change refers to."""
 
 
-def read_table(data: bytes, location: str) -> IcebergTable:
+def read_table(
+    data: bytes, location: str, of: Callable[[Any, str], IcebergTable] = table_of
+) -> IcebergTable:
     """Return the table of a metadata file; raise Invalid, also for one that is out of bounds."""
     limits = {"what": f"the metadata at {location}", "bytes_max": ICEBERG_METADATA_BYTES_MAX}
     if is_compressed(location):
@@ -43,7 +46,7 @@ def read_table(data: bytes, location: str) -> IcebergTable:
     if len(data) > ICEBERG_METADATA_BYTES_MAX or has_more_values(data, ICEBERG_METADATA_VALUES_MAX):
         limits["values_max"] = ICEBERG_METADATA_VALUES_MAX
         raise Invalid("iceberg_metadata_too_large", **limits)
-    return table_of(load_json(data, str(limits["what"])), location)
+    return of(load_json(data, str(limits["what"])), location)
 
 
 def _decompressed(data: bytes, most: int, what: str) -> bytes:

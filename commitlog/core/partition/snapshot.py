@@ -15,8 +15,9 @@ from typing import Any
 
 from commitlog.core.conflicts.history import Aspect, History, WriteSet
 from commitlog.core.decisions import Noted
-from commitlog.core.iceberg.domain import decode_state, encode_state
+from commitlog.core.iceberg.domain import encode_state
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.views import decode_state
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
 from commitlog.core.log.canonical import to_json
 from commitlog.core.log.parts import Part, Saved

@@ -272,6 +272,10 @@ class IcebergCatalog:
         # The uuid is in the path: no location ever belongs to two tables.
         return f"{root}/{table[-1]}-{uuid}"
 
+    def new_location(self, name: TableId, uuid: str) -> str:
+        """Return where something new goes that nobody gave a location."""
+        return self._location(self.view(), name, uuid)
+
     def _staged(
         self,
         view: CatalogView,

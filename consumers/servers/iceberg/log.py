@@ -23,9 +23,9 @@ from commitlog.core.iceberg.creating import register_change, register_reference
 from commitlog.core.iceberg.domain import UnmetRequirement
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
-from commitlog.core.iceberg.metadata import table_of
 from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.iceberg.reading import load_json
+from commitlog.core.iceberg.views import read_any
 from commitlog.errors import InvalidTransaction, NoSuchTable
 from commitlog.messages import (
     DecidedRecords,
@@ -79,6 +79,7 @@ class LogIcebergService:
             OnDemand(self._names, self._table),
             OnDemand(self._others, lambda name: self._others().get(name)),
             OnDemand(self._namespaces, lambda name: self._namespaces().get(name)),
+            OnDemand(lambda: self._names(is_view=True), lambda name: self._table(name, True)),
         )
 
     def submit(
@@ -205,15 +206,16 @@ class LogIcebergService:
     def _live_metadata(self) -> list[str]:
         return [entry.metadata_location for entry in self._all_tables()]
 
-    def _names(self) -> dict[TableId, None]:
-        return {entry.table: None for entry in self._all_tables()}
+    def _names(self, *, is_view: bool = False) -> dict[TableId, None]:
+        return {entry.table: None for entry in self._all_tables() if entry.is_view is is_view}
 
     def _all_tables(self) -> Iterator[IcebergDescription]:
         return map(IcebergDescription.from_json, self._ask_all("iceberg_tables"))
 
     def _others(self) -> dict[TableId, str]:
         found = map(TableDescription.from_json, self._ask_all("tables"))
-        return {entry.table_id: entry.incarnation for entry in found}
+        views = {entry.table: entry.uuid for entry in self._all_tables() if entry.is_view}
+        return {**views, **{entry.table_id: entry.incarnation for entry in found}}
 
     def _namespaces(self) -> dict[TableId, Mapping[str, str]]:
         found: dict[TableId, Mapping[str, str]] = {}
@@ -222,7 +224,7 @@ class LogIcebergService:
         found.pop((), None)  # the log's own properties
         return found
 
-    def _table(self, name: TableId) -> IcebergTable | None:
+    def _table(self, name: TableId, is_view: bool = False) -> IcebergTable | None:
         runtime = self._log.runtime()
         partition = runtime.domains.partition(name)
         asked = {"table": list(name)}
@@ -230,6 +232,8 @@ class LogIcebergService:
         if told is None:
             return None
         head = IcebergDescription.from_json(told)
+        if head.is_view is not is_view:
+            return None
         location = head.metadata_location
         with self._lock:
             kept = self._kept.get(location)
@@ -244,7 +248,7 @@ class LogIcebergService:
                 return None
             head = IcebergDescription.from_json(told)
             location = head.metadata_location
-            return table_of(load_json(head.metadata, location), location)
+            return read_any(load_json(head.metadata, location), location)
         with self._lock:
             self._kept[location] = table
             if len(self._kept) > _TABLES_KEPT:

@@ -70,16 +70,22 @@ class Past:
         stood = self._log.snapshot(wanted, timeout=timeout_seconds)
         tables: dict[TableId, str] = {}
         others: dict[TableId, str] = {}
+        views: dict[TableId, str] = {}
         for name, found in stood.tables.items():
             kind = tables if found.is_iceberg else others
+            kind = views if found.is_view else kind
             kind[parse_table_id(name)] = found.metadata_location or found.incarnation
         return CatalogView(
             OnDemand(
                 lambda: dict.fromkeys(tables),
                 lambda name: self._files.table(tables[name]) if name in tables else None,
             ),
-            others,
+            {**others, **views},
             stood.namespaces,
+            OnDemand(
+                lambda: dict.fromkeys(views),
+                lambda name: self._files.table(views[name]) if name in views else None,
+            ),
         )
 
 

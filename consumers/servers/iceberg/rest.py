@@ -26,6 +26,7 @@ from consumers.servers.iceberg.namespaces import SEPARATOR, IcebergNamespaces
 from consumers.servers.iceberg.past import PREFIX, Past, PastService, position_of, refuse
 from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.service import IcebergService
+from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.security.budgets import json_problem
 
 _KEY = "Idempotency-Key"
@@ -34,13 +35,11 @@ _READ_ONLY = "x-commitlog-read-only"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NAMESPACE = "/v1/namespaces/{namespace}"
 _TABLE = "/v1/namespaces/{namespace}/tables/{table}"
+_VIEW = "/v1/namespaces/{namespace}/views/{view}"
 _METHODS = {"GET", "HEAD", "POST", "DELETE"}
 _UNSUPPORTED = (
     "/v1/oauth/tokens",
-    "/v1/views/rename",
     f"{_NAMESPACE}/register-view",
-    f"{_NAMESPACE}/views",
-    f"{_NAMESPACE}/views/{{view}}",
     f"{_NAMESPACE}/functions",
     f"{_TABLE}/credentials",
     f"{_TABLE}/plan",
@@ -106,7 +105,9 @@ def _past_routes(at: Callable[[Request], _Routes], settings: IcebergSettings) ->
         ({"HEAD"}, table, lambda routes: routes.table_exists),
         ({"GET"}, table, lambda routes: routes.load_table),
         ({"POST"}, f"{table}/metrics", lambda routes: routes.metrics),
-        ({"GET", "HEAD"}, f"{namespace}/views/{{view}}", lambda routes: routes.no_view),
+        ({"GET"}, f"{namespace}/views", lambda routes: routes.list_views),
+        ({"HEAD"}, f"{namespace}/views/{{view}}", lambda routes: routes.view_exists),
+        ({"GET"}, f"{namespace}/views/{{view}}", lambda routes: routes.load_view),
     ]
 
     def handler(read: Callable[[_Routes], Handler]) -> Handler:
@@ -144,9 +145,14 @@ def iceberg_routes(
         ("DELETE", _TABLE, routes.drop_table),
         ("POST", f"{_TABLE}/metrics", routes.metrics),
         ("POST", "/v1/tables/rename", routes.rename_table),
+        ("GET", f"{_NAMESPACE}/views", routes.list_views),
+        ("POST", f"{_NAMESPACE}/views", routes.create_view),
+        ("HEAD", _VIEW, routes.view_exists),
+        ("GET", _VIEW, routes.load_view),
+        ("POST", _VIEW, routes.commit_view),
+        ("DELETE", _VIEW, routes.drop_view),
+        ("POST", "/v1/views/rename", routes.rename_view),
     ]
-    # Clients ask for a view before they make a table of its name: there is none.
-    absent = _route({"GET", "HEAD"}, f"{_NAMESPACE}/views/{{view}}", routes.no_view, settings)
     routes.endpoints = [
         f"{method} {path.replace('/v1/', '/v1/{prefix}/', 1)}"
         for method, path, _ in table
@@ -154,7 +160,7 @@ def iceberg_routes(
     ]
     served = [_route({method}, path, handler, settings) for method, path, handler in table]
     others = [_route(_METHODS, path, routes.unsupported, settings) for path in _UNSUPPORTED]
-    return [*served, absent, *others]
+    return [*served, *others]
 
 
 def _route(methods: set[str], path: str, handler: Handler, settings: IcebergSettings) -> Route:
@@ -195,6 +201,7 @@ class _Routes:
         self._positioned = positioned
         self._catalog = IcebergCatalog(service, settings)
         self._namespaces = IcebergNamespaces(self._catalog)
+        self._views = IcebergViews(self._catalog)
         self.endpoints: list[str] = []
 
     def config(self, request: Request, body: bytes) -> Response:
@@ -267,9 +274,26 @@ class _Routes:
     def unsupported(self, request: Request, body: bytes) -> Response:
         raise unsupported(f"{request.method} {request.url.path}")
 
-    def no_view(self, request: Request, body: bytes) -> Response:
-        name = f"{request.path_params['namespace']}.{request.path_params['view']}"
-        raise Failure(404, "NoSuchViewException", f"View does not exist: {name}")
+    def list_views(self, request: Request, body: bytes) -> Response:
+        return self._views.children(_namespace(request), request.query_params)
+
+    def create_view(self, request: Request, body: bytes) -> Response:
+        return self._views.create(_asked(request), _namespace(request), body)
+
+    def view_exists(self, request: Request, body: bytes) -> Response:
+        return self._views.exists(_view(request))
+
+    def load_view(self, request: Request, body: bytes) -> Response:
+        return self._views.load(_view(request))
+
+    def commit_view(self, request: Request, body: bytes) -> Response:
+        return self._views.commit(_asked(request), _view(request), body)
+
+    def drop_view(self, request: Request, body: bytes) -> Response:
+        return self._views.drop(_asked(request), _view(request))
+
+    def rename_view(self, request: Request, body: bytes) -> Response:
+        return self._views.rename(_asked(request), body)
 
     def metrics(self, request: Request, body: bytes) -> Response:
         return Response(status_code=204)
@@ -289,6 +313,10 @@ def _asked(request: Request) -> Asked:
 
 def _namespace(request: Request) -> TableId:
     return parse_table_id(request.path_params["namespace"].split(SEPARATOR))
+
+
+def _view(request: Request) -> TableId:
+    return parse_table_id((*_namespace(request), request.path_params["view"]))
 
 
 def _table(request: Request) -> TableId:

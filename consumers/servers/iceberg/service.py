@@ -30,6 +30,8 @@ class CatalogView:
     others: Mapping[TableId, str]
     """Tables of other formats, with their uuids: they hold names too."""
     namespaces: Mapping[TableId, Mapping[str, str]]
+    views: Mapping[TableId, IcebergTable] = field(default_factory=dict)
+    """Iceberg's views, which are among `others` too."""
 
 
 @dataclass(frozen=True, slots=True)

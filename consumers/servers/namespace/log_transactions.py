@@ -18,6 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
 from commitlog.client.session import TransactionBuilder
 from commitlog.codecs.lance_schema import check_schema_names
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.reading import dump_json
+from commitlog.core.iceberg.requests import parse_table_commit
+from commitlog.core.iceberg.views import is_view_change
+from commitlog.model import operations as logged
 from commitlog.model.operations import target
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId, parse_table_id
@@ -122,6 +127,29 @@ class LanceCommit(_OnTable):
         builder.submit(self.table_id(), message, read_version=self.read_version)
 
 
+class IcebergChange(_OnTable):
+    """A commit to an Iceberg table, or to a view, as Iceberg's REST catalogue takes it.
+
+    With the one requirement `assert-view-create` it makes a view.
+    """
+
+    requirements: list[dict[str, Any]] = []
+    updates: list[dict[str, Any]]
+
+    def add_to(self, builder: TransactionBuilder, service: Service) -> None:
+        """Add this to a transaction."""
+        made = logged.IcebergChange(
+            self.table_id(), dump_json(self.requirements), dump_json(self.updates)
+        )
+        if not is_view_change(made):
+            body = {"requirements": self.requirements, "updates": self.updates}
+            made = parse_table_commit(body, self.table_id()).sent
+        builder.submit(None, made)
+
+
+Chosen = Append | Delete | Update | MergeInsert | LanceCommit | IcebergChange
+
+
 class Operation(Strict):
     """One of these."""
 
@@ -130,14 +158,15 @@ class Operation(Strict):
     update: Update | None = None
     merge_insert: MergeInsert | None = None
     lance_commit: LanceCommit | None = None
+    iceberg_change: IcebergChange | None = None
 
-    def chosen(self, index: int) -> Append | Delete | Update | MergeInsert | LanceCommit:
+    def chosen(self, index: int) -> Chosen:
         """Return the one that is given."""
         given = [one for one in vars(self).values() if one is not None]
         if len(given) != 1:
             kinds = ", ".join(type(self).model_fields)
             raise InvalidInputError(f"operations[{index}] is one of {kinds}, not {len(given)}")
-        found: Append | Delete | Update | MergeInsert | LanceCommit = given[0]
+        found: Chosen = given[0]
         return found
 
 
@@ -173,7 +202,7 @@ def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
         for index, one in enumerate(chosen):
             try:
                 one.add_to(builder, service)
-            except InvalidInputError as error:
+            except (InvalidInputError, Invalid) as error:
                 raise InvalidInputError(f"operations[{index}]: {error}") from error
     outcome = builder.outcome
     assert outcome is not None

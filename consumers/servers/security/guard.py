@@ -29,15 +29,16 @@ from consumers.servers.security.identity import Security, credentials_of_headers
 OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/page")
 CHECKS_ITSELF = (
     *("/v1/namespace", "/v1/table", "/v1/transaction", "/v1/materialized_view"),
-    "/v1/log/transactions",
+    *("/v1/log/restore", "/v1/log/transactions", "/v1/log/undrop"),
 )
 BODY_BYTES_MAX = 16 * 1024 * 1024
 _SEPARATOR = "\x1f"
 
 Need = tuple[Access, TableId]
 READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
-_NAMESPACE = re.compile(r"/v1/namespaces/([^/]+)(?:/(properties|tables|register))?/?")
-_TABLE = re.compile(r"/v1/namespaces/([^/]+)/tables/([^/]+)(/metrics)?/?")
+_NAMESPACE = re.compile(r"/v1/namespaces/([^/]+)(?:/(properties|tables|views|register))?/?")
+_TABLE = re.compile(r"/v1/namespaces/([^/]+)/(?:tables|views)/([^/]+)(/metrics)?/?")
+_LISTED = ("tables", "views")
 _AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
 """How addresses begin of the catalogue as of a position: they need the grants that others need."""
 _BATCH_ACCESS = {
@@ -109,7 +110,7 @@ def _namespace(text: str) -> TableId:
 
 def _lists(path: str) -> bool:
     found = _NAMESPACE.fullmatch(path)
-    return path == "/v1/namespaces" or (found is not None and found[2] == "tables")
+    return path == "/v1/namespaces" or (found is not None and found[2] in _LISTED)
 
 
 def _needs_of_path(path: str, method: str) -> Iterator[Need]:
@@ -134,16 +135,16 @@ def _needs_of_body(path: str, method: str) -> Callable[[Any], Iterator[Need]] | 
         return None
     if path == "/v1/transactions/commit":
         return _commit
-    if path == "/v1/tables/rename":
+    if path in ("/v1/tables/rename", "/v1/views/rename"):
         return lambda body: (
             (ADMIN, _identifier(body.get(end))) for end in ("source", "destination")
         )
     if path == "/v1/namespaces":
         return lambda body: iter([(ADMIN, _parts(body.get("namespace")))])
     found = _NAMESPACE.fullmatch(path)
-    if found is None or found[2] not in ("tables", "register"):
+    if found is None or found[2] not in (*_LISTED, "register"):
         return None
-    parent, access = _namespace(found[1]), WRITE if found[2] == "tables" else ADMIN
+    parent, access = _namespace(found[1]), WRITE if found[2] in _LISTED else ADMIN
     return lambda body: iter([(access, (*parent, *_parts([body.get("name")])))])
 
 

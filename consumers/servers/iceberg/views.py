@@ -1,0 +1,165 @@
+"""The Iceberg catalogue's views: each request is answered by the log, as for tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.responses import Response
+
+from commitlog.core.iceberg.naming import derived_uuid
+from commitlog.core.iceberg.reading import Node, dump_json, load_json
+from commitlog.core.iceberg.requests import read_identifier
+from commitlog.core.iceberg.schemas import read_schema
+from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
+from commitlog.model.operations import DeregisterTable, IcebergChange, RenameTable
+from commitlog.model.records import Code
+from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, paginate
+from consumers.servers.iceberg.replies import (
+    Failure,
+    already_exists,
+    failure_of_refusal,
+    identifier_json,
+    json_reply,
+    no_such_namespace,
+    table_reply,
+)
+from consumers.servers.iceberg.service import Refused
+
+
+class IcebergViews:
+    """Views over a catalogue."""
+
+    def __init__(self, catalog: IcebergCatalog) -> None:
+        """Use the catalogue's service."""
+        self._catalog = catalog
+
+    def create(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+        """Make a view in a namespace that exists."""
+        node = Node(load_json(body, "body"), "")
+        name = parse_table_id((*namespace, node.member("name").text()))
+        location = node.optional("location")
+        properties = p.strings() if (p := node.optional("properties")) else {}
+        uuid = derived_uuid(asked.transaction_id, "view", *name)
+        place = location.text() if location else self._catalog.new_location(name, uuid)
+        version = {**node.member("view-version").object(), "schema-id": -1}
+        updates = [
+            {"action": "assign-uuid", "uuid": uuid},
+            {"action": "upgrade-format-version", "format-version": 1},
+            {"action": "set-location", "location": place},
+            {"action": "set-properties", "updates": properties},
+            {"action": "add-schema", "schema": read_schema(node.member("schema"))},
+            {"action": "add-view-version", "view-version": version},
+            {"action": "set-current-view-version", "view-version-id": -1},
+        ]
+        change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
+        return self._answer(asked, change, is_create=True)
+
+    def commit(self, asked: Asked, name: TableId, body: bytes) -> Response:
+        """Change a view."""
+        change = view_change(name, load_json(body, "body"))
+        if change.requirements == "[]":
+            found = self._catalog.view().views.get(name)
+            if found is None:
+                raise no_such_view(name)
+            sent = dump_json([{"type": ASSERT_UUID, "uuid": found.uuid}])
+            change = IcebergChange(name, sent, change.updates)
+        return self._answer(asked, change, is_create=False)
+
+    def load(self, name: TableId) -> Response:
+        """Return a view's metadata."""
+        found = self._catalog.view().views.get(name)
+        if found is None:
+            raise no_such_view(name)
+        return table_reply(found.to_bytes(), found.metadata_location)
+
+    def exists(self, name: TableId) -> Response:
+        """Say whether there is such a view."""
+        if name not in self._catalog.view().views:
+            raise no_such_view(name)
+        return Response(status_code=204)
+
+    def drop(self, asked: Asked, name: TableId) -> Response:
+        """Forget a view; its metadata files stay."""
+        found = self._catalog.view().views.get(name)
+        if found is None and not asked.has_key:
+            raise no_such_view(name)
+        incarnation = "" if asked.has_key or found is None else found.uuid
+        answer = self._catalog.submit(asked, [DeregisterTable(name, incarnation)])
+        if isinstance(answer, Refused):
+            raise _failure(answer, name)
+        return Response(status_code=204)
+
+    def rename(self, asked: Asked, body: bytes) -> Response:
+        """Give a view another name."""
+        node = Node(load_json(body, "body"), "")
+        source = read_identifier(node.member("source"))
+        destination = read_identifier(node.member("destination"))
+        view = self._catalog.view()
+        is_there = destination in view.tables or destination in view.others
+        if not (asked.has_key and is_there and source not in view.views):
+            if source not in view.views:
+                raise no_such_view(source)
+            if destination[:-1] not in view.namespaces:
+                raise no_such_namespace(destination[:-1])
+            if is_there:
+                raise _taken(self._catalog, destination)
+        answer = self._catalog.submit(asked, [RenameTable(source, destination)])
+        if isinstance(answer, Refused):
+            raise _failure(answer, source)
+        return Response(status_code=204)
+
+    def children(self, namespace: TableId, query: Mapping[str, str]) -> Response:
+        """List a namespace's views."""
+        view = self._catalog.view()
+        if namespace not in view.namespaces:
+            raise no_such_namespace(namespace)
+        names = sorted(name[-1] for name in view.views if name[:-1] == namespace)
+        page, token = paginate(names, query)
+        identifiers = [identifier_json((*namespace, name)) for name in page]
+        return json_reply({"identifiers": identifiers, "next-page-token": token})
+
+    def _answer(self, asked: Asked, change: IcebergChange, *, is_create: bool) -> Response:
+        name = change.table
+        answer = self._catalog.submit(asked, [change])
+        if isinstance(answer, Refused):
+            if is_create and answer.failed:
+                raise _taken(self._catalog, name)
+            if answer.code is Code.NO_SUCH_NAMESPACE:
+                raise no_such_namespace(name[:-1])
+            raise _failure(answer, name)
+        location = answer.locations[name]
+        return table_reply(self._catalog.service.read_metadata(location), location)
+
+
+def view_change(name: TableId, body: Any) -> IcebergChange:
+    """Read what a client asks of a view; its updates are checked where they are decided."""
+    node = Node(body, "")
+    node.object()
+    requirements = node.optional("requirements")
+    for item in requirements.items() if requirements else ():
+        kind = item.member("type")
+        if kind.string() != ASSERT_UUID:
+            kind.fail("iceberg_one_of", value=kind.value, known=[ASSERT_UUID])
+        item.member("uuid").text()
+    node.member("updates").items()
+    sent = requirements.value if requirements else []
+    return IcebergChange(name, dump_json(sent), dump_json(node.value["updates"]))
+
+
+def no_such_view(name: TableId) -> Failure:
+    """Say that a view doesn't exist."""
+    return Failure(404, "NoSuchViewException", f"View does not exist: {'.'.join(name)}")
+
+
+def _taken(catalog: IcebergCatalog, name: TableId) -> Failure:
+    if name in catalog.view().views:
+        return already_exists("View", name)
+    return already_exists("Table with same name", name)
+
+
+def _failure(answer: Refused, name: TableId) -> Failure:
+    if answer.code is Code.NO_SUCH_TABLE:
+        return no_such_view(name)
+    return failure_of_refusal(answer)
