@@ -23,6 +23,7 @@ from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 from consumers.runtime.config import load
 from consumers.servers.iceberg.rest import routes
+from consumers.views.version_index.iceberg import read_changes
 from tests.core_world import ROOT, append, replayed_from_parts
 from tests.iceberg_server import IcebergServer, serving_routes
 from tests.namespace_world import World
@@ -164,6 +165,11 @@ def test_what_is_wrong_is_refused(core: IcebergWorld, wrong: Any) -> None:
     assert refused.code is Code.INVALID_OPERATION
     assert refused.message
     assert members(core) == before
+
+
+def test_history_names_what_is_done_to_views() -> None:
+    assert read_changes(made_view()).name == "create-view"
+    assert read_changes(replaced("SELECT 2")).name == "replace-view"
 
 
 def test_protocol_3_knows_no_views() -> None:

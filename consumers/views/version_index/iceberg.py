@@ -71,6 +71,10 @@ def read_changes(operation: IcebergChange) -> IcebergChanges:
         name = snapshots[-1].operation
     elif any(one.get("type") == "assert-create" for one in requirements):
         name = "create"
+    elif any(one.get("type") == "assert-view-create" for one in requirements):
+        name = "create-view"
+    elif any(one.get("action") == "add-view-version" for one in updates):
+        name = "replace-view"
     else:
         name = next((str(one["action"]) for one in updates if "action" in one), "check")
     schemas = [one.get("schema") for one in updates if one.get("action") == "add-schema"]
