@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
@@ -19,6 +22,9 @@ from commitlog.protocol import transaction_key
 CLOSE_TIMEOUT_SECONDS = 5.0
 CONNECT_TIMEOUT_SECONDS = 2.0
 TOMBSTONES_AT_ONCE = 10_000
+
+_Message = dict[str, Any]
+"""As the client's `produce_batch` has it."""
 
 
 class _Writer:
@@ -46,8 +52,7 @@ class _Writer:
                 assert offset is not None
                 on_delivery(offset, None)
             else:
-                why = self._why_failed
-                on_delivery(-1, self._settings.delivery_failed(error, self._topic, why))
+                on_delivery(-1, self._not_delivered(error))
 
         try:
             self._producer.produce(
@@ -59,6 +64,9 @@ class _Writer:
             ) from error
         except KafkaException as error:
             raise self._not_sent(error) from error
+
+    def _not_delivered(self, error: KafkaError) -> DeliveryFailed:
+        return self._settings.delivery_failed(error, self._topic, self._why_failed)
 
     def _not_sent(self, error: KafkaException) -> CommitLogError:
         code = error_of(error).code()
@@ -166,74 +174,98 @@ class KafkaTransactionsWriter(_Writer):
 
 
 class KafkaOutcomesWriter(_Writer):
-    """Appends to one partition of the outcomes topic, in order, one group at a time.
+    """Appends to one partition of the outcomes topic, in order, by groups that `poll` sends.
 
-    What is appended while a group is on its way goes together with the next one. Requests of a
-    record each would cost the broker and this process more than the wait, and librdkafka turns in
-    circles while it may send no more of them. A lone record waits for nothing.
+    What is appended between two polls is a group, and one request; what is appended while a group
+    is on its way goes together with the next one. Requests of a record each would cost the broker
+    and this process more than the wait, and librdkafka turns in circles while it may send no more.
     """
 
     def __init__(self, settings: ClientSettings, topic: str, partition: int) -> None:
         """Connect a producer of its own, so that a purge gives up this term's records only."""
         super().__init__(settings, topic)
         self._partition = partition
-        self._lock = threading.Lock()
         self._on_their_way = 0
         self._waiting: list[tuple[bytes, bytes, OnDelivery]] = []
-        self._given_up: list[OnDelivery] = []
+        self._failed: list[tuple[OnDelivery, Exception]] = []
 
     def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
-        """Send an outcome on its way."""
+        """Take an outcome for the next group."""
         check_outcome_size(key, value)
-        with self._lock:
-            if self._on_their_way:
-                self._waiting.append((key.encode(), value, on_delivery))
-            else:
-                self._send(key.encode(), value, on_delivery)
+        self._waiting.append((key.encode(), value, on_delivery))
 
     def poll(self, timeout_seconds: float) -> int:
-        """Run callbacks; return how many ran, waiting for the first one."""
-        given_up, self._given_up = self._given_up, []
-        for on_delivery in given_up:
-            on_delivery(-1, DeliveryFailed(f"{self._topic}: given up", appended=None))
-        return len(given_up) + super().poll(0 if given_up else timeout_seconds)
+        """Send what waits and run callbacks; return how many ran, waiting for the first one."""
+        self._send()
+        count = self._run_failed()
+        return count + super().poll(0 if count else timeout_seconds)
+
+    def flush(self, timeout_seconds: float) -> int:
+        """Wait until nothing waits or is on its way; return how much still does."""
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self._send()
+            left = super().flush(max(0.0, deadline - time.monotonic()))
+            if left or not self._waiting:
+                return left + len(self._waiting)
 
     def purge(self) -> None:
         """Give up what is on its way or waits; its callbacks get an error at the next poll."""
-        with self._lock:
-            self._give_up_waiting()
-            super().purge()
+        self._give_up_waiting()
+        super().purge()
 
     def close(self) -> None:
         """Give up what is on its way, run its callbacks, and let go."""
         super().close()
         self.poll(0)
 
+    def _send(self) -> None:
+        """Send what waits, if nothing is on its way."""
+        if self._on_their_way or not self._waiting:
+            return
+        group, self._waiting = self._waiting, []
+        messages: list[_Message] = [
+            {"key": key, "value": value, "callback": partial(self._landed, on_delivery)}
+            for key, value, on_delivery in group
+        ]
+        problem: CommitLogError | None = None
+        try:
+            self._producer.produce_batch(self._topic, messages, partition=self._partition)
+        except BufferError as error:
+            problem = Overloaded(
+                f"too many records are on their way to {self._topic}: {error}", 0.1
+            )
+        except KafkaException as error:
+            problem = self._not_sent(error)
+        for message, (_, _, on_delivery) in zip(messages, group, strict=True):
+            refused = message.get("_error")
+            if problem is not None:
+                self._failed.append((on_delivery, problem))
+            elif refused is not None:
+                self._failed.append((on_delivery, self._not_delivered(refused)))
+            else:
+                self._on_their_way += 1
+
+    def _landed(self, on_delivery: OnDelivery, error: KafkaError | None, message: Message) -> None:
+        self._on_their_way -= 1
+        if error is not None:
+            on_delivery(-1, self._not_delivered(error))
+            # In order, or not at all.
+            self._give_up_waiting()
+        else:
+            offset = message.offset()
+            assert offset is not None
+            on_delivery(offset, None)
+
+    def _run_failed(self) -> int:
+        failed, self._failed = self._failed, []
+        if failed:
+            self._give_up_waiting()
+        for on_delivery, error in failed:
+            on_delivery(-1, error)
+        return len(failed)
+
     def _give_up_waiting(self) -> None:
-        self._given_up += [on_delivery for _, _, on_delivery in self._waiting]
+        error = DeliveryFailed(f"{self._topic}: given up", appended=None)
+        self._failed += [(on_delivery, error) for _, _, on_delivery in self._waiting]
         self._waiting.clear()
-
-    def _send(self, key: bytes, value: bytes, on_delivery: OnDelivery) -> None:
-        def delivered(offset: int, error: Exception | None) -> None:
-            on_delivery(offset, error)
-            self._landed(error)
-
-        self._produce(self._partition, key, value, delivered)
-        self._on_their_way += 1
-
-    def _landed(self, error: Exception | None) -> None:
-        with self._lock:
-            self._on_their_way -= 1
-            if error is not None:
-                # In order, or not at all.
-                self._give_up_waiting()
-            if self._on_their_way:
-                return
-            group, self._waiting = self._waiting, []
-            for position, one in enumerate(group):
-                try:
-                    self._send(*one)
-                except CommitLogError:
-                    self._waiting = group[position:]
-                    self._give_up_waiting()
-                    return

@@ -50,7 +50,7 @@ def arm(how: str) -> None:
         append(self, *arguments)
         if armed.is_set() and how == AFTER_OUTCOME:
             # Not by `poll`: nothing hears of the acknowledgement.
-            self._producer.flush(_FLUSH_SECONDS)
+            self.flush(_FLUSH_SECONDS)
             die()
 
     def deadly_publish(self: Any, events: Any) -> None:

@@ -40,6 +40,7 @@ class _Producer:
     def __init__(self, settings: ClientSettings) -> None:
         self.failed = False
         self.sent: list[Callable[[Any, Any], None]] = []
+        self.batches: list[list[bytes]] = []
         self.made.append(self)
 
     def cluster_id(self, timeout: float) -> str:
@@ -49,6 +50,12 @@ class _Producer:
         if self.failed:
             raise KafkaException(KafkaError(KafkaError._FATAL, "out of sequence", True))
         self.sent.append(how["on_delivery"])
+
+    def produce_batch(self, topic: str, messages: list[dict[str, Any]], **how: Any) -> None:
+        if self.failed:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "out of sequence", True))
+        self.batches.append([message["value"] for message in messages])
+        self.sent += [message["callback"] for message in messages]
 
     def poll(self, timeout: float) -> int:
         sent, self.sent = self.sent, []
@@ -118,9 +125,48 @@ def test_what_a_failed_producer_gives_up_says_why(
 def test_a_term_gets_no_second_producer(producers: list[_Producer]) -> None:
     writer = KafkaOutcomesWriter(SETTINGS, "commitlog.outcomes", 0)
     producers[0].failed = True
-    with pytest.raises(DeliveryFailed, match="failed for good"):
-        writer.append("1/1", b"outcome", lambda offset, error: None)
+    told: list[Exception | None] = []
+    writer.append("1/1", b"outcome", lambda offset, error: told.append(error))
+    writer.poll(0)
+    assert isinstance(told[0], DeliveryFailed)
+    assert "failed for good" in str(told[0])
     assert len(producers) == 1
+
+
+def test_what_was_appended_between_two_polls_is_one_request(producers: list[_Producer]) -> None:
+    writer = KafkaOutcomesWriter(SETTINGS, "commitlog.outcomes", 0)
+    told: list[int] = []
+
+    def tell(offset: int, error: Exception | None) -> None:
+        told.append(offset)
+        if len(told) == 1:
+            writer.append("1/4", b"4", tell)
+
+    for number in (b"1", b"2", b"3"):
+        writer.append(f"1/{number.decode()}", number, tell)
+    assert producers[0].batches == []
+    writer.poll(0)
+    assert producers[0].batches == [[b"1", b"2", b"3"]], "a group goes as a whole"
+    assert told == [0, 1, 2]
+    writer.poll(0)
+    assert producers[0].batches[1:] == [[b"4"]], "what came meanwhile goes with the next one"
+
+
+def test_behind_an_outcome_that_failed_nothing_is_sent(producers: list[_Producer]) -> None:
+    writer = KafkaOutcomesWriter(SETTINGS, "commitlog.outcomes", 0)
+    told: list[tuple[bytes, Exception | None]] = []
+
+    def append(name: bytes) -> None:
+        writer.append(f"1/{name.decode()}", name, lambda _, error: told.append((name, error)))
+
+    append(b"1")
+    producers[0].poll = lambda timeout: 0  # type: ignore[method-assign]
+    writer.poll(0)
+    append(b"2")
+    producers[0].sent[0](KafkaError(KafkaError._PURGE_INFLIGHT), _Message(-1))
+    writer.poll(0)
+    assert [name for name, error in told if isinstance(error, DeliveryFailed)] == [b"1", b"2"]
+    assert producers[0].batches == [[b"1"]]
 
 
 class _Refusing:
