@@ -26,6 +26,7 @@ import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from math import inf
 
 from commitlog.codecs.avro import seal_outcome
 from commitlog.core.decisions import ChangeKind, Decision
@@ -174,7 +175,11 @@ class Leader:
     @property
     def due_at(self) -> float:
         """When something is to be done though nothing happens."""
-        return min(self._deciding.due_at, self._pause_at)
+        pause_at = self._pause_at
+        if self._paused_since is not None:
+            # What it waits for are events.
+            pause_at = inf if self._is_ending else self._paused_since + PAUSE_SECONDS_MAX
+        return min(self._deciding.due_at, pause_at)
 
     def finish(self) -> None:
         """Decide nothing more; what is in flight lands."""
