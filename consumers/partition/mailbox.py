@@ -83,6 +83,9 @@ class Mailbox:
         self._outside_since = 0.0
         self._lock = threading.Lock()
         self._is_closed = False
+        self._is_resting = False
+        self.wake: Callable[[], None] = lambda: None
+        """Ends the wait of a loop that rests."""
 
     def begin(self) -> None:
         """Make this thread the loop, in place of the one that was."""
@@ -119,6 +122,9 @@ class Mailbox:
     def post(self, event: Any) -> None:
         """Leave an event for the loop; from any thread."""
         self._events.put(event)
+        if self._is_resting:
+            self._is_resting = False
+            self.wake()
         if self._is_closed:
             self._refuse_all()
 
@@ -133,6 +139,13 @@ class Mailbox:
             while True:
                 events.append(self._events.get_nowait())
         return events
+
+    def rest(self, wait: Callable[[float], None], timeout_seconds: float) -> None:
+        """Have `wait` wait for something else than events; one that is posted wakes it."""
+        self._is_resting = True
+        if self._events.empty():
+            wait(timeout_seconds)
+        self._is_resting = False
 
     def is_loop(self) -> bool:
         """Return True if this thread may touch what the loop owns."""

@@ -166,6 +166,7 @@ class Committer:
         leader = session.lead(epoch, self.node, observer, self._options.checkpoint_seconds)
         session.on_committed, session.on_readable = self._committed, self._readable
         sequence = session.follower.replica.chain.sequence
+        session.mailbox.wake = self._answers.wake
         self._answers.begin_term(epoch, self.node, sequence, package_version("lance-commitlog"))
         logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
         self._is_ready_told = False
@@ -211,13 +212,16 @@ class Committer:
         mailbox, writer = session.mailbox, leader.writer
         while leader.failure is None and not is_over():
             writer.poll(0)
+            self._answers.poll(0)
             events = mailbox.take(0)
-            if not events and leader.in_flight_count:
-                # What comes meanwhile could not be sent before the acknowledgement anyway.
-                writer.poll(ACKNOWLEDGE_SECONDS)
+            if not events:
+                if leader.in_flight_count:
+                    # What comes meanwhile could not be sent before the acknowledgement anyway.
+                    writer.poll(ACKNOWLEDGE_SECONDS)
+                else:
+                    patience = min(IDLE_SECONDS, leader.due_at - time.monotonic())
+                    mailbox.rest(self._answers.poll, max(0.0, patience))
                 events = mailbox.take(0)
-            elif not events:
-                events = mailbox.take(min(IDLE_SECONDS, leader.due_at - time.monotonic()))
             # First: a step that is displaced doesn't come to what is behind it.
             feeding.received(sum(isinstance(event, Read) for event in events))
             session.step(events)

@@ -1,10 +1,14 @@
 """The leader's socket: writers are told their outcomes here, without reading a topic.
 
-An asyncio server on a thread of its own. The committer hands it events after Kafka acknowledged
-them, and again when their files can be read; a watch is answered from what is remembered, or when
-its transaction is decided. Ids that were decided long ago are looked up in the log.
+The loop that decides reads the sockets itself, by `poll`, and writes answers as it comes to them:
+no other thread wakes on the way. The committer hands over events after Kafka acknowledged them, and
+again when their files can be read; a watch is answered from what is remembered, or when its
+transaction is decided. Ids that were decided long ago are looked up in the log.
 
-It listens on loopback unless told otherwise; elsewhere a token and TLS are demanded.
+A second thread carries requests, and attends to the sockets while the loop doesn't come by: so a
+leader that is busy with something long still answers a ping, and one that doesn't lead says so.
+
+It listens on loopback only: what it hears and says isn't encrypted.
 """
 
 from __future__ import annotations
@@ -13,11 +17,9 @@ import asyncio
 import contextlib
 import hmac
 import logging
-import ssl
 import threading
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Container, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from commitlog import wire
@@ -30,34 +32,22 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Outcome
 from commitlog.protocol import session_in_key
-from commitlog.wire import FrameBuffer, Kind, Watch
+from commitlog.wire import Kind, Watch
 from consumers.partition.events import Event
 from consumers.partition.quotas import Pause
 from consumers.runtime.loopback import is_loopback
+from consumers.socket.connections import Connection, Connections
 from consumers.socket.remembered import Answer, Remembered
+from consumers.socket.watches import Watches
 
-WRITE_BUFFER_MAX = 64 * 1024 * 1024
-"""A writer that doesn't read its answers is cut off above this; it asks again by id."""
+ATTEND_SECONDS = 0.25
+"""Who was away from the sockets for so long is away: another thread attends to them."""
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Finder = Callable[[str, int], None]
 """Has an id's outcome of up to a sequence looked up; `found` is called, again with its files."""
-
-
-@dataclass(eq=False, slots=True)
-class _Connection:
-    """One writer."""
-
-    transport: asyncio.Transport
-    buffer: FrameBuffer = field(default_factory=FrameBuffer)
-    welcome: bool = False
-    session: str = ""
-    program: tuple[str, int] = ("", 0)
-    hears_quotas: bool = False
-    """Whether it can tell a principal's pause from its own."""
-    watches: set[str] = field(default_factory=set)
 
 
 class Answers:
@@ -72,82 +62,89 @@ class Answers:
         host: str = "127.0.0.1",
         port: int = 0,
         token: str = "",
-        tls: ssl.SSLContext | None = None,
     ) -> None:
         """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results."""
-        if not is_loopback(host) and (not token or tls is None):
+        if not is_loopback(host):
             raise InvalidSettings(
-                f"the leader's socket would listen on {host} without a token and TLS. Set both, or"
-                " listen on 127.0.0.1"
+                f"the leader's socket would listen on {host} without TLS. Listen on 127.0.0.1"
             )
         self._identity = identity
         self._handler = handler
         self._finder = finder
-        self._host, self._port = host, port
-        self._token, self._tls = token, tls
+        self._host, self.port = host, port
+        self._token = token
         self._loop = asyncio.new_event_loop()
-        self._connections: set[_Connection] = set()
-        self._sessions: dict[str, _Connection] = {}
-        self._watchers: dict[str, list[tuple[_Connection, Watch]]] = {}
+        self._connections = Connections(
+            on_frame=self._handle,
+            on_refused=self._refuse,
+            on_closed=self._left,
+        )
+        self._turn = self._connections.turn
+        self._write = self._connections.write
+        self.wake = self._connections.wake
+        self._sessions: dict[str, Connection] = {}
+        self._watches = Watches()
         self._remembered = Remembered()
         self._term: dict[str, Any] | None = None
         self._untold: deque[Event] = deque()
         """Committed, and of no interest to anybody before they can be read."""
-        self._committed_wanted = 0
-        """How many watches don't wait for files."""
         self._thread: threading.Thread | None = None
-        self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._polls = 0
+        self._is_attended = False
+        """Whether the loop waits for what comes."""
 
-    def start(self, timeout_seconds: float = 10.0) -> str:
+    def start(self) -> str:
         """Listen; return `host:port`."""
-
-        async def listen() -> int:
-            self._server = await self._loop.create_server(
-                lambda: _Protocol(self), self._host, self._port, ssl=self._tls
-            )
-            return int(self._server.sockets[0].getsockname()[1])
-
+        self.port = self._connections.listen(self._host, self.port)
         self._thread = threading.Thread(target=self._run, name="answers", daemon=True)
         self._thread.start()
+        return f"{self._host}:{self.port}"
+
+    def poll(self, timeout_seconds: float) -> None:
+        """Take what has come to the sockets, waiting for something at most so long."""
+        self._is_attended = True
         try:
-            listening_future = asyncio.run_coroutine_threadsafe(listen(), self._loop)
-            self._port = listening_future.result(timeout_seconds)
-        except OSError as error:
-            raise Unavailable(
-                f"the leader's socket cannot listen on {self._host}:{self._port}: {error}. "
-                "Choose another port, or end the process that has it"
-            ) from error
-        return f"{self._host}:{self._port}"
+            self._connections.poll(timeout_seconds)
+        finally:
+            self._is_attended = False
+            self._polls += 1
 
     def begin_term(self, epoch: int, node: str, sequence: int, version: str) -> None:
         """Welcome writers from now on."""
         term = {"epoch": epoch, "node": node, "sequence": sequence, "version": version}
-        self._loop.call_soon_threadsafe(self._set_term, term)
+        with self._turn:
+            self._set_term(term)
 
     def programs(self) -> Counter[tuple[str, int]]:
         """Count what is connected now, by version and by the protocol that it knows."""
-        return Counter(one.program for one in list(self._connections) if one.welcome)
+        return Counter(one.program for one in self._connections.all() if one.welcome)
 
     def end_term(self) -> None:
         """Send all writers away: somebody else leads, or nobody."""
-        self._loop.call_soon_threadsafe(self._set_term, None)
+        with self._turn:
+            self._set_term(None)
 
     def committed(self, events: list[Event]) -> None:
-        """Tell of events that Kafka acknowledged."""
-        self._untold.extend(events)
-        # Most writers wait for files, which follow at once; not so after a refusal.
-        if self._committed_wanted or not all(event.awaits_files for event in events):
-            self._loop.call_soon_threadsafe(self._tell_committed)
+        """Tell of events that Kafka acknowledged.
+
+        Most writers wait for files, which follow at once: then there is nothing to say yet.
+        """
+        with self._turn:
+            self._untold.extend(events)
+            if self._watches.committed_wanted or not all(event.awaits_files for event in events):
+                self._tell_committed()
 
     def readable(self, events: list[Event]) -> None:
         """Tell of events whose files can be read."""
-        self._loop.call_soon_threadsafe(self._tell_readable, events)
+        with self._turn:
+            self._tell_readable(events)
 
     def found(self, outcome: Outcome, offset: int, record: bytes, *, readable: bool) -> None:
         """Tell of an outcome of before this term, or of long ago, that somebody asked for."""
         answer = Answer(outcome, offset, record, readable)
-        self._loop.call_soon_threadsafe(self._tell_found, answer)
+        with self._turn:
+            self._tell_found(answer)
 
     def pace(
         self, waiting: Mapping[str, int], waiting_max: int, retry_after_seconds: float
@@ -155,43 +152,59 @@ class Answers:
         """Ask each session of which more transactions wait to send no more for a while."""
         late = {name: count for name, count in waiting.items() if count > waiting_max}
         if late:
-            self._loop.call_soon_threadsafe(self._pace, late, waiting_max, retry_after_seconds)
+            with self._turn:
+                self._pace(late, waiting_max, retry_after_seconds)
 
     def pace_principals(self, pauses: Mapping[str, Pause]) -> None:
         """Ask every writer to send nothing for a while in the name of some principals."""
         if pauses:
-            self._loop.call_soon_threadsafe(self._pace_principals, dict(pauses))
+            with self._turn:
+                self._pace_principals(pauses)
 
     def close(self, timeout_seconds: float = 5.0) -> None:
         """Stop listening and send everybody away."""
         if self._thread is None:
             return
 
-        def stop() -> None:
-            if self._server is not None:
-                self._server.close()
+        with self._turn:
             self._set_term(None)
-            self._loop.call_soon(self._loop.stop)
-
-        self._loop.call_soon_threadsafe(stop)
+            self._connections.close()
+        self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(timeout_seconds)
+        self._connections.release()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._attend(self._polls)
         try:
             self._loop.run_forever()
         finally:
+            self._loop.remove_reader(self._connections.fileno())
             self._loop.close()
+
+    def _attend(self, polls: int) -> None:
+        """Serve the sockets while the loop, which had polled so often, is away from them."""
+        self._loop.remove_reader(self._connections.fileno())
+        if not self._is_attended and polls == self._polls:
+            self._loop.add_reader(self._connections.fileno(), self._stand_in)
+        self._connections.accept_again()
+        self._loop.call_later(ATTEND_SECONDS, self._attend, self._polls)
+
+    def _stand_in(self) -> None:
+        self._connections.poll(0)
+        if self._is_attended:
+            # It came back; what was taken from under its eyes may have been its wake-up.
+            self._loop.remove_reader(self._connections.fileno())
+            self.wake()
 
     def _set_term(self, term: dict[str, Any] | None) -> None:
         self._term = term
         self._remembered.begin(term["sequence"] if term else 0)
         if term is None:
-            for connection in list(self._connections):
-                connection.transport.close()
-            self._watchers.clear()
+            for connection in self._connections.all():
+                self._connections.end(connection)
+            self._watches.clear()
             self._untold.clear()
-            self._committed_wanted = 0
 
     def _tell_committed(self, but: Container[int] = ()) -> None:
         events = []
@@ -207,14 +220,13 @@ class Answers:
         self._tell(filed, True)
 
     def _tell(self, events: list[Event], readable: bool) -> None:
-        pieces: dict[_Connection, list[bytes]] = {}
+        pieces: dict[Connection, list[bytes]] = {}
         for event in events:
             outcome = event.outcome
             at_once = readable or not event.awaits_files
             answer = Answer(outcome, event.offset, event.record, at_once)
             self._remembered.add(answer)
-            waiting = self._watchers.get(outcome.transaction_id)
-            due = self._satisfied(answer, waiting) if waiting else []
+            due = self._watches.satisfied(answer)
             # Who appended it hears of it unasked.
             session = self._sessions.get(session_in_key(event.submitted.key)) if at_once else None
             if session is not None and session not in due:
@@ -223,26 +235,6 @@ class Answers:
                 pieces.setdefault(connection, []).append(answer.frame())
         for connection, frames in pieces.items():
             self._write(connection, b"".join(frames))
-
-    def _satisfied(
-        self, answer: Answer, waiting: list[tuple[_Connection, Watch]]
-    ) -> list[_Connection]:
-        """Take the watches that an answer satisfies away; return whom to send it to."""
-        transaction_id = answer.outcome.transaction_id
-        left = [(c, w) for c, w in waiting if not answer.satisfies(w)]
-        due = []
-        for connection, watch in waiting:
-            if answer.satisfies(watch):
-                due.append(connection)
-                connection.watches.discard(transaction_id)
-                self._committed_wanted -= not watch.readable
-        for connection, _ in left:
-            connection.watches.add(transaction_id)
-        if left:
-            self._watchers[transaction_id] = left
-        else:
-            self._watchers.pop(transaction_id, None)
-        return due
 
     def _pace(self, late: Mapping[str, int], waiting_max: int, retry_after_seconds: float) -> None:
         for session, waiting in late.items():
@@ -255,56 +247,27 @@ class Answers:
             wire.overloaded_frame(pause.message, pause.seconds, name)
             for name, pause in pauses.items()
         )
-        for connection in self._connections:
+        for connection in self._connections.all():
             if connection.hears_quotas:
                 self._write(connection, frames)
 
-    def _write(self, connection: _Connection, data: bytes) -> None:
-        if connection.transport.is_closing():
-            return
-        connection.transport.write(data)
-        if connection.transport.get_write_buffer_size() > WRITE_BUFFER_MAX:
-            logger.warning("a writer doesn't read its answers; its connection is closed")
-            connection.transport.abort()
-
-    def connected(self, connection: _Connection) -> None:
-        """Take a new connection."""
-        self._connections.add(connection)
-
-    def disconnected(self, connection: _Connection) -> None:
+    def _left(self, connection: Connection) -> None:
         """Forget a connection and its watches."""
-        self._connections.discard(connection)
         if self._sessions.get(connection.session) is connection:
             del self._sessions[connection.session]
-        for transaction_id in connection.watches:
-            waiting = self._watchers.get(transaction_id, [])
-            left = [watch for watch in waiting if watch[0] is not connection]
-            gone = [watch for who, watch in waiting if who is connection]
-            self._committed_wanted -= sum(not watch.readable for watch in gone)
-            if left:
-                self._watchers[transaction_id] = left
-            else:
-                self._watchers.pop(transaction_id, None)
+        self._watches.left(connection)
 
-    def received(self, connection: _Connection, data: bytes) -> None:
-        """Handle what a writer sent."""
-        try:
-            for kind, body in connection.buffer.feed(data):
-                self._handle(connection, kind, body)
-        except CommitLogError as error:
-            self._refuse(connection, error)
-
-    def _handle(self, connection: _Connection, kind: Kind, body: bytes) -> None:
+    def _handle(self, connection: Connection, kind: Kind, body: bytes) -> None:
         if not connection.welcome:
             self._greet(connection, kind, body)
         elif kind is Kind.WATCH:
             self._watch(connection, wire.parse_watch(body))
         elif kind is Kind.REQUEST:
-            self._spawn(self._reply(connection, wire.parse_json(body)))
+            self._request(connection, wire.parse_json(body))
         else:
             raise CorruptLog(f"a {kind.name} frame is not for the leader")
 
-    def _greet(self, connection: _Connection, kind: Kind, body: bytes) -> None:
+    def _greet(self, connection: Connection, kind: Kind, body: bytes) -> None:
         if kind is not Kind.HELLO:
             raise CorruptLog("the first frame is not HELLO")
         hello = wire.parse_json(body)
@@ -328,18 +291,15 @@ class Answers:
         welcome = {**self._identity, **self._term, "session": connection.session}
         self._write(connection, wire.json_frame(Kind.WELCOME, welcome))
 
-    def _watch(self, connection: _Connection, watch: Watch) -> None:
+    def _watch(self, connection: Connection, watch: Watch) -> None:
         if not watch.readable:
-            self._committed_wanted += 1
             self._tell_committed()
         answers = self._remembered.of(watch.transaction_id)
         for answer in answers:
             if answer.satisfies(watch):
-                self._committed_wanted -= not watch.readable
                 self._write(connection, answer.frame())
                 return
-        connection.watches.add(watch.transaction_id)
-        self._watchers.setdefault(watch.transaction_id, []).append((connection, watch))
+        self._watches.add(connection, watch)
         if not answers:
             self._finder(watch.transaction_id, self._remembered.none_through)
 
@@ -351,11 +311,19 @@ class Answers:
         transaction_id = answer.outcome.transaction_id
         if self._remembered.of(transaction_id):
             return
-        waiting = self._watchers.get(transaction_id, [])
-        for connection in self._satisfied(answer, waiting):
+        for connection in self._watches.satisfied(answer):
             self._write(connection, answer.frame())
 
-    async def _reply(self, connection: _Connection, body: dict[str, Any]) -> None:
+    def _request(self, connection: Connection, body: dict[str, Any]) -> None:
+        if body.get("method") == "ping":
+            self._write(
+                connection,
+                wire.json_frame(Kind.REPLY, {"request": body.get("request"), "result": {}}),
+            )
+        else:
+            self._loop.call_soon_threadsafe(self._spawn, self._reply(connection, body))
+
+    async def _reply(self, connection: Connection, body: dict[str, Any]) -> None:
         reply: dict[str, Any] = {"request": body.get("request")}
         try:
             params = body.get("params") or {}
@@ -365,36 +333,15 @@ class Answers:
         except Exception as error:
             logger.exception("a request failed")
             reply["error"] = {"type": "Unavailable", "message": f"the leader failed: {error!r}"}
-        self._write(connection, wire.json_frame(Kind.REPLY, reply))
+        with self._turn:
+            self._write(connection, wire.json_frame(Kind.REPLY, reply))
 
-    def _refuse(self, connection: _Connection, error: CommitLogError) -> None:
+    def _refuse(self, connection: Connection, error: CommitLogError) -> None:
         body = {"type": type(error).__name__, "message": str(error)}
         self._write(connection, wire.json_frame(Kind.ERROR, body))
-        connection.transport.close()
+        self._connections.end(connection)
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class _Protocol(asyncio.Protocol):
-    """Hands a socket's bytes to the server."""
-
-    def __init__(self, answers: Answers) -> None:
-        self._answers = answers
-        self._connection: _Connection | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._connection = _Connection(transport)
-        self._answers.connected(self._connection)
-
-    def data_received(self, data: bytes) -> None:
-        assert self._connection is not None
-        self._answers.received(self._connection, data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        with contextlib.suppress(KeyError):
-            assert self._connection is not None
-            self._answers.disconnected(self._connection)

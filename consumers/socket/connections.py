@@ -1,0 +1,246 @@
+"""The leader's socket as bytes: connections that are accepted, read and written without waiting.
+
+Whoever has time for it calls `poll`: the loop that decides, once in each of its turns, so that no
+other thread has to wake for what writers ask and hear. While nobody leads, or the loop is busy with
+something long, another thread attends to the sockets. One lock, the turn, makes that one after the
+other; nothing under it waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import selectors
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from commitlog.errors import CommitLogError, Unavailable
+from commitlog.wire import FrameBuffer, Kind
+
+WRITE_BUFFER_MAX = 64 * 1024 * 1024
+"""A writer that doesn't read its answers is cut off above this; it asks again by id."""
+RECEIVE_BYTES = 1 << 18
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One writer."""
+
+    socket: socket.socket
+    buffer: FrameBuffer = field(default_factory=FrameBuffer)
+    unsent: bytearray = field(default_factory=bytearray)
+    is_closing: bool = False
+    """Nothing more is read, and it ends once everything is sent."""
+    welcome: bool = False
+    session: str = ""
+    program: tuple[str, int] = ("", 0)
+    hears_quotas: bool = False
+    """Whether it can tell a principal's pause from its own."""
+    watches: set[str] = field(default_factory=set)
+
+
+class Connections:
+    """All writers' connections."""
+
+    def __init__(
+        self,
+        *,
+        on_frame: Callable[[Connection, Kind, bytes], None],
+        on_refused: Callable[[Connection, CommitLogError], None],
+        on_closed: Callable[[Connection], None],
+    ) -> None:
+        """Hand frames over; what is wrong with one goes to `on_refused`. Called with the turn."""
+        self.turn = threading.RLock()
+        """Held by whoever touches what the sockets own."""
+        self._on_frame, self._on_refused = on_frame, on_refused
+        self._on_closed = on_closed
+        self._selector = selectors.DefaultSelector()
+        self._all: dict[int, Connection] = {}
+        self._listening: socket.socket | None = None
+        self._is_full = False
+        """Whether no more files may be open: then nobody is accepted until `accept_again`."""
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        """What is written into the second wakes whoever waits for the first."""
+
+    def listen(self, host: str, port: int) -> int:
+        """Listen; return the port."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            listening = socket.create_server((host, port), family=family, backlog=1024)
+        except OSError as error:
+            raise Unavailable(
+                f"the leader's socket cannot listen on {host}:{port}: {error}. "
+                "Choose another port, or end the process that has it"
+            ) from error
+        listening.setblocking(False)
+        self._listening = listening
+        self._selector.register(listening, selectors.EVENT_READ)
+        self._ends = socket.socketpair()
+        for end in self._ends:
+            end.setblocking(False)
+        self._selector.register(self._ends[0], selectors.EVENT_READ)
+        return int(listening.getsockname()[1])
+
+    def fileno(self) -> int:
+        """Return what can be read once `poll` has something to do."""
+        fileno = getattr(self._selector, "fileno", None)
+        return int(fileno()) if fileno is not None else -1
+
+    def accept_again(self) -> None:
+        """Accept connections, if that failed a while ago."""
+        with self.turn:
+            if self._is_full and self._listening is not None:
+                self._is_full = False
+                self._selector.register(self._listening, selectors.EVENT_READ)
+
+    def wake(self) -> None:
+        """End the wait of whoever waits in `poll`; from any thread."""
+        with contextlib.suppress(OSError):  # full: it is awake
+            if self._ends is not None:
+                self._ends[1].send(b"\0")
+
+    def poll(self, timeout_seconds: float) -> None:
+        """Take all that has come, waiting for something at most so long."""
+        ready = self._selector.select(timeout_seconds)
+        if ready:
+            with self.turn:
+                for key, events in ready:
+                    self._serve(key.fd, events)
+
+    def all(self) -> list[Connection]:
+        """Return the connections that stand."""
+        return list(self._all.values())
+
+    def write(self, connection: Connection, data: bytes) -> None:
+        """Send something, what the socket doesn't take now as soon as it does; with the turn."""
+        if connection.is_closing:
+            return
+        if not connection.unsent:
+            try:
+                sent = connection.socket.send(data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                self.abort(connection)
+                return
+            if sent == len(data):
+                return
+            data = memoryview(data)[sent:].tobytes()
+            self._await(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
+        connection.unsent += data
+        if len(connection.unsent) > WRITE_BUFFER_MAX:
+            logger.warning("a writer doesn't read its answers; its connection is closed")
+            self.abort(connection)
+
+    def end(self, connection: Connection) -> None:
+        """Close a connection, after what is still to be sent."""
+        connection.is_closing = True
+        if not connection.unsent:
+            self.abort(connection)
+        else:
+            self._await(connection, selectors.EVENT_WRITE)
+
+    def abort(self, connection: Connection) -> None:
+        """Close a connection now."""
+        connection.is_closing = True
+        connection.unsent.clear()
+        if self._all.pop(connection.socket.fileno(), None) is None:
+            return
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
+        self._on_closed(connection)
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        with self.turn:
+            if self._listening is not None:
+                if not self._is_full:
+                    self._selector.unregister(self._listening)
+                self._listening.close()
+                self._listening = None
+            for connection in self.all():
+                self.end(connection)
+
+    def release(self) -> None:
+        """Give back what is left; nobody may poll any more."""
+        with self.turn:
+            for connection in self.all():
+                self.abort(connection)
+            self._selector.close()
+            ends, self._ends = self._ends, None
+        for end in ends or ():
+            end.close()
+
+    def _serve(self, fd: int, events: int) -> None:
+        connection = self._all.get(fd)
+        if connection is not None:
+            if events & selectors.EVENT_WRITE:
+                self._send_on(connection)
+            if events & selectors.EVENT_READ and not connection.is_closing:
+                self._receive(connection)
+        elif self._ends is not None and fd == self._ends[0].fileno():
+            with contextlib.suppress(OSError):
+                self._ends[0].recv(4096)
+        elif self._listening is not None and fd == self._listening.fileno():
+            self._accept(self._listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                accepted, _ = listening.accept()
+                accepted.setblocking(False)
+                accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue  # whoever it was gave up before this
+            except OSError as error:
+                logger.warning("no more connections are accepted for a moment: %s", error)
+                self._selector.unregister(listening)
+                self._is_full = True
+                return
+            self._all[accepted.fileno()] = Connection(accepted)
+            self._selector.register(accepted, selectors.EVENT_READ)
+
+    def _receive(self, connection: Connection) -> None:
+        try:
+            data = connection.socket.recv(RECEIVE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.abort(connection)
+            return
+        try:
+            for kind, body in connection.buffer.feed(data):
+                self._on_frame(connection, kind, body)
+        except CommitLogError as error:
+            self._on_refused(connection, error)
+        except Exception:
+            # Whatever one writer sends, the loop goes on for all others.
+            logger.exception("a writer's frame could not be handled; its connection is closed")
+            self.abort(connection)
+
+    def _send_on(self, connection: Connection) -> None:
+        try:
+            sent = connection.socket.send(connection.unsent)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.abort(connection)
+            return
+        del connection.unsent[:sent]
+        if connection.unsent:
+            return
+        if connection.is_closing:
+            self.abort(connection)
+        else:
+            self._await(connection, selectors.EVENT_READ)
+
+    def _await(self, connection: Connection, events: int) -> None:
+        self._selector.modify(connection.socket, events)

@@ -1,0 +1,140 @@
+"""The leader's socket: read by the loop, by another thread while that is away, and slowly."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from commitlog import wire
+from commitlog.wire import FrameBuffer, Kind
+from consumers.partition.mailbox import Mailbox
+from consumers.socket.answers import Answers
+
+WAIT_SECONDS = 120.0
+LARGE = 16 * 1024 * 1024
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    async def large(method: str, params: dict[str, Any]) -> str:
+        return "x" * LARGE
+
+    made = Answers(
+        identity={"log": "commitlog", "log_id": "id", "partition": 0},
+        handler=large,
+        finder=lambda transaction_id, through: None,
+    )
+    made.start()
+    made.begin_term(1, "here", 0, "")
+    yield made
+    made.close()
+
+
+class Writer:
+    """Somebody at the other end, who sends and waits."""
+
+    def __init__(self, answers: Answers) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", answers.port), WAIT_SECONDS)
+        self._buffer, self._frames = FrameBuffer(), list[tuple[Kind, bytes]]()
+        self.send(Kind.HELLO, {"protocol": wire.WIRE_VERSION})
+
+    def send(self, kind: Kind, body: dict[str, Any]) -> None:
+        self.socket.sendall(wire.json_frame(kind, body))
+
+    def next(self) -> tuple[Kind, bytes]:
+        while not self._frames:
+            data = self.socket.recv(1 << 16)
+            assert data, "the connection was closed"
+            self._frames += self._buffer.feed(data)
+        return self._frames.pop(0)
+
+
+def test_a_leader_that_is_busy_answers_a_ping(answers: Answers) -> None:
+    answers.poll(0)  # the loop came by, and is away from now on
+    writer = Writer(answers)
+    assert writer.next()[0] is Kind.WELCOME
+    writer.send(Kind.REQUEST, {"request": 7, "method": "ping"})
+    kind, body = writer.next()
+    assert (kind, wire.parse_json(body)["request"]) == (Kind.REPLY, 7)
+    writer.socket.close()
+
+
+def test_a_loop_that_waits_for_sockets_wakes_for_events_too(answers: Answers) -> None:
+    mailbox, waits, seen = Mailbox(), threading.Event(), list[Any]()
+    mailbox.wake = answers.wake
+
+    def wait(timeout_seconds: float) -> None:
+        waits.set()
+        answers.poll(timeout_seconds)
+
+    def loop() -> None:
+        while not seen:
+            mailbox.rest(wait, 1e6)
+            seen.extend(mailbox.take(0))
+
+    thread = threading.Thread(target=loop, daemon=True)
+    thread.start()
+    assert waits.wait(WAIT_SECONDS)
+    mailbox.post("event")
+    thread.join(WAIT_SECONDS)
+    assert seen == ["event"]
+
+
+def test_who_reads_slowly_gets_everything_and_holds_up_nobody(answers: Answers) -> None:
+    slow, other = Writer(answers), Writer(answers)
+    assert (slow.next()[0], other.next()[0]) == (Kind.WELCOME, Kind.WELCOME)
+    slow.send(Kind.REQUEST, {"request": 1, "method": "large"})
+    assert slow.socket.recv(1, socket.MSG_PEEK), "its answer is on its way, and doesn't fit"
+    other.send(Kind.REQUEST, {"request": 2, "method": "ping"})
+    assert other.next()[0] is Kind.REPLY
+    kind, body = slow.next()
+    assert (kind, len(wire.parse_json(body)["result"])) == (Kind.REPLY, LARGE)
+    for writer in (slow, other):
+        writer.socket.close()
+
+
+def test_what_nobody_expected_of_a_writer_ends_its_connection_alone(answers: Answers) -> None:
+    strange, other = Writer(answers), Writer(answers)
+    assert (strange.next()[0], other.next()[0]) == (Kind.WELCOME, Kind.WELCOME)
+    strange.send(Kind.WATCH, {})
+    other.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    for writer in (strange, other):
+        kind, body = writer.next()
+        assert (kind, wire.parse_json(body)["type"]) == (Kind.ERROR, "CorruptLog")
+        assert not writer.socket.recv(1)
+        writer.socket.close()
+    hello = {"protocol": wire.WIRE_VERSION, "knows": "no number"}
+    third = socket.create_connection(("127.0.0.1", answers.port), WAIT_SECONDS)
+    third.sendall(wire.json_frame(Kind.HELLO, hello))
+    assert not third.recv(1), "its connection is closed"
+    third.close()
+    last = Writer(answers)
+    assert last.next()[0] is Kind.WELCOME
+    last.socket.close()
+
+
+def test_without_room_for_another_connection_those_that_stand_go_on(
+    answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Writer(answers)
+    assert first.next()[0] is Kind.WELCOME
+    accept, refused = socket.socket.accept, threading.Event()
+
+    def full(listening: socket.socket) -> Any:
+        refused.set()
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(socket.socket, "accept", full)
+    second = Writer(answers)
+    assert refused.wait(WAIT_SECONDS)
+    first.send(Kind.REQUEST, {"request": 1, "method": "ping"})
+    assert first.next()[0] is Kind.REPLY
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    assert second.next()[0] is Kind.WELCOME
+    for writer in (first, second):
+        writer.socket.close()
