@@ -18,6 +18,7 @@ from consumers.commands import (
     run,
     speed,
     undo,
+    upkeep,
 )
 from consumers.commands.exit_codes import MEANING, ExitCode
 
@@ -44,7 +45,15 @@ app = App(
 app["--help"].group = _SHELL
 app["--version"].group = _SHELL
 
-for _command in (run.up, run.broker, run.init, run.committer, run.index, run.server, run.maintain):
+for _command in (
+    run.up,
+    run.broker,
+    run.init,
+    run.committer,
+    run.index,
+    run.server,
+    upkeep.maintain,
+):
     app.command(_command, group=_RUN, help_epilogue="")
 app.command(rows.rows, group=_RUN, help_epilogue="")
 for _question in (ask.history, ask.tables, ask.conflicts, ask.show, explain.explain, ask.log):

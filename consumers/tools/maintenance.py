@@ -13,7 +13,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -24,12 +23,14 @@ from commitlog.adapters.lance_refs import referenced_versions, versions_with_fil
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
 from commitlog.errors import CommitLogError, InvalidSettings
+from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.table import Policy as Manifests
+from commitlog.model.table import TableId
 from commitlog.ports import Log
+from consumers.tools.maintenance_policy import PREFIX, Policy
 from consumers.tools.orphans import REASON, Leftover, Leftovers, said
 
-PREFIX = "commitlog.maintain."
 TIER = 16
 """Fragments are merged with others of their size, into ones this many times larger: so each row is
 rewritten a few times on its way to a full fragment, not once per small commit."""
@@ -40,59 +41,6 @@ FIRST_REMOVAL_SECONDS, REMOVAL_SECONDS = 600.0, 6 * 3600.0
 """To know what nobody needs takes the whole log, so it isn't asked often."""
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What is done to a table, as its properties `commitlog.maintain.NAME` say."""
-
-    mode: str = "on"
-    """`off` leaves the table alone."""
-    target_rows: int = 1_048_576
-    """Rows of a full fragment."""
-    small_fragments: int = 16
-    """How many fragments of one size are merged."""
-    deleted_share: float = 0.2
-    """Fragments with more dead rows than this are rewritten, once that many of the table's are."""
-    unindexed_share: float = 0.1
-    """Indices are brought up to date when they miss more rows than this."""
-    keep_manifests: int = 64
-    """How many of the newest manifests stay under the policy `latest`; 0: all."""
-    expire_days: float = 0.0
-    """Versions older than this are deleted by a record; 0: none."""
-    retain_versions: int = 0
-    """Versions behind so many newer ones are deleted by a record; 0: none."""
-    remove_after_days: float = GRACE_DAYS
-    """Files that nobody has needed for so long are removed, by a record; 0: none."""
-
-    @classmethod
-    def of(cls, info: TableInfo) -> Policy:
-        """Read a table's policy; InvalidSettings names a property that isn't one, or its value."""
-        given = {
-            name.removeprefix(PREFIX).replace("-", "_"): (name, text)
-            for name, text in info.properties.items()
-            if name.startswith(PREFIX)
-        }
-        defaults = cls()
-        known = {one.name: type(getattr(defaults, one.name)) for one in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, (written, text) in given.items():
-            kind = known.get(name)
-            if kind is None:
-                names = ", ".join(PREFIX + one.replace("_", "-") for one in known)
-                raise InvalidSettings(f"{info.name}: unknown property {written}; known are {names}")
-            try:
-                values[name] = kind(text)
-            except ValueError:
-                raise InvalidSettings(
-                    f"{info.name}: {written} cannot be {text!r}; it is a {kind.__name__}"
-                ) from None
-        policy = cls(**values)
-        if policy.mode not in {"on", "off"} or any(
-            value < 0 for value in (getattr(policy, name) for name in known) if value != policy.mode
-        ):
-            raise InvalidSettings(f"{info.name}: {policy} is not a policy; `mode` is on or off")
-        return policy
 
 
 class Act(NamedTuple):
@@ -115,11 +63,16 @@ class Maintenance:
         *,
         on_act: Callable[[Act, str], None] | None = None,
         open_log: Callable[[], Log] | None = None,
+        defaults: Mapping[str, str] | None = None,
     ) -> None:
         """Act through a client of the log; `on_act(act, result)` is told of each act.
 
         Files are removed only with `open_log`, since that takes the whole log, archive included.
+        The properties `defaults` hold where neither a table nor its namespaces say otherwise.
         """
+        self._defaults = dict(defaults or {})
+        self._namespaces: dict[TableId, dict[str, str]] = {}
+        """Properties of namespaces, as of the last look."""
         self._log = log
         self._open_log = open_log
         self._remove_at = 0.0
@@ -143,6 +96,9 @@ class Maintenance:
         """Look at each table that changed and do what is due; return the acts."""
         acts: list[Act] = []
         tables = self._log.tables()
+        before, self._namespaces = self._namespaces, self._asked_namespaces()
+        if before != self._namespaces:
+            self._seen.clear()
         standing = {info.incarnation for info in tables}
         self._seen = {name: seen for name, seen in self._seen.items() if name in standing}
         looked: dict[str, tuple[int, int]] = {}
@@ -167,6 +123,26 @@ class Maintenance:
             except (CommitLogError, OSError) as error:
                 logger.warning("files that nobody needs were left for later: %s", error)
         return acts
+
+    def _asked_namespaces(self) -> dict[TableId, dict[str, str]]:
+        """Ask for those properties of namespaces that are policies."""
+        runtime = self._log.runtime()
+        found: dict[TableId, dict[str, str]] = {}
+        for partition in range(runtime.partitions):
+            for one in map(
+                NamespaceDescription.from_json, runtime.request(partition, "namespaces")
+            ):
+                given = {k: v for k, v in one.properties.items() if k.startswith(PREFIX)}
+                if given:
+                    found[one.namespace] = given
+        return found
+
+    def _policy(self, info: TableInfo) -> Policy:
+        """Return a table's policy: its own, else its namespaces', the inner ones first."""
+        inherited = dict(self._defaults)
+        for depth in range(1, len(info.table_id)):
+            inherited |= self._namespaces.get(info.table_id[:depth], {})
+        return Policy.of(info, inherited)
 
     def _tell(self, looked: Mapping[str, tuple[int, int]]) -> None:
         """Tell the leaders which versions were looked at, for tables that they count."""
@@ -207,7 +183,7 @@ class Maintenance:
         days = {}
         for info in tables:
             try:
-                policy = Policy.of(info)
+                policy = self._policy(info)
             except InvalidSettings:
                 days[info.incarnation] = 0.0
             else:
@@ -241,7 +217,7 @@ class Maintenance:
 
     def _due(self, info: TableInfo) -> Iterator[Act]:
         """Yield what is due; each act is done before the next one is looked for."""
-        policy = Policy.of(info)
+        policy = self._policy(info)
         if policy.mode == "off":
             return
         dataset = self._log.opened.newest(info)
@@ -359,8 +335,3 @@ class Maintenance:
 
 def _version(outcome: Any) -> str:
     return f"version {outcome.version}"
-
-
-def properties_of(policy: Mapping[str, object]) -> dict[str, str]:
-    """Return a policy's settings as table properties."""
-    return {PREFIX + name.replace("_", "-"): str(value) for name, value in policy.items()}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidSettings
-from consumers.tools.maintenance import Maintenance, Policy, properties_of
+from commitlog.model.operations import CreateNamespace
+from commitlog.model.records import Transaction
+from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance_policy import Policy, parse_defaults, properties_of
 from consumers.tools.orphans import REASON
 from tests.operations_world import T, decided_again_alike, opened
 from tests.service import SCHEMA, Service, rows, service
@@ -44,6 +48,30 @@ def test_small_fragments_are_merged_once_there_are_enough_of_them(tmp_path: Path
         properties = [dict(event.transaction.properties) for event in events if event.transaction]
         assert [given[REASON] for given in properties if REASON in given] == [acts[0].reason]
         decided_again_alike(made)
+
+
+def test_a_table_inherits_its_policy_from_its_namespaces_and_from_the_log(tmp_path: Path) -> None:
+    def made_in(made: Service, namespace: tuple[str, ...], **policy: object) -> None:
+        operation = CreateNamespace(namespace, tuple(properties_of(policy).items()))
+        transaction = Transaction(str(uuid.uuid4()), (operation,))
+        made.client.runtime().submit(transaction, id_is_new=True).result(60)
+
+    with service(tmp_path / "root") as made:
+        made_in(made, ("a",), small_fragments=2)
+        made_in(made, ("a", "b"), small_fragments=4)
+        own = properties_of({"small_fragments": 3})
+        for name in ("t", "a$t", "a$b$t"):
+            made.client.create_table(name, SCHEMA)
+        made.client.create_table("a$b$own", SCHEMA, properties=own)
+        maintenance = Maintenance(made.client, defaults=parse_defaults(["small-fragments=5"]))
+        maintenance.look()
+        found = {
+            info.name: maintenance._policy(info).small_fragments for info in made.client.tables()
+        }
+        assert found == {"t": 5, "a$t": 2, "a$b$t": 4, "a$b$own": 3}
+    for wrong, why in (("mode", "NAME=VALUE"), ("nix=1", "unknown"), ("mode=x", "not a policy")):
+        with pytest.raises(InvalidSettings, match=why):
+            parse_defaults([wrong])
 
 
 def test_dead_rows_are_dropped(tmp_path: Path) -> None:
