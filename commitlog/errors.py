@@ -28,10 +28,19 @@ caller asks for one.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from commitlog.model.records import Outcome
+
+
+_BUILD_PATH = re.compile(r",? ?(?:/[\w.+-]+)+\.rs:\d+(?::\d+)?")
+
+
+def without_build_paths(text: str) -> str:
+    """Leave out where in its own sources, on the machine that built it, pylance failed."""
+    return _BUILD_PATH.sub("", text)
 
 
 class CommitLogError(Exception):
@@ -45,6 +54,7 @@ class InvalidRequest(CommitLogError):
     """
 
     def __init__(self, message: str, *, field: str = "", value: object = None, advice: str = ""):
+        message = without_build_paths(message)
         super().__init__(f"{message}. {advice}." if advice else message)
         self.field = field
         self.value = value

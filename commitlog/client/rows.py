@@ -171,10 +171,13 @@ def scan(
             blob_handling="all_binary" if reads_blobs else None,
         ).to_table()
     except (ValueError, OSError, RuntimeError) as error:
+        computed = columns.items() if isinstance(columns, dict) else ()
+        asked = [predicate] if predicate is not None else []
+        asked += [sql for name, sql in computed if sql != f"`{name}`"]
         raise InvalidTransaction(
-            f"{info.name} cannot be read by {predicate!r}: {error}",
-            field="predicate",
-            value=predicate,
+            f"{info.name} can't be read by the SQL {' and '.join(map(repr, asked))}: {error}",
+            field="values" if predicate is None else "predicate",
+            value=asked[0] if asked else None,
             advice=f"Use SQL over the columns {', '.join(info.schema.names)}",
         ) from error
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -18,7 +17,7 @@ from lance_namespace import (
 from commitlog.adapters.lance_namespace import LogNamespace
 from commitlog.client.caller import acting_for
 from commitlog.client.tables import TableInfo
-from commitlog.errors import OutcomeUnknown
+from commitlog.errors import OutcomeUnknown, without_build_paths
 from commitlog.model.records import Outcome, Transaction
 from consumers.servers.namespace.branch_rows import answered, change_branch
 from consumers.servers.namespace.branches import is_branch
@@ -27,8 +26,6 @@ from consumers.servers.namespace.service import BODY_HASH, Service
 
 UNKNOWN = "commit result"
 """In what pylance says when it could not find out whether it committed."""
-_BUILD_PATH = re.compile(r",? ?(?:/[\w.+-]+)+\.rs:\d+(?::\d+)?")
-"""Where in its own sources, on the machine that built it, pylance says that it failed."""
 _PYLANCE = frozenset({"lance", "pyarrow"})
 
 
@@ -93,7 +90,7 @@ def of_pylance(error: BaseException) -> Exception:
     """
     if isinstance(error, Exception) and not _is_raised_by_pylance(error):
         return error
-    text = _BUILD_PATH.sub("", str(error))
+    text = without_build_paths(str(error))
     if UNKNOWN in text.lower():
         return OutcomeUnknown(text, "")
     if "conflict" in text.lower():
