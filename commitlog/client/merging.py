@@ -9,13 +9,13 @@ key has an index or a struct lacks fields, writes only the columns that the sour
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 import lance
 import pyarrow as pa
-import pyarrow.compute as pc
 from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 
@@ -138,13 +138,13 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
         )
     hashes = hashes_of(info, on, source)
     if len(set(hashes)) != len(hashes):
-        groups = source.select(list(on)).group_by(list(on)).aggregate([([], "count_all")])
-        twice = groups.filter(pc.greater(groups["count_all"], 1)).slice(0, 3)
+        counts = Counter(hashes)
+        rows = [number for number, key in enumerate(hashes) if counts[key] > 1][:3]
+        twice = list(python_rows(source.select(list(on)).take(rows)))
         raise InvalidTransaction(
-            f"the data has {len(hashes) - len(set(hashes))} keys more than once, such as"
-            f" {list(python_rows(twice.select(list(on))))}",
+            f"the data has {len(hashes) - len(counts)} keys more than once, such as {twice}",
             field="on",
-            value=list(python_rows(twice)),
+            value=twice,
             advice="Leave one row for each key",
         )
     return hashes

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from commitlog.adapters.row_values import holds_blobs
 from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.model.operations import RowsMode, WriteRows
@@ -83,6 +84,9 @@ def read_write(info: TableInfo, operation: WriteRows, payload: bytes | None) -> 
 
 
 def _check_columns(info: TableInfo, operation: WriteRows, rows: pa.Table) -> None:
+    if operation.mode is RowsMode.UPSERT and any(map(holds_blobs, info.schema)):
+        problem = "rows of a table with columns of blobs can't be updated by writes of rows"
+        raise RowsUnusable(Code.ROWS_REFUSED, problem)
     known = {f.name: i for i, f in info.field_ids.items() if f.parent_id == -1}
     if [column.name for column in operation.columns] != rows.schema.names:
         raise RowsUnusable(Code.ROWS_REFUSED, "its columns aren't those that its record names")

@@ -100,7 +100,7 @@ def encode_write(
     rows = rows_table(data, info.schema, info.name, required=mode is RowsMode.APPEND)
     if mode is RowsMode.DELETE:
         rows = rows.select([name for name in key if name in rows.schema.names])
-    _check(info, rows)
+    _check(info, rows, mode)
     if key:
         check_merge(info, rows, key)
         for name in key:
@@ -160,7 +160,14 @@ def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
     return key
 
 
-def _check(info: TableInfo, rows: pa.Table) -> None:
+def _check(info: TableInfo, rows: pa.Table, mode: RowsMode) -> None:
+    if mode is RowsMode.UPSERT and any(map(holds_blobs, info.schema)):
+        raise NotForTheLog(
+            f"{info.name} has columns of blobs, and rows that are updated would have to carry them",
+            field="mode",
+            value=mode.value,
+            advice="Use log.merge_insert, which writes files",
+        )
     if not rows.num_rows:
         raise NotForTheLog("there are no rows", field="data", advice="Pass at least one")
     for column in rows.schema:

@@ -35,6 +35,8 @@ TABLES_AT_ONCE = 8
 TRIES_MAX = 20
 """How often a group is made again because others committed; then others have their turn."""
 FAILURES_MAX = 5
+REFUSED_AT = 12
+"""After so many the first transaction, alone by then, is refused, so that others are applied."""
 """After so many failures that aren't the store's, the group is made smaller to find the culprit."""
 PROBLEM_CHARACTERS = 300
 
@@ -142,13 +144,15 @@ class RowWriter:
         name = format_table_id(waiting.table)
         failed = self._failures.pop(waiting.incarnation, 0)
         try:
-            self.apply(waiting, known, shrink=max(0, failed - FAILURES_MAX + 1))
+            shrink = max(0, failed - FAILURES_MAX + 1)
+            self.apply(waiting, known, shrink=shrink, refuses=failed >= REFUSED_AT)
         except NoSuchTable:
             return
-        except (CommitLogError, OSError) as error:
-            logger.warning("writes to %s wait: %s", name, error)
-            time.sleep(PAUSE_SECONDS)
         except BaseException as error:  # a panic of Lance's is no Exception
+            if _may_pass(error):
+                logger.warning("writes to %s wait: %s", name, error)
+                time.sleep(PAUSE_SECONDS)
+                return
             logger.exception("writes to %s could not be applied", name)
             self._failures[waiting.incarnation] = failed + 1
             time.sleep(PAUSE_SECONDS / 10)
@@ -156,14 +160,24 @@ class RowWriter:
                 raise
 
     def apply(
-        self, waiting: Waiting, known: dict[int, Transaction], *, shrink: int = 0
+        self,
+        waiting: Waiting,
+        known: dict[int, Transaction],
+        *,
+        shrink: int = 0,
+        refuses: bool = False,
     ) -> Outcome | None:
-        """Apply the first group of what waits; return the outcome, None if another was first."""
+        """Apply the first group of what waits; return the outcome, None if another was first.
+
+        With `refuses` the group is refused as it is, since nothing else came of it so often.
+        """
         info = self._log.describe(waiting.table, fresh=True, readable=True)
         if info.incarnation != waiting.incarnation:
             return None
         group = self._group(accepted(waiting, known, info.location), shrink)
         refused: dict[tuple[int, int], str] = {}
+        if refuses:
+            refused = {(write.sequence, write.position): _UNUSABLE for write in group}
         for _ in range(TRIES_MAX):
             if not group:
                 return None
@@ -205,6 +219,14 @@ class RowWriter:
         return found
 
 
+def _may_pass(error: BaseException) -> bool:
+    """Return True if a failure says nothing of the rows: the log or the store is away."""
+    if isinstance(error, OSError) and "LanceError(" in str(error):
+        return "LanceError(IO)" in str(error)
+    return isinstance(error, CommitLogError | OSError)
+
+
+_UNUSABLE = "its rows could not be applied; the row writer's log says why"
 _READ_AGAIN = (Code.WRONG_SCHEMA, Code.MISSING_FILE, Code.UNKNOWN_FRAGMENT)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client.row_application import prepare_group
 from commitlog.client.row_tail import Tail, Waiting
 from commitlog.client.row_tickets import RowsOutcome, RowsTicket
 from commitlog.errors import (
@@ -26,6 +27,7 @@ from commitlog.errors import (
     TransactionRejected,
 )
 from commitlog.model.records import Code, Outcome, Status
+from consumers.tools import row_writer
 from consumers.tools.row_writer import RowWriter, RowWriterOptions
 from tests.properties.test_row_groups import Model, random_write
 from tests.service import Service, service
@@ -205,6 +207,50 @@ def test_a_write_whose_column_is_gone_is_refused_by_record_and_no_other(running:
     assert (done.status, done.inserted) == (Status.COMMITTED, 1)
     assert client.outcome(bad.transaction_id).code is Code.WRONG_SCHEMA
     assert client.outcome(bad.transaction_id, wait="accepted").status is Status.COMMITTED
+
+
+def test_rows_that_can_never_be_applied_hold_up_no_others(
+    running: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever Lance makes of them, as long as the store is there."""
+
+    def prepare(info: Any, dataset: Any, writes: list[Any], read: Any) -> Any:
+        if any(13 in write.rows["id"].to_pylist() for write in writes):
+            raise OSError("LanceError(Arrow): it has no words for this")
+        return prepare_group(info, dataset, writes, read)
+
+    monkeypatch.setattr(row_writer, "prepare_group", prepare)
+    tickets = [
+        running.client.write_rows(T, [{"id": number, "a": 1, "b": "x"}], mode="upsert")
+        for number in range(10, 17)
+    ]
+    with writing(running, age_seconds=0.01):
+        outcomes = [ticket.result(100) for ticket in tickets]
+    assert [outcome.code for outcome in outcomes if outcome.status is not Status.COMMITTED] == [
+        Code.ROWS_REFUSED
+    ]
+    assert [row[0] for row in content(running)] == ["10", "11", "12", "14", "15", "16"]
+
+
+def test_partial_upserts_of_a_table_with_blobs_are_no_rows_for_the_log(tmp_path: Path) -> None:
+    blob = pa.field("data", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([("id", pa.int64()), blob, ("n", pa.int64())])
+    with service(tmp_path) as made:
+        client = made.client
+        client.create_table(T, schema, primary_key="id", properties={"rows": "log"})
+        client.append(T, pa.table({"id": [1], "data": [b"x"], "n": [1]}, schema=schema))
+        merged = client.merge_insert(T, pa.table({"id": [1, 2], "n": [7, 8]}), "id")
+        assert merged.version == 3, "no row writer runs"
+        with pytest.raises(InvalidTransaction, match="has columns of blobs"):
+            client.write_rows(T, [{"id": 1, "n": 9}], mode="upsert")
+        client.write_rows(T, [{"id": 3, "n": 9}]).result(60, "accepted")
+        client.write_rows(T, [{"id": 2}], mode="delete").result(60, "accepted")
+        shown = client.scan(T, columns=["id", "n"], fresh=True).sort_by("id").to_pylist()
+        assert shown == [{"id": 1, "n": 7}, {"id": 3, "n": 9}]
+        with writing(made):
+            client.write_rows(T, [{"id": 4, "n": 9}]).result(60).raise_for_conflict()
+        found = client.open(T).scanner(blob_handling="all_binary").to_table().sort_by("id")
+        assert found["data"].to_pylist() == [b"x", None, None]
 
 
 def test_writes_to_a_table_that_is_dropped_are_refused(running: Service) -> None:
