@@ -91,6 +91,8 @@ def write(client: CommitLog, mode: str, rows: list[Any], settings: dict[str, Any
 
 def content(running: Service) -> list[tuple[str, ...]]:
     """Return the table's rows as plain pylance reads them."""
+    # A row writer waits for commits, not for their files.
+    running.client.describe(("ns", "t"), fresh=True, readable=True)
     found = lance.dataset(str(running.location(T))).to_table().to_pylist()
     return sorted(tuple(repr(row[name]) for name in SCHEMA.names) for row in found)
 
