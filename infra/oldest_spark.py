@@ -6,6 +6,7 @@ its own in the cache, by the hashes in `oldest-spark.txt`, beside Kafka's jars.
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +41,18 @@ def jars(*artifacts: str) -> str:
 
 
 def fetch() -> None:
-    """Fetch all of it into the cache, if it isn't there.
+    """Fetch all of it into the cache, if it isn't there; one process at a time.
 
     Raises:
         Unreachable: no registry answers.
     """
+    cache_root().mkdir(parents=True, exist_ok=True)
+    with (cache_root() / "oldest-spark.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _fetch()
+
+
+def _fetch() -> None:
     maven_jars.fetch(PINS)
     if (packages() / "pyspark").is_dir() and python().exists():
         return
