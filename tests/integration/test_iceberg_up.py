@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from commitlog.errors import CommitConflict
 from commitlog.model.operations import IcebergChange
 from tests.iceberg_cases import DATA, World, run_case
 from tests.iceberg_server import IcebergServer
-from tests.integration.test_up import service
+from tests.integration.test_up import Service, service
 
 pytestmark = [
     pytest.mark.broker,
@@ -40,6 +41,7 @@ class Up:
     root: Path
     server: IcebergServer
     kafka: str
+    restart: Callable[[], None]
 
     @property
     def tables(self) -> Path:
@@ -54,8 +56,18 @@ class Up:
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     root = tmp_path_factory.mktemp("iceberg") / "root"
-    with service(root, "--kafka-port", "0") as running:
-        yield Up(root, IcebergServer(running.port), running.kafka)
+    with contextlib.ExitStack() as stack:
+
+        def start() -> Service:
+            return stack.enter_context(service(root))
+
+        running = start()
+
+        def restart() -> None:
+            assert running.stop()[0] == 0
+            assert start().line == running.line, "it is where it was"
+
+        yield Up(root, IcebergServer(running.port), running.kafka, restart)
 
 
 def _forget_tables(server: IcebergServer) -> None:
@@ -238,20 +250,16 @@ def test_files_elsewhere_are_nobodys_business(up: Up, tmp_path: Path) -> None:
     assert not (tmp_path / "t").exists()
 
 
-def test_tables_are_there_after_a_restart(tmp_path: Path) -> None:
-    root = tmp_path / "root"
+def test_tables_are_there_after_a_restart(up: Up) -> None:
     made = {"name": "t", "schema": {"type": "struct", "fields": []}}
     address = "/v1/namespaces/kept/tables"
-    with service(root, "--kafka-port", "0") as running:
-        server = IcebergServer(running.port)
-        assert server.ask("POST", "/v1/namespaces", {"namespace": ["kept"]}).status == 200
-        before = server.ask("POST", address, made).json
-        running.stop()
-    with service(root, "--kafka-port", "0") as running:
-        server = IcebergServer(running.port)
-        assert server.ask("GET", f"{address}/t").json == before
-        change = {
-            "requirements": [],
-            "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
-        }
-        assert server.ask("POST", f"{address}/t", change).status == 200
+    server = up.server
+    assert server.ask("POST", "/v1/namespaces", {"namespace": ["kept"]}).status == 200
+    before = server.ask("POST", address, made).json
+    up.restart()
+    assert server.ask("GET", f"{address}/t").json == before
+    change = {
+        "requirements": [],
+        "updates": [{"action": "set-properties", "updates": {"a": "b"}}],
+    }
+    assert server.ask("POST", f"{address}/t", change).status == 200

@@ -222,23 +222,17 @@ def cmdline(pid: int) -> bytes:
         return b""
 
 
-def test_a_service_on_a_named_cluster_starts_no_broker(broker: object, tmp_path: Path) -> None:
+def test_a_service_on_a_named_cluster_starts_no_broker_and_its_root_is_its_log_s(
+    broker: object, tmp_path: Path
+) -> None:
     servers = broker.bootstrap_servers  # type: ignore[attr-defined]
     root = tmp_path / "root"
-    name = f"up-{os.getpid()}-{time.time_ns()}"
-    with service(root, "--bootstrap-servers", servers, "--log", name) as running:
+    names = [f"up-{os.getpid()}-{time.time_ns()}-{number}" for number in range(2)]
+    with service(root, "--bootstrap-servers", servers, "--log", names[0]) as running:
         assert running.kafka == servers
         assert not (root / "kafka").exists()
         shown = run("tables", "--root", str(root), "--json")
         assert json.loads(shown.stdout) == []
-
-
-def test_a_root_of_another_log_is_refused(broker: object, tmp_path: Path) -> None:
-    servers = broker.bootstrap_servers  # type: ignore[attr-defined]
-    root = tmp_path / "root"
-    names = [f"up-{os.getpid()}-{time.time_ns()}-{number}" for number in range(2)]
-    with service(root, "--bootstrap-servers", servers, "--log", names[0]):
-        pass
     arguments = ["--root", str(root), "--port", "0", "--bootstrap-servers", servers]
     refused = run("up", *arguments, "--log", names[1])
     assert refused.returncode == ExitCode.STOP, refused.stderr
@@ -267,8 +261,7 @@ def test_a_full_disk_is_named(tiny_disk: Path) -> None:
 def test_a_stop_while_starting_is_clean(tmp_path: Path) -> None:
     running = Service(tmp_path / "root")
     try:
-        wait_until((tmp_path / "root" / "up.log").exists, "its log")
-        time.sleep(1)
+        wait_until((tmp_path / "root" / "kafka" / "broker.log").exists, "a broker that starts")
         code, seconds = running.stop()
         assert code == 0
         assert seconds < STOP_SECONDS
