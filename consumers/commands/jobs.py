@@ -29,16 +29,23 @@ class JobFailed(CommitLogError):
     """The job did not come to its end: its message names what did not work."""
 
 
-def demo(*, root: Path = Path("demo-data")) -> int:
+def demo(
+    *,
+    root: Path = Path("demo-data"),
+    stay: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+) -> int:
     """Run the main job on real data: the New York flights of 2013.
 
     Spark streams the flights into one table while eight processes change two more; at the end
-    every row is compared with the source. Interrupted, it goes on when it is started again.
+    every row is compared with the source, and writers are measured beside Lance alone.
+    Interrupted, it goes on when it is started again.
 
     Parameters
     ----------
     root
         Folder of the demo: its broker, tables and index stay there to be looked at.
+    stay
+        Keep the service and its page open at the end, until Ctrl-C.
     """
     stage = need_module("consumers.tools.demo.stage", extra="demo")
     expected = (
@@ -46,7 +53,7 @@ def demo(*, root: Path = Path("demo-data")) -> int:
         need_module("consumers.tools.demo.source", extra="demo").NoData,
     )
     try:
-        return int(stage.run_demo(root))
+        return int(stage.run_demo(root, stay=stay))
     except expected as error:
         raise JobFailed(str(error)) from error
 

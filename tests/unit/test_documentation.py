@@ -43,3 +43,16 @@ def test_links_between_pages_lead_somewhere() -> None:
     ]
     assert len(pages) > 20
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_heading_of_the_page_explains_itself() -> None:
+    static = ROOT / "consumers/servers/page/static"
+    known = set(re.findall(r'^  "?([^":]+?)"?: "', (static / "terms.js").read_text(), re.M))
+    heads = {
+        head
+        for script in static.glob("*.js")
+        for listed in re.findall(r"listing\(\s*\[([^\]]*)\]", script.read_text(encoding="utf-8"))
+        for head in re.findall(r'"([^"]+)"', listed)
+    }
+    assert len(heads) > 30
+    assert heads <= known, f"terms.js doesn't explain {sorted(heads - known)}"

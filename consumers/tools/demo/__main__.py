@@ -15,9 +15,10 @@ def main() -> int:
     """Run the demo; 0 if every row is as it must be."""
     parser = argparse.ArgumentParser(prog="commitlog demo", description=__doc__)
     parser.add_argument("--root", type=Path, default=Path("demo-data"))
+    parser.add_argument("--stay", action="store_true")
     arguments = parser.parse_args()
     try:
-        return run_demo(arguments.root)
+        return run_demo(arguments.root, stay=arguments.stay)
     except (ChildFailed, NoData) as error:
         print(error, file=sys.stderr)
         return 1

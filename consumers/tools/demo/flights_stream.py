@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def read_stream(spark: SparkSession, slices: Path) -> DataFrame:
-    """Return the weekly files as a stream, two weeks per micro-batch."""
+    """Return the weekly files as a stream, four weeks per micro-batch."""
     return (
         spark.readStream.schema(FLIGHTS_COLUMNS)
         .option("header", "true")

@@ -13,6 +13,7 @@ from consumers.tools.demo import check
 from consumers.tools.demo.check import REBASES_MIN, REFUSALS_MIN, Compared, Counts
 from consumers.tools.demo.desks import AIRPORTS, WEATHER
 from consumers.tools.demo.flights import TABLE
+from consumers.tools.demo.rates import WRITERS, Rate
 
 TIMELINE_ROWS = 15
 MOMENT_ROWS = 10
@@ -149,6 +150,29 @@ def problems(compared: list[Compared], counts: Counts) -> list[str]:
     if counts.refusals < REFUSALS_MIN:
         found.append(f"{counts.refusals} refusals; at least {REFUSALS_MIN} were meant to happen")
     return found
+
+
+def rates(console: Console, measured: list[Rate]) -> None:
+    """Print how fast writers are, beside Lance alone."""
+    table = _table(f"{WRITERS} writers append to one table, measured just now", "writers")
+    for name in ("commits/s", "failed", "slowest, ms"):
+        table.add_column(name, justify="right")
+    for rate in measured:
+        numbers = (f"{rate.per_second:,.0f}", str(rate.failed), f"{rate.slowest_ms:,.0f}")
+        table.add_row(rate.system, *numbers)
+    console.print(table)
+
+
+def page(console: Console, root: Path, address: str, *, stays: bool) -> None:
+    """Print where the page is, or how to open it again: the root keeps its port."""
+    if stays:
+        console.print(f"\nThe page is open at [bold]{address}/[/] until Ctrl-C.")
+        return
+    console.print(
+        f"\nThe page: [bold]{address}/[/], kept open by `make demo ARGS=--stay`, or opened again by"
+        f" `commitlog up --root {root} --port {address.rpartition(':')[2]}`",
+        highlight=False,
+    )
 
 
 def _next(console: Console, root: Path) -> None:

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from commitlog.errors import Unavailable
 from commitlog.model.records import Application
-from consumers.tools.demo import check, flights, report
+from consumers.tools.demo import check, flights, rates, report
 from consumers.tools.demo.children import Child, ChildFailed, Fact, Service
 from consumers.tools.demo.desks import (
     AIRPORTS,
@@ -51,8 +51,11 @@ PIPE_WIDTH = 120
 SET_UP_STEPS = ((flights.TABLE, 0), (WEATHER, 1), (AIRPORTS, 2))
 
 
-def run_demo(root: Path, *, console: Console | None = None) -> int:
-    """Run the demo on a root; return the exit code: 0 if every row and count is as it must be."""
+def run_demo(root: Path, *, stay: bool = False, console: Console | None = None) -> int:
+    """Run the demo on a root; return the exit code: 0 if every row and count is as it must be.
+
+    With `stay` the service and its page go on until Ctrl-C.
+    """
     console = console or _console()
     started = time.monotonic()
     root = root.absolute()
@@ -80,11 +83,23 @@ def run_demo(root: Path, *, console: Console | None = None) -> int:
             progress.update(bar, completed=1)
             progress.stop()
             report.show(console, root, run.first_sequence, compared, counts)
-    if report.problems(compared, counts):
-        return 1
-    run.finished()
-    console.print(f"\n[green]All as it must be[/], after {time.monotonic() - started:.0f} s.")
-    return 0
+            is_good = not report.problems(compared, counts)
+            if is_good:
+                run.finished()
+                report.rates(console, rates.measure(log, run.folder))
+                took = time.monotonic() - started
+                console.print(f"\n[green]All as it must be[/], after {took:.0f} s.")
+            report.page(console, root, service.http, stays=stay)
+            if stay:
+                _until_interrupted(service)
+    return 0 if is_good else 1
+
+
+def _until_interrupted(service: Service) -> None:
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            service.check()
+            time.sleep(POLL_SECONDS)
 
 
 def _console() -> Console:
