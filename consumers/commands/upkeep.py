@@ -73,6 +73,7 @@ def maintain(
         for number, act in enumerate(maintenance.look(dry_run=dry_run)):
             row = {"table": act.table, "act": act.kind, "reason": act.reason}
             rows.append(row | {"result": "" if dry_run else results[number]})
+        maintenance.close()
     columns = tuple(
         output.Column(name, lambda row, name=name: row[name], gives_way=name == "reason")  # type: ignore[misc]
         for name in ("table", "act", "reason", "result")

@@ -11,10 +11,8 @@ import contextlib
 import gzip
 import io
 import logging
-import queue
-import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from commitlog.adapters.storage import FileFound, local_path, store_for
@@ -78,6 +76,15 @@ class TableFiles:
             inside = self._folder / self._path(location)
             for name in ("data", "metadata"):
                 (inside / name).mkdir(parents=True, exist_ok=True)
+
+    def move(self, location: str, to: str) -> None:
+        """Give a file another name; raise FileNotFoundError."""
+        self._store.move(self._path(location), self._path(to))
+
+    def names(self, folder: str) -> Iterator[str]:
+        """Yield the names of the files directly in a folder."""
+        with contextlib.suppress(FileNotFoundError):
+            yield from self._store.names(self._path(folder))
 
     def delete(self, location: str, within: str) -> None:
         """Remove a file if it is there; FileNotFoundError if links lead it out of `within`."""
@@ -212,55 +219,3 @@ def _removed(table: IcebergTable, files: TableFiles, place: str) -> bool:
     except (OSError, CommitLogError) as error:
         logger.warning("%s cannot be removed: %s", place, error)
         return False
-
-
-class Purger:
-    """Removes the files of dropped tables on a thread of its own, one table after another.
-
-    What is left when it fails, or when its process ends, `commitlog orphans` lists.
-    """
-
-    def __init__(self, files: TableFiles, live: Callable[[], Iterable[str]]) -> None:
-        """`live` returns where the metadata of the tables lies that stand."""
-        self._files = files
-        self._live = live
-        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-
-    def put(self, metadata_location: str) -> None:
-        """Remove soon what a dropped table's last metadata leads to."""
-        self._queue.put(metadata_location)
-        with self._lock:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="purge", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            place = self._queue.get()
-            try:
-                self._purge(place)
-            except FileNotFoundError:
-                continue  # somebody was here before
-            except Exception:
-                logger.exception("the purge of %s ended early", place)
-
-    def _purge(self, place: str) -> None:
-        table = self._files.table(place)
-        shared = [one for one in self._live() if below(one, table.location) is not None]
-        if shared:
-            logger.warning(
-                "%s is not removed: it is also the location of a table that stands (%s)",
-                table.location,
-                shared[0],
-            )
-            return
-        left = purge(table, self._files)
-        if left:
-            logger.warning(
-                "the purge of %s left %d files, the first one %s; `commitlog orphans` lists them",
-                table.location,
-                len(left),
-                left[0],
-            )

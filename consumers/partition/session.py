@@ -35,7 +35,6 @@ from consumers.partition.checkpoint import Checkpoint, Checkpoints, Folder
 from consumers.partition.checkpoint_proof import check_log_holds
 from consumers.partition.events import Ended, Event, Filed, Version, versions_of
 from consumers.partition.follower import Follower
-from consumers.partition.iceberg_pruning import remove, superseded
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import Leader
 from consumers.partition.mailbox import Ask, Mailbox, Reply
@@ -85,7 +84,6 @@ class Session:
         """While this process leads."""
         self._log = log
         self._partition = genesis.partition
-        self._tables_root = genesis.tables_root
         self._checkpoints = checkpoints
         self._clock = clock
         self.outcomes: Counter[str] = Counter()
@@ -274,9 +272,7 @@ class Session:
         """Pass acknowledged events on: heads, files, writers."""
         if not events:
             return
-        pruned: list[tuple[str, str]] = []
         for event in events:
-            pruned += superseded(event.changes, self.catalogue.iceberg_table)
             outcome = event.outcome
             self.outcomes[str(outcome.status)] += 1
             self.meters.count(event)
@@ -290,8 +286,6 @@ class Session:
         self.published = events[-1].outcome.sequence
         self.materializer.put(events)
         self.on_committed(events)
-        if pruned:
-            remove(pruned, self._tables_root)
 
     def close(self) -> None:
         """End the materializer with what it can still write, and the readers."""

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import Unavailable
@@ -24,13 +25,15 @@ from consumers.partition.in_the_way import MARK
 from consumers.tools.file_ledger import Why
 
 SILENCE_SECONDS = 30.0
-_OURS = re.compile(
+OURS = re.compile(
     r"(?P<folder>.*)/\d{5,}-[0-9a-f]{8}-[0-9a-f]{4}-5[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}"
     r"(\.gz)?\.metadata\.json"
 )
 """The names that the log gives (uuid version 5); others' metadata files are not looked at."""
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
-_ENDINGS = frozenset({"DropTable", "DropNamespace"})
+ENDINGS = frozenset({"DropTable", "DropNamespace"})
+GONE = ".gone"
+"""Ends the name of a dropped table's last metadata file once its files go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,7 @@ def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
     for place in files.walk():
         if _ASIDE.fullmatch(place):
             aside.append(normalize_location(place))
-        elif _OURS.fullmatch(place):
+        elif OURS.fullmatch(place):
             there.append(normalize_location(place))
     named = _Named(set(), {})
     for partition in range(log.partitions()):
@@ -104,19 +107,21 @@ def _take(outcome: Outcome, named: _Named) -> None:
             continue
         place = normalize_location(result.metadata_location)
         named.all.add(place)
-        if result.operation in _ENDINGS:
+        if result.operation in ENDINGS:
             named.purged[place] = None
         else:
             named.purged.pop(place, None)
 
 
 def _left(files: TableFiles, last: str) -> list[Orphan]:
-    if not files.exists(last):
+    place = next((one for one in (last, last + GONE) if files.exists(one)), "")
+    if not place:
         return []
     reason = "its table was dropped with its files"
     try:
-        found = contents(files.table(last), files)
+        table = read_table(files.read(place), last)
+        found = contents(replace(table, metadata_location=place), files)
     except (OSError, Invalid) as error:
-        return [Orphan(last, f"{reason}, but cannot be read: {error}", Why.DROPPED)]
+        return [Orphan(place, f"{reason}, but cannot be read: {error}", Why.DROPPED)]
     places = dict.fromkeys(place for layer in found.layers() for place in layer)
     return [Orphan(place, reason, Why.DROPPED) for place in places if files.exists(place)]

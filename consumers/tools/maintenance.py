@@ -22,12 +22,14 @@ from commitlog import CommitLog
 from commitlog.adapters.lance_refs import referenced_versions, versions_with_files
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
+from commitlog.core.iceberg.errors import Invalid
 from commitlog.errors import CommitLogError, InvalidSettings
 from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.table import Policy as Manifests
 from commitlog.model.table import TableId
 from commitlog.ports import Log
+from consumers.tools.iceberg_upkeep import IcebergUpkeep
 from consumers.tools.maintenance_policy import PREFIX, Policy
 from consumers.tools.orphans import REASON, Leftover, Leftovers, said
 
@@ -48,7 +50,7 @@ class Act(NamedTuple):
 
     table: str
     kind: str
-    """`compact`, `optimize`, `expire`, `thin` or `remove`."""
+    """`compact`, `optimize`, `expire`, `thin`, `remove`, `purge` or `prune`."""
     reason: str
     do: Callable[[], str]
     """Does it, and returns what came of it; empty: nothing was left to do."""
@@ -76,6 +78,7 @@ class Maintenance:
         self._log = log
         self._open_log = open_log
         self._remove_at = 0.0
+        self._iceberg: tuple[Log, IcebergUpkeep] | None = None
         self._on_act = on_act or (lambda act, result: None)
         self._bytes: dict[str, int] = {}
         """By incarnation: the bytes of its data files when it was opened last."""
@@ -85,12 +88,23 @@ class Maintenance:
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
         """Look again and again until `stop`; for files to remove at first after a while."""
         self._remove_at = time.monotonic() + FIRST_REMOVAL_SECONDS
-        while not stop.is_set():
-            try:
-                self.look(stop)
-            except CommitLogError as error:
-                logger.warning("the tables cannot be looked at: %s", error)
-            stop.wait(interval_seconds)
+        try:
+            while not stop.is_set():
+                try:
+                    self.look(stop)
+                except CommitLogError as error:
+                    logger.warning("the tables cannot be looked at: %s", error)
+                stop.wait(interval_seconds)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Stop reading the log."""
+        if self._iceberg is not None:
+            log, upkeep = self._iceberg
+            self._iceberg = None
+            upkeep.close()
+            log.close()
 
     def look(self, stop: threading.Event | None = None, *, dry_run: bool = False) -> list[Act]:
         """Look at each table that changed and do what is due; return the acts."""
@@ -116,6 +130,8 @@ class Maintenance:
                 logger.warning("%s was left for later: %s", info.name, error)
         if not dry_run:
             self._tell(looked)
+        if self._open_log is not None:
+            acts += self._of_iceberg(self._open_log, dry_run=dry_run)
         if self._open_log is not None and time.monotonic() >= self._remove_at:
             self._remove_at = time.monotonic() + REMOVAL_SECONDS
             try:
@@ -152,6 +168,22 @@ class Maintenance:
                 measures = runtime.request(partition, "status", measures=True)["measures"]
                 tables = {name: looked[name] for name in measures["sizes"] if name in looked}
                 runtime.request(partition, "maintained", tables=tables)
+
+    def _of_iceberg(self, open_log: Callable[[], Log], *, dry_run: bool) -> list[Act]:
+        """Do what is due to Iceberg tables."""
+        try:
+            if self._iceberg is None:
+                log = open_log()
+                if not log.genesis().tables_root:
+                    log.close()
+                    return []
+                self._iceberg = (log, IcebergUpkeep(log, self._log))
+            due = (Act(*one) for one in self._iceberg[1].due())
+            return self._done(due, dry_run=dry_run)
+        except (CommitLogError, OSError, Invalid) as error:
+            logger.warning("files of Iceberg tables were left for later: %s", error)
+            self.close()
+            return []
 
     def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
         results: list[str] = []

@@ -102,7 +102,6 @@ class MemoryIcebergService:
         self.state = State()
         self.files: dict[str, bytes] = {}
         self.asked: list[tuple[tuple[Operation, ...], int, str]] = []
-        self.purged: list[str] = []
         self.failure: Exception | None = None
         self.appended = 0
         self._time_ms = time_ms
@@ -154,7 +153,6 @@ class MemoryIcebergService:
             transaction_id,
             locations | {result.table: result.after.metadata_location for result in results},
             {result.table: result.after for result in results},
-            frozenset(o.table for o in operations if isinstance(o, DropTable)),
         )
 
     def read_metadata(self, location: str) -> bytes:
@@ -173,9 +171,6 @@ class MemoryIcebergService:
             replaces=replaces,
             read_only=read_only,
         )
-
-    def purge(self, metadata_location: str) -> None:
-        self.purged.append(metadata_location)
 
     def read_file(self, location: str) -> bytes:
         path = local_path(location)

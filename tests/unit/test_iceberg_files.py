@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,14 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
-from consumers.partition.iceberg_files import Purger, TableFiles, contents, purge
+from commitlog.adapters.storage import LocalStore
+from consumers.partition.iceberg_files import TableFiles, contents, purge
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import Orphan, find_orphans
+from consumers.tools.iceberg_upkeep import DroppedTables, IcebergUpkeep
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World
-from tests.waiting import wait_until
 
 pytest.importorskip("pyiceberg", reason="pyiceberg is not installed")
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
@@ -37,6 +37,14 @@ class FilesWorld(World):
 
     def orphans(self) -> list[Orphan]:
         return find_orphans(self._other, str(self.tables_root))
+
+    def maintain(self) -> list[str]:
+        """Do what is due, as a new process would; return what came of it."""
+        upkeep = IcebergUpkeep(self._other, self.log)
+        try:
+            return [f"{one.kind}: {one.do()}" for one in upkeep.due()]
+        finally:
+            upkeep.close()
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +88,6 @@ def below(location: str) -> list[Path]:
     return [path for path in Path(location).rglob("*") if path.is_file()]
 
 
-def _are_gone(files: TableFiles, places: list[str]) -> bool:
-    return not any(map(files.exists, places))
-
-
 def test_the_contents_are_all_files_of_the_table(
     catalog: Any, world: FilesWorld, files: TableFiles
 ) -> None:
@@ -100,7 +104,10 @@ def test_a_purge_removes_all_files_and_a_drop_none(catalog: Any, world: FilesWor
     before = below(kept.location())
     catalog.purge_table(gone.name())
     catalog.drop_table(kept.name())
-    wait_until(lambda: not below(gone.location()), "the end of the files")
+    assert below(gone.location()), "what a drop began is for maintenance to do"
+    assert world.maintain() == ["purge: all its files are removed"]
+    assert not below(gone.location())
+    assert world.maintain() == []
     assert below(kept.location()) == before
     again = catalog.register_table(("files", world.fresh_name()), kept.metadata_location)
     assert again.scan().to_arrow().num_rows == 5
@@ -129,7 +136,8 @@ def test_what_a_purge_leaves_is_listed_until_it_is_gone(catalog: Any, world: Fil
     last = made(catalog, world)
     catalog.purge_table(table.name())
     catalog.purge_table(last.name())
-    wait_until(lambda: not below(last.location()), "the end of the files")
+    world.maintain()
+    assert not below(last.location())
     found = {orphan.location for orphan in world.orphans()}
     assert found == {str(path) for path in (*below(table.location()), *below(str(elsewhere)))}
     for place in found:
@@ -166,16 +174,88 @@ def test_a_link_out_of_the_table_is_not_followed(
     assert all((others / name).exists() for name in names)
 
 
-def test_a_place_that_another_table_has_is_not_purged(catalog: Any, world: FilesWorld) -> None:
+def test_a_place_that_another_table_has_is_not_purged(
+    catalog: Any, world: FilesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Under earlier protocols, metadata could be registered under two names."""
-    twin, last = made(catalog, world), made(catalog, world)
-    catalog.drop_table(last.name())
-    purger = Purger(TableFiles(str(world.tables_root)), lambda: [twin.metadata_location])
-    purger.put(twin.metadata_location)
-    purger.put(last.metadata_location)
-    # One is purged after another, so the first one's turn has been.
-    wait_until(lambda: not below(last.location()), "the end of the files")
+    twin = made(catalog, world)
+    catalog.purge_table(twin.name())
+    monkeypatch.setattr(IcebergUpkeep, "_standing", lambda self: [twin.metadata_location])
+    (result,) = world.maintain()
+    assert "is also the location" in result
     assert twin.scan().to_arrow().num_rows == 5
+    monkeypatch.undo()
+    world.maintain()
+    assert not below(twin.location())
+
+
+class Killed(BaseException):
+    """Ends a process at once."""
+
+
+def test_a_purge_that_is_killed_at_any_step_is_ended_by_the_next(
+    catalog: Any, world: FilesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, gone = made(catalog, world), made(catalog, world)
+    before = below(kept.location())
+    catalog.purge_table(gone.name())
+    left = 0
+
+    def counted(name: str) -> None:
+        inner = getattr(LocalStore, name)
+
+        def call(*arguments: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise Killed
+            return inner(*arguments)
+
+        monkeypatch.setattr(LocalStore, name, call)
+
+    counted("move")
+    counted("delete")
+    kills = 0
+    for step in range(1, 100):
+        left = step
+        try:
+            world.maintain()
+        except Killed:
+            kills += 1
+        assert below(kept.location()) == before
+        if left > 0:
+            break
+    assert kills >= 4
+    assert not below(gone.location())
+    monkeypatch.undo()
+    assert world.maintain() == []
+    assert not world.orphans()
+
+
+def test_a_table_that_was_registered_again_keeps_its_files(
+    catalog: Any, world: FilesWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(catalog, world)
+    files, last = below(table.location()), table.metadata_location
+    catalog.purge_table(table.name())
+    read, again = DroppedTables.read, ("files", world.fresh_name())
+
+    def registered_meanwhile(self: DroppedTables) -> None:
+        if Path(f"{last}.gone").exists():
+            Path(f"{last}.gone").rename(last)
+            catalog.register_table(again, last)
+            Path(last).rename(f"{last}.gone")
+            monkeypatch.undo()
+        read(self)
+
+    monkeypatch.setattr(DroppedTables, "read", registered_meanwhile)
+    assert world.maintain() == ["purge: "]
+    assert below(table.location()) == files
+    assert catalog.load_table(again).scan().to_arrow().num_rows == 5
+    # A purge that was killed after it had put the file aside.
+    Path(last).rename(f"{last}.gone")
+    assert world.maintain() == []
+    assert catalog.load_table(again).scan().to_arrow().num_rows == 5
 
 
 def test_nothing_outside_the_root_is_read_or_removed(tmp_path: Path) -> None:
@@ -197,26 +277,31 @@ def test_nothing_outside_the_root_is_read_or_removed(tmp_path: Path) -> None:
 
 
 def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
-    catalog: Any, world: FilesWorld, files: TableFiles
+    catalog: Any, world: FilesWorld, server: IcebergServer
 ) -> None:
     for wish in ("true", "false"):
         properties = {
             "write.metadata.previous-versions-max": "2",
             "write.metadata.delete-after-commit.enabled": wish,
         }
-        table = catalog.create_table(
-            ("files", world.fresh_name()), _ROWS.schema, properties=properties
-        )
+        name = world.fresh_name()
+        table = catalog.create_table(("files", name), _ROWS.schema, properties=properties)
         places = [table.metadata_location]
         for number in range(4):
-            with table.transaction() as transaction:
-                transaction.set_properties(number=str(number))
-            places.append(table.metadata_location)
-        listed = [entry.metadata_file for entry in table.metadata.metadata_log]
+            # Not by pyiceberg, which removes such files by itself.
+            update = {"action": "set-properties", "updates": {"number": str(number)}}
+            reply = server.ask(
+                "POST",
+                f"/v1/namespaces/files/tables/{name}",
+                {"requirements": [], "updates": [update]},
+            )
+            places.append(reply.json["metadata-location"])
+        listed = [entry["metadata-file"] for entry in reply.json["metadata"]["metadata-log"]]
         assert listed == places[2:4]
-        if wish == "true":
-            gone, places = places[:2], places[2:]
-            wait_until(partial(_are_gone, files, gone), "the end of the files")
+        is_on = wish == "true"
+        assert world.maintain() == ["prune: 2 metadata files removed"] * is_on
+        if is_on:
+            places = places[2:]
         assert sorted(map(str, below(table.location()))) == sorted(places)
 
 

@@ -209,7 +209,7 @@ class IcebergCatalog:
         return Response(status_code=204)
 
     def drop_table(self, asked: Asked, table: TableId, *, purge: bool) -> Response:
-        """Forget a table; with `purge` its files go too, once the outcome stands."""
+        """Forget a table; by the record of a `purge` maintenance removes its files."""
         view = self.view()
         found = view.tables.get(table)
         if table in view.others or (found is None and not asked.has_key):
@@ -220,8 +220,6 @@ class IcebergCatalog:
         answer = self.submit(asked, [kind(table, incarnation)])
         if isinstance(answer, Refused):
             raise failure_of_refusal(answer)
-        if table in answer.dropped:
-            self.service.purge(answer.locations[table])
         return Response(status_code=204)
 
     def rename_table(self, asked: Asked, body: bytes) -> Response:

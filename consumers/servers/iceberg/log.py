@@ -34,10 +34,10 @@ from commitlog.messages import (
     TableDescription,
 )
 from commitlog.model.limits import ICEBERG_REFERENCES_SINCE
-from commitlog.model.operations import DropTable, IcebergChange, Operation
+from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
-from consumers.partition.iceberg_files import Purger, TableFiles
+from consumers.partition.iceberg_files import TableFiles
 from consumers.servers.iceberg.service import CatalogView, Committed, Refused
 from consumers.servers.namespace.batch import batch_operations
 from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call
@@ -63,10 +63,6 @@ class LogIcebergService:
     def files(self) -> TableFiles:
         """The files of the log's tables."""
         return TableFiles(self.tables_root)
-
-    @cached_property
-    def _purger(self) -> Purger:
-        return Purger(self.files, self._live_metadata)
 
     @property
     def tables_root(self) -> str:
@@ -120,8 +116,7 @@ class LogIcebergService:
                 ),
             )
         locations = {r.table: r.metadata_location for r in outcome.results if r.metadata_location}
-        dropped = frozenset(r.table for r in outcome.results if r.operation == DropTable.__name__)
-        return Committed(transaction_id, locations, dropped=dropped)
+        return Committed(transaction_id, locations)
 
     def read_metadata(self, location: str) -> bytes:
         """Return the JSON of a metadata file; raise OSError if it cannot be read."""
@@ -162,10 +157,6 @@ class LogIcebergService:
         """Make a new table's folders where its client may not: below a local tables root."""
         self.files.make_folders(location)
 
-    def purge(self, metadata_location: str) -> None:
-        """Remove soon the files of a table that was dropped, found from its last metadata."""
-        self._purger.put(metadata_location)
-
     def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
         """Return the operations of a request's `lance-operations`, as batch-commit reads them.
 
@@ -202,9 +193,6 @@ class LogIcebergService:
         runtime = self._log.runtime()
         for partition in range(runtime.partitions):
             yield from runtime.request(partition, method)
-
-    def _live_metadata(self) -> list[str]:
-        return [entry.metadata_location for entry in self._all_tables()]
 
     def _names(self, *, is_view: bool = False) -> dict[TableId, None]:
         return {entry.table: None for entry in self._all_tables() if entry.is_view is is_view}

@@ -132,10 +132,6 @@ class PastService:
         """Refuse: what stood is read only."""
         refuse(self._position)
 
-    def purge(self, metadata_location: str) -> None:
-        """Refuse: what stood is read only."""
-        refuse(self._position)
-
     def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
         """Refuse: what stood is read only."""
         refuse(self._position)

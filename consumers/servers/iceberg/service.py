@@ -42,8 +42,6 @@ class Committed:
     locations: Mapping[TableId, str]
     tables: Mapping[TableId, IcebergTable] = field(default_factory=dict)
     """The tables as committed, where the service has them at hand."""
-    dropped: frozenset[TableId] = frozenset()
-    """What was dropped with its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +91,6 @@ class IcebergService(Protocol):
 
     def make_folders(self, location: str) -> None:
         """Make a new table's folders where its client may not: below a local tables root."""
-
-    def purge(self, metadata_location: str) -> None:
-        """Remove soon the files of a table that was dropped, found from its last metadata."""
 
     def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
         """Return the operations of a request's `lance-operations`.

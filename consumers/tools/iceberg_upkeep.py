@@ -1,0 +1,298 @@
+"""Removes files of Iceberg tables that the log lets go: of dropped tables, and old metadata.
+
+What is due follows from the log and from the files that are there, and from nothing that a process
+remembers: whoever is killed on the way leaves the rest to the next one. A purge begins with the
+table's last metadata file, which gets another name: who registers that table looks for this file,
+so from then on nobody can. If somebody had before, it gets its name back. It goes last, since all
+other files are found from it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from commitlog import CommitLog
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.iceberg_table import IcebergTable
+from commitlog.core.iceberg.metadata_references import read_table
+from commitlog.core.iceberg.reading import load_json
+from commitlog.core.iceberg.updates import REGISTER
+from commitlog.core.log.chain import Chain
+from commitlog.core.tables.lance_tables import normalize_location
+from commitlog.errors import CommitLogError, Unavailable
+from commitlog.messages import IcebergDescription
+from commitlog.model.operations import IcebergChange
+from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.table import TableId, format_table_id
+from commitlog.ports import Log
+from consumers.partition.iceberg_files import TableFiles, below, purge
+from consumers.tools.iceberg_orphans import ENDINGS, GONE, OURS
+
+SILENCE_SECONDS = 30.0
+SETTLING_SECONDS = 60.0
+AGAIN_SECONDS = 6 * 3600.0
+"""When it is tried again to remove what couldn't be."""
+DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
+
+logger = logging.getLogger(__name__)
+
+
+class Due(NamedTuple):
+    """Something to do to a table."""
+
+    table: str
+    kind: str
+    """`purge` or `prune`."""
+    reason: str
+    do: Callable[[], str]
+    """Does it, and returns what came of it; empty: nothing was left to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Drop:
+    table: TableId
+    sequence: int
+    transaction_id: str
+
+
+class DroppedTables:
+    """Which tables of a partition were dropped with their files; reads on from where it was."""
+
+    def __init__(self, log: Log, partition: int) -> None:
+        self._transactions = log.read_transactions(partition, 0)
+        self._outcomes = log.read_outcomes(partition, 0)
+        self._chain = Chain()
+        self.owed: dict[str, _Drop] = {}
+        """By the last metadata file."""
+        self.back: dict[str, None] = {}
+        """Last metadata files of tables that were registered again."""
+        self._registering: dict[int, set[str]] = {}
+        """Files that transactions without an outcome register, by their offsets."""
+        self._early: set[int] = set()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._transactions.close()
+        self._outcomes.close()
+
+    def read(self) -> None:
+        """Read both topics to their present ends."""
+        self._read_transactions()
+        end, heard = self._outcomes.end_offset(), time.monotonic()
+        while self._outcomes.position() < end:
+            records = self._outcomes.poll(timeout_seconds=0.2)
+            heard = _heard(bool(records), heard)
+            for answered in records:
+                is_valid = not self._chain.admit(answered.record)
+                if is_valid and isinstance(answered.record, Outcome):
+                    self._take(answered.record)
+
+    def is_registering(self, place: str) -> bool:
+        """Return True if a transaction that isn't decided yet registers a file."""
+        return any(place in places for places in self._registering.values())
+
+    def _read_transactions(self) -> None:
+        end, heard = self._transactions.end_offset(), time.monotonic()
+        while self._transactions.position() < end:
+            records = self._transactions.poll(timeout_seconds=0.2)
+            heard = _heard(bool(records), heard)
+            for submitted in records:
+                if submitted.offset in self._early:
+                    self._early.discard(submitted.offset)
+                elif places := _registered_by(submitted):
+                    self._registering[submitted.offset] = places
+
+    def _take(self, outcome: Outcome) -> None:
+        if outcome.transaction_offset < self._transactions.position():
+            self._registering.pop(outcome.transaction_offset, None)
+        else:
+            self._early.add(outcome.transaction_offset)
+        if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+            return
+        for result in outcome.results:
+            if not result.metadata_location:
+                continue
+            place = normalize_location(result.metadata_location)
+            if result.operation in ENDINGS:
+                drop = _Drop(result.table, outcome.sequence, outcome.transaction_id)
+                self.owed[place] = drop
+                self.back.pop(place, None)
+            elif self.owed.pop(place, None) is not None:
+                self.back[place] = None
+
+
+def _heard(has_come: bool, heard: float) -> float:
+    now = time.monotonic()
+    if not has_come and now - heard > SILENCE_SECONDS:
+        raise Unavailable(f"Kafka sent no record for {SILENCE_SECONDS:.0f} s")
+    return now if has_come else heard
+
+
+def _registered_by(submitted: Submitted) -> set[str]:
+    record, places = submitted.record, set()
+    for operation in record.operations if isinstance(record, Transaction) else ():
+        if isinstance(operation, IcebergChange) and REGISTER in operation.updates:
+            with contextlib.suppress(Invalid, CommitLogError, TypeError, AttributeError):
+                for update in load_json(operation.updates, "updates"):
+                    if "metadata-location" in update:
+                        places.add(normalize_location(str(update["metadata-location"])))
+    return places
+
+
+class IcebergUpkeep:
+    """What is due to the Iceberg tables of a log."""
+
+    def __init__(self, log: Log, client: CommitLog) -> None:
+        """Read the log from its start; `client` knows the tables that stand."""
+        self._client = client
+        self._files = TableFiles(log.genesis().tables_root)
+        self._dropped = [DroppedTables(log, partition) for partition in range(log.partitions())]
+        self._tried: dict[int, float] = {}
+        """When a drop is looked at again, by its record."""
+        self._pruned: dict[str, str] = {}
+        """By uuid: the metadata file as of which there was nothing to prune."""
+
+    def close(self) -> None:
+        """Stop reading."""
+        for one in self._dropped:
+            one.close()
+
+    def due(self) -> Iterator[Due]:
+        """Yield what is due; each is done before the next one is looked for."""
+        for dropped in self._dropped:
+            dropped.read()
+            for place in list(dropped.back):
+                self._bring_back(place)
+                del dropped.back[place]
+            for place, drop in list(dropped.owed.items()):
+                if time.monotonic() < self._tried.get(drop.sequence, 0.0):
+                    continue
+                self._tried[drop.sequence] = time.monotonic() + AGAIN_SECONDS
+                if self._files.exists(place) or self._files.exists(place + GONE):
+                    reason = f"record {drop.sequence} ({drop.transaction_id}) dropped it"
+                    do = self._purging(dropped, place, drop.sequence)
+                    yield Due(format_table_id(drop.table), "purge", reason, do)
+        yield from self._prunings()
+
+    def _purging(self, dropped: DroppedTables, place: str, sequence: int) -> Callable[[], str]:
+        def do() -> str:
+            try:
+                if not self._is_out_of_reach(dropped, place):
+                    return ""
+            except Unavailable:
+                del self._tried[sequence]
+                raise
+            aside = place + GONE
+            try:
+                table = read_table(self._files.read(aside), place)
+            except (OSError, Invalid) as error:  # it may be a view's, which has no files
+                self._bring_back(place)
+                return f"left: {place} is no table's metadata: {error}"
+            shared = [one for one in self._standing() if below(one, table.location) is not None]
+            if shared:
+                self._bring_back(place)
+                return f"left: {table.location} is also the location of {shared[0]}"
+            left = purge(replace(table, metadata_location=aside), self._files)
+            if left:
+                return f"{len(left):,} files could not be removed, the first one {left[0]}"
+            return "all its files are removed"
+
+        return do
+
+    def _is_out_of_reach(self, dropped: DroppedTables, place: str) -> bool:
+        """Have nobody register a dropped table again; return False if somebody has."""
+        if self._files.exists(place):
+            with contextlib.suppress(FileNotFoundError):  # another maintenance was faster
+                self._files.move(place, place + GONE)
+        deadline = time.monotonic() + SETTLING_SECONDS
+        dropped.read()
+        while dropped.is_registering(place):
+            if time.monotonic() > deadline:
+                self._bring_back(place)
+                raise Unavailable(f"who registers {place} has no outcome yet")
+            time.sleep(0.1)
+            dropped.read()
+        if place not in dropped.owed:
+            self._bring_back(place)
+            return False
+        return self._files.exists(place + GONE)
+
+    def _bring_back(self, place: str) -> None:
+        if self._files.exists(place + GONE) and not self._files.exists(place):
+            self._files.move(place + GONE, place)
+
+    def _standing(self) -> list[str]:
+        return [entry.metadata_location for entry in self._tables()]
+
+    def _tables(self) -> list[IcebergDescription]:
+        runtime = self._client.runtime()
+        return [
+            IcebergDescription.from_json(entry)
+            for partition in range(runtime.partitions)
+            for entry in runtime.request(partition, "iceberg_tables")
+        ]
+
+    def _prunings(self) -> Iterator[Due]:
+        entries = self._tables()
+        self._pruned = {e.uuid: self._pruned[e.uuid] for e in entries if e.uuid in self._pruned}
+        for entry in entries:
+            place = entry.metadata_location
+            if self._pruned.get(entry.uuid) == place:
+                continue
+            self._pruned[entry.uuid] = place
+            if entry.is_view:
+                continue
+            try:
+                table = self._files.table(place)
+            except (OSError, Invalid) as error:
+                logger.warning("%s cannot be read: %s", place, error)
+                continue
+            others = (e.metadata_location for e in entries if e.table != entry.table)
+            if any(below(one, table.location) is not None for one in others):
+                continue
+            old = list(superseded(table, self._files))
+            if old:
+                name = format_table_id(entry.table)
+                reason = f"{len(old):,} metadata files fell out of its metadata log"
+                yield Due(name, "prune", reason, self._removing(table, old))
+
+    def _removing(self, table: IcebergTable, old: list[str]) -> Callable[[], str]:
+        def do() -> str:
+            removed = 0
+            for place in old:
+                try:
+                    self._files.delete(place, table.location)
+                    removed += 1
+                except (OSError, CommitLogError) as error:
+                    logger.warning("%s cannot be removed: %s", place, error)
+            return f"{removed:,} metadata files removed"
+
+        return do
+
+
+def superseded(table: IcebergTable, files: TableFiles) -> Iterator[str]:
+    """Yield the log's own metadata files that are older than all that a table lists.
+
+    Only where its properties say so, and only in its own location.
+    """
+    if table.properties.get(DELETE_AFTER_COMMIT, "").lower() != "true":
+        return
+    listed = [str(entry.value["metadata-file"]) for entry in table.metadata_log]
+    listed.append(table.metadata_location)
+    versions = [_version(place) for place in listed if OURS.fullmatch(place)]
+    for folder in sorted({place.rpartition("/")[0] for place in listed}):
+        if not versions or below(folder, table.location) is None:
+            continue
+        for name in sorted(files.names(folder)):
+            place = f"{folder}/{name}"
+            if OURS.fullmatch(place) and _version(place) < min(versions):
+                yield place
+
+
+def _version(place: str) -> int:
+    return int(place.rpartition("/")[2].partition("-")[0])
