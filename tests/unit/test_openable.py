@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -205,6 +206,18 @@ def test_an_overwrite_that_keeps_files_keeps_the_types_of_their_fields() -> None
         outcome = world.ask("x", commit(message))
         assert outcome.status == status, outcome.message
         assert status == "committed" or "another type or encoding than its files" in outcome.message
+
+
+def test_a_table_does_not_go_back_to_the_oldest_file_format() -> None:
+    """Lance writes newer files, and reads no table of both."""
+    message = Manifest(version=2, fields=[Field.FromString(column("id", 0, "int64"))])
+    message.data_format.CopyFrom(Manifest.DataStorageFormat(file_format="lance", version="2.2"))
+    before = ManifestHeader(message.SerializeToString())
+    for version, is_bad in (("2.1", False), ("0.1", True), ("", True)):
+        message.data_format.version = version
+        after = ManifestHeader(message.SerializeToString())
+        with pytest.raises(Refused) if is_bad else nullcontext():
+            check_header(before, after, "t", renumbers_fields=True)
 
 
 def entry(name: str, details: bytes | None) -> IndexMetadata:

@@ -18,7 +18,6 @@ from commitlog.core.draft import Draft, Parsed, View
 from commitlog.core.lance.counters import check_fragment_ids, check_row_ids
 from commitlog.core.lance.operation_check import operation_problem
 from commitlog.core.manifest.data_files import (
-    LEGACY_FILE_FORMAT,
     check_fragment,
     is_blob,
     is_packed,
@@ -61,7 +60,6 @@ from commitlog.model.table import format_table_id
 
 _DROPPED = -2
 """In a file's list of fields: a column that was dropped or replaced."""
-_FORMATS = (*STORAGE_VERSIONS, LEGACY_FILE_FORMAT)
 
 
 class Builder(Enum):
@@ -153,13 +151,14 @@ def check_header(
         raise rejected(
             Code.INVALID_OPERATION, "managed_blobs_unusable", table=name, value=managed[:40]
         )
-    if new.data_format != old.data_format and new.data_format.version not in _FORMATS:
+    # Lance writes no files of the oldest format any more, and never beside newer ones.
+    if new.data_format != old.data_format and new.data_format.version not in STORAGE_VERSIONS:
         raise rejected(
             Code.INVALID_OPERATION,
             "table_format_unknown",
             table=name,
             format=new.data_format.version,
-            known=_FORMATS,
+            known=STORAGE_VERSIONS,
         )
     ids = [base.id for base in new.base_paths]
     if len(set(ids)) != len(ids):
