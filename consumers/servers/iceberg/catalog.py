@@ -237,7 +237,7 @@ class IcebergCatalog:
             if destination[:-1] not in view.namespaces:
                 raise no_such_namespace(destination[:-1])
             if is_there:
-                raise already_exists("Table", destination)
+                raise rename_taken(view, source, destination)
         answer = self.submit(asked, [RenameTable(source, destination)])
         if isinstance(answer, Refused):
             raise failure_of_refusal(answer)
@@ -285,16 +285,20 @@ class IcebergCatalog:
         if table[:-1] not in view.namespaces:
             raise no_such_namespace(table[:-1])
         if table in view.tables or table in view.others:
-            raise already_exists("Table", table)
+            raise self._taken(view, table)
         staged = apply_updates(
             None, updates, time_ms=time.time_ns() // 1_000_000, transaction_id=asked.transaction_id
         )
         self.service.make_folders(staged.location)
         return table_reply(staged.to_bytes(), None)
 
+    def _taken(self, view: CatalogView, table: TableId) -> Failure:
+        is_view = table in view.views
+        return already_exists("View with same name" if is_view else "Table", table)
+
     def _not_created(self, answer: Refused, table: TableId) -> Failure:
         if answer.failed:
-            return already_exists("Table", table)
+            return self._taken(self.view(), table)
         if answer.code is Code.NO_SUCH_NAMESPACE:
             return no_such_namespace(table[:-1])
         return failure_of_refusal(answer)
@@ -321,6 +325,13 @@ def _reading(location: str) -> Iterator[None]:
             field="metadata-location",
             value=location,
         ) from error
+
+
+def rename_taken(view: CatalogView, source: TableId, destination: TableId) -> Failure:
+    """Say that the new name of a table or view is taken."""
+    what = "View" if destination in view.views else "Table"
+    names = f"{'.'.join(source)} to {'.'.join(destination)}"
+    return Failure(409, "AlreadyExistsException", f"Cannot rename {names}. {what} already exists")
 
 
 def paginate(names: Sequence[str], query: Mapping[str, str]) -> tuple[Sequence[str], str | None]:

@@ -15,7 +15,7 @@ from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
 from commitlog.model.operations import DeregisterTable, IcebergChange, RenameTable
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, paginate
+from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, paginate, rename_taken
 from consumers.servers.iceberg.replies import (
     Failure,
     already_exists,
@@ -104,7 +104,7 @@ class IcebergViews:
             if destination[:-1] not in view.namespaces:
                 raise no_such_namespace(destination[:-1])
             if is_there:
-                raise _taken(self._catalog, destination)
+                raise rename_taken(view, source, destination)
         answer = self._catalog.submit(asked, [RenameTable(source, destination)])
         if isinstance(answer, Refused):
             raise _failure(answer, source)
