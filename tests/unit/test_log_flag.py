@@ -15,7 +15,7 @@ from cyclopts import App
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.errors import Unavailable
 from consumers import cli
-from consumers.commands import rows, run, up
+from consumers.commands import rows, run, up, upkeep
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import roots
@@ -26,12 +26,13 @@ from consumers.tools.backup.saved import Backup
 ARGUMENTS = {
     "archive": [], "backup": ["PLACE"], "bench all": ["--only", "commit"], "blame": ["t"],
     "diff": ["t", "1", "2"], "explain": [str(uuid.UUID(int=1))], "history": ["t"],
-    "plot": ["commits"], "replay": ["PLACE"], "restore": ["BACKUP"],
-    "show": [str(uuid.UUID(int=1))], "sql": ["SELECT 1"],
+    "move": ["127.0.0.1:2"], "plot": ["commits"], "replay": ["PLACE"], "restore": ["BACKUP"],
+    "rollback": ["t", "--to", "1"], "show": [str(uuid.UUID(int=1))], "sql": ["SELECT 1"],
+    "undrop": ["t"], "upgrade": ["--check"],
 }  # fmt: skip
 """What commands need beside the log."""
-SERVES_ANY = {"broker"}
-"""What serves whichever log is asked of it."""
+SERVES_ANY = {"acl", "broker"}
+"""What serves whichever log is asked of it, or only prints what to run."""
 
 
 def _commands(of: App, prefix: str = "") -> dict[str, Any]:
@@ -53,7 +54,7 @@ def _stay_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_part(_: str, __: Path, work: Callable[[Event, OnReady], None], **___: Any) -> None:
         work(Event(), lambda _: None)
 
-    for module in (run, rows):
+    for module in (run, rows, upkeep):
         monkeypatch.setattr(module, "run_part", run_part)
     for name in ("stop_on_signals", "configure_logging"):
         monkeypatch.setattr(up, name, lambda *_, **__: None)

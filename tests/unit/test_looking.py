@@ -8,13 +8,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pytest
 
 from commitlog.errors import InvalidRequest, NoSuchTable, UnsupportedFormat
 from consumers import cli, history
-from consumers.commands import output
+from consumers.commands import look, output
 from consumers.commands.exit_codes import ExitCode
 from consumers.views import plots
 from consumers.views.activity import activity
@@ -137,7 +138,8 @@ def test_top_stays_in_place_on_a_terminal_until_interrupted(
         if len(looks) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("consumers.commands.look.time.sleep", sleep)
+    # Threads of other tests sleep too.
+    monkeypatch.setattr(look, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     assert run("top", "--root", root) == ExitCode.OK  # nothing goes on: its tables are empty

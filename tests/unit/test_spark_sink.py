@@ -104,6 +104,7 @@ def test_any_application_that_repeats_a_sequence_is_told(
     world: Service, caplog: pytest.LogCaptureFixture
 ) -> None:
     application = Application("loader", 1)
+    caplog.set_level("WARNING", "commitlog.repeats")
     world.client.append(TABLE, rows(1), application=application)
     world.client.append(TABLE, rows(1), application=application)
     assert caplog.records == []
