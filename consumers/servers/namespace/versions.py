@@ -23,8 +23,13 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.storage import store_for
+from commitlog.client.lance_request import parse_message
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
+from commitlog.codecs.manifest_file import (
+    TRANSACTIONS_DIRECTORY,
+    VERSIONS_DIRECTORY,
+    parse_manifest_name,
+)
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, CommitLogError, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion, Operation
@@ -225,6 +230,9 @@ def _landed(service: Service, call: Call, info: TableInfo, staged: Staged, versi
     """Return what a client is told whose append is another version than it staged."""
     assert call.connection is not None
     asked = staged.operation.version
+    message = staged.operation.message
+    name = f"{parse_message(message).read_version}-{staged.transaction_id}.txn"
+    service.landings.files.keep(info.location, f"{TRANSACTIONS_DIRECTORY}/{name}", message)
     service.landings.add(
         call.connection,
         Landing(
