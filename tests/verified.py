@@ -11,6 +11,7 @@ import lance
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.model.operations import IcebergChange
 from commitlog.model.records import Code, Status, TableVersionIs
+from commitlog.ports import Log
 from consumers.views.version_index import run_index
 from tests.service import SCHEMA, Service, rows, service
 from tests.unit.iceberg_examples import create_updates
@@ -68,13 +69,14 @@ def filled_service(root: Path) -> Service:
         running.running.pop().stop()
         running.start().await_leading()
         running.client.append(ORDERS, rows(8000))
-        _index(running)
+        index_whole(running.log, running.root)
     # The files of a table that was dropped may be removed.
     shutil.rmtree(place(root, "gone"))
     return running
 
 
-def _index(made: Service) -> None:
+def index_whole(log: Log, root: Path) -> None:
+    """Bring an index up to the log's end."""
     stop, done = threading.Event(), threading.Event()
 
     def on_progress(read: int, total: int) -> None:
@@ -83,7 +85,7 @@ def _index(made: Service) -> None:
 
     thread = threading.Thread(
         target=run_index,
-        args=(made.log, made.root),
+        args=(log, root),
         kwargs={"stop": stop, "on_progress": on_progress},
     )
     thread.start()

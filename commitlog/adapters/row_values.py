@@ -362,3 +362,11 @@ def is_list(kind: pa.DataType) -> bool:
 def is_stored_list(kind: pa.DataType) -> bool:
     """Return True for a list in a layout that Lance stores."""
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def arrow_stream(rows: pa.Table) -> bytes:
+    """Return rows as a stream of Arrow."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    return bytes(sink.getvalue())

@@ -17,7 +17,7 @@ from uuid import uuid4
 import lance
 import pyarrow as pa
 
-from commitlog.adapters.row_values import holds_blobs
+from commitlog.adapters.row_values import arrow_stream, holds_blobs
 from commitlog.adapters.storage import store_for
 from commitlog.client.data import rows_table
 from commitlog.client.host import Host, Pairs
@@ -120,7 +120,7 @@ def encode_write(
                 value=lacking[0],
                 advice="Give it values, or only update (when_not_matched_insert_all=False)",
             )
-    payload = _encoded(rows)
+    payload = arrow_stream(rows.combine_chunks().replace_schema_metadata(None))
     ids = info.top_level_ids(names)
     operation = WriteRows(
         table=info.table_id,
@@ -184,13 +184,6 @@ def _check(info: TableInfo, rows: pa.Table, mode: RowsMode) -> None:
                 field=column.name,
                 advice="Give all of them, with nulls where there is no value",
             )
-
-
-def _encoded(rows: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema.remove_metadata()) as writer:
-        writer.write_table(rows.combine_chunks().replace_schema_metadata(None))
-    return bytes(sink.getvalue())
 
 
 def is_small(data: Any) -> bool:

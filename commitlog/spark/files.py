@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -26,6 +26,7 @@ from pyspark.sql.types import StructType
 from commitlog.adapters.places import bound
 from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests, rows_digest
+from commitlog.adapters.row_values import arrow_stream
 from commitlog.adapters.storage_options import storage_options
 from commitlog.client.repeats import DIGEST, noted, tell_repeat
 from commitlog.client.row_writes import NotForTheLog
@@ -180,7 +181,7 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
     if small:
         digest = sum(rows_digest(batch) for batch in small)
         few = sum(batch.num_rows for batch in small)
-        stream = _stream(schema, small)
+        stream = arrow_stream(pa.Table.from_batches(small, schema))
         return Files(rows=few, digest=joined_digests([digest]), inline=(stream,))
     first = next(fitted, None)
     if first is None:
@@ -238,14 +239,6 @@ def _few(
         if size > bytes_max:
             return [], chain(kept, batches)
     return kept, iter(())
-
-
-def _stream(schema: pa.Schema, batches: Sequence[pa.RecordBatch]) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        for batch in batches:
-            writer.write_batch(batch)
-    return bytes(sink.getvalue())
 
 
 def brought(table: str, rows: int, digest: int) -> dict[str, int]:

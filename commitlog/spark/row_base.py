@@ -15,6 +15,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.row_values import arrow_stream
 from commitlog.client.row_groups import BaseScan, ReadBase, scan_base
 from commitlog.client.rows import ROW_ADDRESS
 from commitlog.client.tables import TableInfo
@@ -54,7 +55,4 @@ def _scan(
         wanted = batch.column("fragment").to_pylist()
         fragments = [f for f in map(dataset.get_fragment, wanted) if f is not None]
         rows = scan_base(dataset, scan, fragments)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_table(rows)
-        yield pa.RecordBatch.from_pydict({"rows": [bytes(sink.getvalue())]})
+        yield pa.RecordBatch.from_pydict({"rows": [arrow_stream(rows)]})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import duckdb
@@ -17,13 +16,11 @@ from consumers.partition.table_places import check_tables
 from consumers.runtime.places import RootMoved
 from consumers.tools.upgrade import check_upgrade
 from consumers.tools.verify.check import Options, verify
-from consumers.views.version_index import run_index
 from tests.golden.make_roots import PLACE
 from tests.golden.roots import PROTOCOLS, Golden, golden
 from tests.service import Running, ids_of, rows
 from tests.unit.iceberg_examples import create_updates
-
-INDEXED_SECONDS = 180.0
+from tests.verified import index_whole
 
 
 def is_whole(opened: Golden) -> bool:
@@ -35,24 +32,6 @@ def is_whole(opened: Golden) -> bool:
         for versions in opened.expected.values()
     )
     return verdict.is_whole
-
-
-def keep_index(opened: Golden) -> None:
-    stop, done = threading.Event(), threading.Event()
-
-    def on_progress(read: int, total: int) -> None:
-        if read >= total:
-            done.set()
-
-    thread = threading.Thread(
-        target=run_index,
-        args=(opened.log, opened.root),
-        kwargs={"stop": stop, "on_progress": on_progress},
-    )
-    thread.start()
-    assert done.wait(INDEXED_SECONDS)
-    stop.set()
-    thread.join(INDEXED_SECONDS)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -83,7 +62,7 @@ def test_a_root_of_each_protocol_goes_on(protocol: int, tmp_path: Path) -> None:
         client.create_table("fresh", rows().schema)
         client.append("fresh", rows(1))
         opened.stop()
-        keep_index(opened)
+        index_whole(opened.log, opened.root)
         with duckdb.connect(str(opened.root / "index.duckdb"), read_only=True) as index:
             [[count]] = index.execute("SELECT max(sequence) FROM transactions").fetchall()
         assert count > saved.machine.sequence
