@@ -18,15 +18,14 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     ConfigResource,
     NewTopic,
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import KafkaReader, Watermarks
+from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin
 from commitlog.adapters.kafka_moved import Moves
-from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger
+from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
 from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
 from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
@@ -72,10 +71,7 @@ class KafkaLog:
         self.timeout_seconds = timeout_seconds
         self._settings = settings
         self._topics = (transactions_topic(log), outcomes_topic(log))
-        try:
-            self._admin = AdminClient({**settings.admin(), "error_cb": self._note})  # type: ignore[dict-item]
-        except KafkaException as error:
-            raise settings.translate(error, "setting up Kafka's client") from None
+        self._admin = new_admin(settings, self._note)
         self._watermarks = Watermarks(settings)
         self._lock = threading.Lock()
         self._genesis: dict[int, Genesis] = {}
@@ -369,4 +365,3 @@ class KafkaLog:
 
     def _note(self, error: KafkaError) -> None:
         self._last_error = self._settings.clean(error.str() or error.name())
-        logger.debug("%s: %s", self._settings.address, self._last_error)

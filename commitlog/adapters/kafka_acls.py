@@ -19,11 +19,11 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AclBinding,
     AclOperation,
     AclPermissionType,
-    AdminClient,
     ResourcePatternType,
     ResourceType,
 )
 
+from commitlog.adapters.kafka_io import new_admin
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import InvalidSettings, Unavailable
 from commitlog.protocol import check_log_name, moved_topic, outcomes_topic, transactions_topic
@@ -149,7 +149,7 @@ def allow(
         for operation in right.operations
     ]
     try:
-        admin = AdminClient(client.admin())
+        admin = new_admin(client)
         for future in admin.create_acls(wanted, request_timeout=APPLY_SECONDS).values():
             future.result(timeout=APPLY_SECONDS + 1)
     except KafkaException as error:

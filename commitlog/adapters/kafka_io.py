@@ -22,7 +22,13 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
+from confluent_kafka.admin import AdminClient
 
+from commitlog.adapters.kafka_forks import (
+    ForkTolerantAdminClient,
+    ForkTolerantConsumer,
+    ForkTolerantProducer,
+)
 from commitlog.adapters.kafka_settings import (
     ClientSettings,
     ends_reading,
@@ -210,19 +216,30 @@ class KafkaReader(Generic[Record]):
         return self._consumer
 
 
+def _ignore(error: KafkaError) -> None:
+    del error
+
+
 def new_consumer(
     settings: ClientSettings,
-    on_error: Callable[[KafkaError], None] = lambda _error: None,
+    on_error: Callable[[KafkaError], None] = _ignore,
     *,
     patient: bool = False,
 ) -> Consumer:
     """Return a consumer that is assigned nothing yet; the callback runs when it is polled."""
-    return _new(Consumer, settings, settings.consumer(patient=patient), on_error)
+    return _new(ForkTolerantConsumer, settings, settings.consumer(patient=patient), on_error)
 
 
-def new_producer(settings: ClientSettings) -> Producer:
-    """Return a producer."""
-    return _new(Producer, settings, settings.producer(), lambda _error: None)
+def new_producer(settings: ClientSettings, **values: Any) -> Producer:
+    """Return a producer, with values for settings that one use needs differently."""
+    return _new(ForkTolerantProducer, settings, {**settings.producer(), **values}, _ignore)
+
+
+def new_admin(
+    settings: ClientSettings, on_error: Callable[[KafkaError], None] = _ignore
+) -> AdminClient:
+    """Return a client for administration."""
+    return _new(ForkTolerantAdminClient, settings, settings.admin(), on_error)
 
 
 Client = TypeVar("Client")

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Producer, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
@@ -21,7 +21,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import KafkaReader, Watermarks
+from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin, new_producer
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.adapters.log_records import to_raw
 from commitlog.errors import Unavailable, WrongLog
@@ -44,7 +44,7 @@ class Moves:
         self._settings = settings
         self._topic = moved_topic(log)
         self._names = (transactions_topic(log), outcomes_topic(log))
-        self._admin = admin or AdminClient(settings.admin())
+        self._admin = admin or new_admin(settings)
 
     def note(self) -> dict[str, Any] | None:
         """Return where the log is now, None if it is here."""
@@ -93,7 +93,7 @@ class Moves:
                 raise self._settings.translate(error, f"making {self._topic}") from error
         if self.note() is None:
             failures: list[str] = []
-            producer = Producer(dict(self._settings.producer()))
+            producer = new_producer(self._settings)
             value = json.dumps(dict(note)).encode()
             producer.produce(
                 self._topic,

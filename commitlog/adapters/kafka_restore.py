@@ -6,11 +6,10 @@ copy has no record, a tombstone takes the offset: readers of transactions pass o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -18,6 +17,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
+from commitlog.adapters.kafka_io import new_admin, new_producer
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.ports import RawRecord
@@ -52,7 +52,7 @@ class RestoredTopics:
         """
         self._settings = settings
         self._names = (transactions_topic(log), outcomes_topic(log))
-        self._admin = AdminClient(settings.admin())
+        self._admin = new_admin(settings)
         asked = []
         for name, base in zip(self._names, (TRANSACTIONS_SETTINGS, OUTCOMES_SETTINGS), strict=True):
             config = {**settings_at_creation(base, factor), TIMESTAMPS: "CreateTime"}
@@ -84,8 +84,7 @@ class RestoredTopics:
         """
         topic = self._names[0] if is_transactions else self._names[1]
         # Without a limit on what waits, memory would hold the whole log.
-        settings: Mapping[str, object] = {**self._settings.producer(), "linger.ms": 5}
-        producer = Producer(dict(settings))
+        producer = new_producer(self._settings, **{"linger.ms": 5})
         failures: list[str] = []
         landed = start
 

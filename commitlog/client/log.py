@@ -20,7 +20,6 @@ import pyarrow as pa
 from commitlog.client import catalogue
 from commitlog.client.caller import caller
 from commitlog.client.execution import Execution
-from commitlog.client.forks import keep_for_ever, on_fork
 from commitlog.client.host import Pairs, TableName
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.merging import MergeOptions
@@ -66,7 +65,8 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
         self._lock = threading.Lock()
         self.opened = Opened(self.runtime)
         reference = weakref.ref(self)
-        on_fork(lambda: _new_lock(reference()))
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=lambda: _new_lock(reference()))
 
     @classmethod
     def connect(
@@ -385,9 +385,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
 
     def _after_fork(self) -> None:
         """Let go of the parent's threads and sockets without touching them."""
-        abandoned, self._runtime = self._runtime, None
-        if abandoned is not None:
-            keep_for_ever(abandoned)
+        self._runtime = None
         self._tables = Tables()
         self.opened = Opened(self.runtime)
         self._pid = os.getpid()

@@ -11,6 +11,7 @@ import contextlib
 import heapq
 import itertools
 import logging
+import os
 import secrets
 import threading
 import time
@@ -359,10 +360,12 @@ class Runtime:
 def flush_at_exit(runtime: Runtime) -> None:
     """Give what was submitted a moment to leave, when the program ends without a close."""
     reference = weakref.ref(runtime)
+    owner = os.getpid()
 
     def flush() -> None:
         living = reference()
-        if living is not None:
+        # A forked child has its parent's list of what to do at exit, and none of its threads.
+        if living is not None and os.getpid() == owner:
             with contextlib.suppress(Exception):
                 living.flush(EXIT_FLUSH_SECONDS)
 

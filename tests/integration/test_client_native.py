@@ -1,5 +1,6 @@
 """The writer's program against a real broker and a real leader."""
 
+import gc
 import os
 import threading
 import time
@@ -190,6 +191,7 @@ def test_a_forked_child_submits_by_itself(world: World, client: CommitLog) -> No
     if child == 0:
         code = 1
         try:
+            gc.collect()
             code = 0 if client.submit("a$t", append).result(120).version == 3 else 2
         finally:
             os._exit(code)
