@@ -136,6 +136,10 @@ INLINE_SUM_SINCE = 4
 REASONS_SINCE = 4
 """The protocol under which an outcome holds a reason with typed arguments, and no words."""
 
+TRANSACTION_FILES_SINCE = 4
+"""The protocol under which a record may have its versions' transaction files named by the version:
+a client that takes for lost what it staged removes the file that it wrote itself."""
+
 ROWS_SINCE = 4
 """The protocol under which a record may write rows; earlier programs don't know its schema."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,23 @@ import pytest
 from lance import LanceOperation
 from lance.fragment import write_fragments
 
+from commitlog.adapters import log_start
 from commitlog.adapters.storage import LocalStore
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    manifest_name,
+    transaction_path,
+)
+from commitlog.core.lance.commits import FILE_BY_VERSION
 from commitlog.errors import IncompatibleConflict, OutcomeUnknown
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import PROTOCOL_SUPPORTED, TRANSACTION_FILES_SINCE
 from commitlog.model.records import Status
 from consumers.tools.replay import Options, replay
+from consumers.tools.rules import put_in_force
+from consumers.tools.verify import Options as VerifyOptions
+from consumers.tools.verify import verify
 from tests.operations_world import T, committed, manifest, opened, submit, three_fragments
 from tests.service import SCHEMA, Service, ids_of, rows
 
@@ -196,6 +208,45 @@ def test_a_replay_makes_the_same_files(running: Service, tmp_path: Path) -> None
         ours = {p.name: p.read_bytes() for p in (running.location(T) / folder).iterdir()}
         theirs = {p.name: p.read_bytes() for p in (place / folder).iterdir()}
         assert {n: d for n, d in ours.items() if not n.endswith(".json")} == theirs
+
+
+def test_a_client_that_may_remove_its_file_has_another_named_from_protocol_4_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(log_start, "PROTOCOL_SUPPORTED", TRANSACTION_FILES_SINCE - 1)
+        world = Service(tmp_path / "root")
+    world.start().await_leading()
+    client, properties, uuids = world.client, dict([FILE_BY_VERSION]), []
+    try:
+        client.create_table(T, SCHEMA)
+        for _ in range(2):
+            for _ in range(2):
+                made = lance.Transaction(1, append(opened(world)), str(uuid.uuid4()))
+                uuids.append(made.uuid)
+                client.submit(T, made, properties=properties).result().raise_for_conflict()
+            put_in_force(client, lambda now: replace(now, protocol=PROTOCOL_SUPPORTED))
+        named = [manifest(world, version)[0].transaction_file for version in (2, 3, 4, 5)]
+        read = (1, 1, 4, 5)
+        expected = [f"{n}-{one}.txn" for n, one in zip(read, uuids, strict=True)]
+        assert named == expected
+        assert verify(world.log, 0, VerifyOptions(world.root)).problems == []
+        result = replay(world.log, 0, Options(tmp_path / "again"))
+        assert result.is_equal, result.problems
+        whole = _contents(world.location(T))
+        for version in (2, 3, 4, 5):
+            state, _ = manifest(world, version)
+            (world.location(T) / VERSIONS_DIRECTORY / manifest_name(version)).unlink()
+            (world.location(T) / transaction_path(state)).unlink()
+            client.open(T, version)
+        assert _contents(world.location(T)) == whole
+    finally:
+        world.close()
+
+
+def _contents(location: Path) -> dict[str, bytes]:
+    folders = (location / "_versions", location / "_transactions")
+    return {p.name: p.read_bytes() for f in folders for p in f.iterdir() if p.suffix != ".json"}
 
 
 def patched(running: Service) -> LanceOperation.Update:

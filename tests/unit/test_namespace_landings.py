@@ -7,13 +7,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import lance
 import lance_namespace
 import pytest
 
-from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
+from commitlog.codecs.manifest_file import decode_manifest, encode_manifest, transaction_path
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit
 from tests.namespace_world import World, numbers
@@ -102,6 +103,32 @@ def test_only_who_staged_it_is_told(world: World, table: list[str]) -> None:
         assert its.path_of(2) == name_of(3)
         assert its.path_of(2) == name_of(2), "it has been told"
     assert world.open(table).count_rows() == 20
+
+
+def test_a_client_that_gives_up_leaves_the_file_that_its_version_names(
+    world: World, table: list[str]
+) -> None:
+    with closing(Connection(world, table)) as its:
+        loser = lose(world, table, its)
+    location = Path(world.log.table(table).location)
+    staged, inline = decode_manifest(Path(f"/{loser['manifest_path']}").read_bytes())
+    (location / transaction_path(staged)).unlink(missing_ok=True)  # as Lance does it
+    state, _ = decode_manifest((location / "_versions" / name_of(3)).read_bytes())
+    assert (location / transaction_path(state)).read_bytes() == inline
+    assert _rebuilds(world, location, 3)
+
+
+def _rebuilds(world: World, location: Path, version: int) -> bool:
+    """Return True if a version whose files are gone is written again as it was."""
+    manifest = location / "_versions" / name_of(version)
+    state, _ = decode_manifest(manifest.read_bytes())
+    files = (manifest, location / transaction_path(state))
+    before = [file.read_bytes() for file in files]
+    for file in files:
+        file.unlink()
+    info = next(one for one in world.log.tables() if one.location == str(location))
+    world.log.open(info.table_id, version)
+    return [file.read_bytes() for file in files] == before
 
 
 @pytest.mark.parametrize("header", ["user-agent", "x-forwarded-for", "via"])

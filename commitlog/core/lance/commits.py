@@ -39,12 +39,15 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import (
     OVERLAYS_BY_ROW_SINCE,
     REMOVALS_CONFLICT_SINCE,
+    TRANSACTION_FILES_SINCE,
 )
 from commitlog.model.operations import LanceCommit
 from commitlog.model.reasons import Phrase
-from commitlog.model.records import Code, FileWritten, OperationResult, Recording
+from commitlog.model.records import Code, FileWritten, OperationResult
 from commitlog.model.table import format_table_id
 
+FILE_BY_VERSION = ("commitlog.transaction-file", "by-version")
+"""The property of a record whose client may remove the transaction file that it wrote itself."""
 _NO_ROWS: dict[int, BitMap] = {}
 
 
@@ -69,9 +72,9 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
     built_on = state.version if of_kind.read_at_head else read_version
     final = finalize(parsed.transaction, built_on, rebased.images)
     delta = _direct(draft, state, final, of_kind)
-    recording: Recording | None = None
-    files = rebased.files
+    files, built_by = rebased.files, Builder.HERE
     if delta is None:
+        built_by = Builder.PYLANCE
         built_on = state.version
         at_head = finalize(parsed.transaction, built_on, rebased.images)
         at_head = of_kind.for_pylance(draft, view, at_head, read_version)
@@ -79,8 +82,11 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         delta = of_kind.adjusted(delta, state, final, draft.rules)
         final = of_kind.as_built(final, state.index_section, delta.index_section)
         delta = delta._replace(transaction_file=f"{final.read_version}-{final.uuid}.txn")
-        recording = record_delta(draft, delta)
         files += staged
+    is_named_anew = _is_file_by_version(draft)
+    if is_named_anew:
+        delta = delta._replace(transaction_file=f"{delta.version}-{final.uuid}.txn")
+    is_recorded = is_named_anew or built_by is Builder.PYLANCE
     result = OperationResult(
         table=table.table_id,
         incarnation=table.incarnation,
@@ -93,13 +99,18 @@ def decide_commit(draft: Draft, index: int, operation: LanceCommit, parsed: Pars
         rebased=rebased is not NOT_NEEDED,
         files=files,
         images=rebased.images,
-        delta=recording,
+        delta=record_delta(draft, delta) if is_recorded else None,
     )
     draft.files.extend(rebased.to_write)
-    check_version(
-        draft, view, delta, of_kind, Builder.HERE if recording is None else Builder.PYLANCE
-    )
+    check_version(draft, view, delta, of_kind, built_by)
     add_version(draft, view, operation, parsed, final, result, delta)
+
+
+def _is_file_by_version(draft: Draft) -> bool:
+    """Return True if no version may name the file that the client wrote."""
+    if draft.rules.protocol < TRANSACTION_FILES_SINCE:
+        return False
+    return FILE_BY_VERSION in draft.transaction.properties
 
 
 def _decide_first(

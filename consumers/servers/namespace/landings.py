@@ -6,7 +6,8 @@ cannot be 200: Lance would keep the manifest that it staged, under M's name. Wha
 Lance then describes version N twice: first to learn whether its staged manifest lost, which it
 removes, and again to compare the transaction at N with its own. If it finds its own, it goes on
 with the manifest that it found. So the second time, and only for this client, N's description
-names M's manifest.
+names M's manifest. With its staged manifest, Lance removes the file of its transaction, so M's
+manifest names a file of another name.
 
 Who asks is known by the connection. Of its connections a client may use any, so those on which one
 transaction was staged count as one client's. Who isn't recognized gets N described; a client that
@@ -15,7 +16,6 @@ doesn't find itself comes back with the same transaction, and is answered the sa
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections import OrderedDict
@@ -26,14 +26,11 @@ from typing import Any
 from lance_namespace.errors import ErrorCode
 
 from commitlog.adapters.storage import store_for
-from commitlog.errors import CommitLogError
 from consumers.servers.namespace.status import HttpError
 
 ASKS_WITHIN_SECONDS = 5.0
 """How long a client may take to ask; one that is later comes back with its transaction."""
 LANDINGS_MAX = 10_000
-PAUSE_SECONDS, REMOTE_PAUSE_SECONDS = 0.005, 0.25
-"""How often a file is looked for that a client may remove."""
 _CLIENT = "namespace.client"
 
 
@@ -73,7 +70,6 @@ class Landings:
         """Nothing has landed."""
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[Landing, Client]] = OrderedDict()
-        self.files = KeptFiles()
 
     def version_of(self, transaction_id: str, incarnation: str) -> int | None:
         """Return the version that a transaction became through this process, if it is known."""
@@ -124,46 +120,6 @@ class Landings:
             if is_second or asked > head:
                 return landing.version
         return None
-
-
-class KeptFiles:
-    """Puts transactions' files back that clients remove.
-
-    A client that takes its staged append for lost removes the transaction's file that it wrote; the
-    committed version names that file, and older clients read it. Thread-safe.
-    """
-
-    def __init__(self) -> None:
-        """Keep none yet."""
-        self._lock = threading.Lock()
-        self._kept: dict[tuple[str, str], tuple[float, bytes]] = {}
-        self._is_at_work = False
-
-    def keep(self, location: str, path: str, data: bytes) -> None:
-        """Keep a file of a table for as long as its client may take it for lost."""
-        with self._lock:
-            self._kept[location, path] = (time.monotonic() + ASKS_WITHIN_SECONDS, data)
-            if not self._is_at_work:
-                self._is_at_work = True
-                threading.Thread(target=self._work, name="kept-files", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            now = time.monotonic()
-            with self._lock:
-                self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now}
-                if not self._kept:
-                    self._is_at_work = False
-                    return
-                kept = list(self._kept.items())
-            is_remote = False
-            for (location, path), (_, data) in kept:
-                is_remote |= "://" in location
-                with contextlib.suppress(OSError, CommitLogError):
-                    store = store_for(location)
-                    if store.size(path) < 0:
-                        store.write_ahead(path, data)
-            time.sleep(REMOTE_PAUSE_SECONDS if is_remote else PAUSE_SECONDS)
 
 
 def client_of(connection: MutableMapping[str, Any] | None) -> Client | None:

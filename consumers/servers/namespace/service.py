@@ -243,14 +243,15 @@ class Service:
         *,
         is_new: bool,
         attempt: int = 0,
+        properties: Sequence[tuple[str, str]] = (),
     ) -> tuple[Outcome, Transaction]:
         """Append a transaction and wait until its versions can be read."""
-        properties = [(BODY_HASH, call.digest)] if call.key is not None else []
+        keyed = [(BODY_HASH, call.digest)] if call.key is not None else []
         transaction = self.log.transaction(
             tuple(operations),
             transaction_id=transaction_id,
             attempt=attempt,
-            properties=properties,
+            properties=[*properties, *keyed],
         )
         began = time.monotonic()
         ticket = self.log.runtime().submit(transaction, id_is_new=is_new)

@@ -23,13 +23,9 @@ from lance_namespace import (
 
 from commitlog.adapters.lance_namespace import relative_path
 from commitlog.adapters.storage import store_for
-from commitlog.client.lance_request import parse_message
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.manifest_file import (
-    TRANSACTIONS_DIRECTORY,
-    VERSIONS_DIRECTORY,
-    parse_manifest_name,
-)
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
+from commitlog.core.lance.commits import FILE_BY_VERSION
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict, CommitLogError, OutcomeUnknown
 from commitlog.model.operations import CreateTableVersion, Operation
@@ -217,7 +213,9 @@ def _create_by_append(
             if outcome.code is not Code.NOT_LATEST:
                 raise_refusal(service, outcome, [made])
                 return _created(service, info, outcome, transaction)
-        outcome, _ = commit_staged(service, call, [as_commit(staged, info)], staged.transaction_id)
+        outcome, _ = commit_staged(
+            service, call, [as_commit(staged, info)], staged.transaction_id, (FILE_BY_VERSION,)
+        )
     if outcome.code is Code.ID_REUSED or outcome.status is Status.SUPERSEDED:
         # It was decided before, though not by this process as far as that remembers.
         found = service.transaction(staged.transaction_id)
@@ -230,9 +228,6 @@ def _landed(service: Service, call: Call, info: TableInfo, staged: Staged, versi
     """Return what a client is told whose append is another version than it staged."""
     assert call.connection is not None
     asked = staged.operation.version
-    message = staged.operation.message
-    name = f"{parse_message(message).read_version}-{staged.transaction_id}.txn"
-    service.landings.files.keep(info.location, f"{TRANSACTIONS_DIRECTORY}/{name}", message)
     service.landings.add(
         call.connection,
         Landing(
@@ -303,7 +298,11 @@ def _committed_before(
 
 
 def commit_staged(
-    service: Service, call: Call, operations: Sequence[Operation], content_id: str
+    service: Service,
+    call: Call,
+    operations: Sequence[Operation],
+    content_id: str,
+    properties: Sequence[tuple[str, str]] = (),
 ) -> tuple[Outcome, Transaction]:
     """Commit operations with staged versions among them, under an id that their content gives.
 
@@ -314,7 +313,12 @@ def commit_staged(
     attempt = service.attempts.get(transaction_id, -1) + 1 if call.key is None else 0
     for _ in range(ATTEMPTS_MAX):
         outcome, transaction = service.submit(
-            call, operations, transaction_id, is_new=False, attempt=attempt
+            call,
+            operations,
+            transaction_id,
+            is_new=False,
+            attempt=attempt,
+            properties=properties,
         )
         is_behind = outcome.status is Status.SUPERSEDED or outcome.code is Code.ID_REUSED
         is_old_refusal = outcome.answers is not None and outcome.status is not Status.COMMITTED
