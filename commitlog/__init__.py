@@ -12,46 +12,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from commitlog.errors import (
-    CommitConflict,
-    CommitLogError,
-    CorruptLog,
-    IncompatibleConflict,
-    InvalidRequest,
-    InvalidTransaction,
-    MissingDataFile,
-    NoSuchTable,
-    NoSuchVersion,
-    OutcomeUnknown,
-    Overloaded,
-    RecordTooLarge,
-    RetryableConflict,
-    TableAlreadyExists,
-    TopicSettings,
-    TransactionRejected,
-    TransactionSuperseded,
-    Unavailable,
-    UnsupportedFormat,
-    WrongLog,
-)
-from commitlog.model.operations import KeyHashes
-from commitlog.model.records import (
-    Application,
-    Code,
-    Conflict,
-    KeyAbsent,
-    Outcome,
-    PredicateUnchanged,
-    Status,
-    TableAbsent,
-    TableVersionIs,
-)
-
 if TYPE_CHECKING:
     from commitlog.adapters.storage_options import use_storage_options
     from commitlog.client.log import CommitLog
     from commitlog.client.tables import TableInfo
     from commitlog.client.tickets import Ticket
+    from commitlog.errors import (
+        CommitConflict,
+        CommitLogError,
+        CorruptLog,
+        IncompatibleConflict,
+        InvalidRequest,
+        InvalidTransaction,
+        MissingDataFile,
+        NoSuchTable,
+        NoSuchVersion,
+        OutcomeUnknown,
+        Overloaded,
+        RecordTooLarge,
+        RetryableConflict,
+        TableAlreadyExists,
+        TopicSettings,
+        TransactionRejected,
+        TransactionSuperseded,
+        Unavailable,
+        UnsupportedFormat,
+        WrongLog,
+    )
+    from commitlog.model.operations import KeyHashes
+    from commitlog.model.records import (
+        Application,
+        Code,
+        Conflict,
+        KeyAbsent,
+        Outcome,
+        PredicateUnchanged,
+        Status,
+        TableAbsent,
+        TableVersionIs,
+    )
 
 __all__ = [
     "Application",
@@ -90,21 +89,34 @@ __all__ = [
     "use_storage_options",
 ]
 
-_LAZY = {
-    "CommitLog": "commitlog.client.log",
-    "TableInfo": "commitlog.client.tables",
-    "Ticket": "commitlog.client.tickets",
-    "use_storage_options": "commitlog.adapters.storage_options",
+_MODULES = {
+    "commitlog.adapters.storage_options": ("use_storage_options",),
+    "commitlog.client.log": ("CommitLog",),
+    "commitlog.client.tables": ("TableInfo",),
+    "commitlog.client.tickets": ("Ticket",),
+    "commitlog.model.operations": ("KeyHashes",),
+    "commitlog.model.records": (
+        "Application",
+        "Code",
+        "Conflict",
+        "KeyAbsent",
+        "Outcome",
+        "PredicateUnchanged",
+        "Status",
+        "TableAbsent",
+        "TableVersionIs",
+    ),
 }
+"""Where the names are that aren't errors."""
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Load what needs pylance on first use: a leader that builds nothing never loads it."""
-    module = _LAZY.get(name)
-    if module is None:
+    """Import what a program uses, when it uses it: a command that prints help needs none of it."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(module), name)
+    value = getattr(import_module(_MODULE_OF.get(name, "commitlog.errors")), name)
     globals()[name] = value
     return value

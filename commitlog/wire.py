@@ -13,7 +13,6 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from importlib.metadata import version as package_version
 from typing import Any
 
 from commitlog.errors import CorruptLog
@@ -31,6 +30,8 @@ _OUTCOME = struct.Struct(">BQ")
 
 def program() -> dict[str, Any]:
     """Return what this program says of itself in HELLO: its version, and the protocol it knows."""
+    from importlib.metadata import version as package_version
+
     return {"version": package_version("lance-commitlog"), "knows": PROTOCOL_SUPPORTED}
 
 

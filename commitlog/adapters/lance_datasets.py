@@ -9,14 +9,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any
-
-import lance
-import pyarrow as pa
-from lance.schema import LanceSchema
+from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage_options import storage_options
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+    from lance.schema import LanceSchema
 
 Gate = Callable[[str, Iterable[str]], None]
 """Raises unless a version at a location, with these base paths, may be read."""
@@ -51,6 +52,8 @@ def let_through(dataset: lance.LanceDataset, location: str) -> lance.LanceDatase
 
 def open_dataset(location: str, version: int | None = None, **more: Any) -> lance.LanceDataset:
     """Open a version, the newest if none is named; ValueError or OSError if it can't be."""
+    import lance
+
     dataset = lance.dataset(
         bound(location), version=version, storage_options=storage_options(location) or None, **more
     )
@@ -64,6 +67,9 @@ def stored_schema(schema: pa.Schema, data_storage_version: Any) -> LanceSchema:
 
     Raises ValueError or OSError for a type that Lance has no place for.
     """
+    import lance
+    import pyarrow as pa
+
     nothing = pa.Table.from_batches([], schema=schema)
     made = lance.write_dataset(
         nothing, "memory://schema", data_storage_version=data_storage_version

@@ -7,9 +7,8 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 from uuid import uuid4
-
-import pyarrow as pa
 
 from commitlog.adapters.lance_datasets import open_dataset, stored_schema
 from commitlog.adapters.places import recorded
@@ -21,7 +20,6 @@ from commitlog.client.runtime import Runtime
 from commitlog.client.tables import Tables
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import decode_outcome_record, encode_transaction
-from commitlog.codecs.lance_schema import SchemaMetadata, schema_fields
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
 from commitlog.errors import (
     CorruptLog,
@@ -34,6 +32,11 @@ from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.operations import CreateTable, DropTable, Properties, RegisterTable
 from commitlog.model.records import Code, Genesis, Outcome, Transaction
 from commitlog.model.table import Policy, TableId
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from commitlog.codecs.lance_schema import SchemaMetadata
 
 Change = CreateTable | RegisterTable | DropTable
 
@@ -57,6 +60,8 @@ def create_table(
     exist_ok: bool,
 ) -> CreateTable:
     """Make the operation that creates a table."""
+    import pyarrow as pa
+
     if not isinstance(schema, pa.Schema) or not len(schema):
         raise InvalidTransaction(
             "a table needs a pyarrow.Schema with at least one column",
@@ -85,6 +90,8 @@ def create_table(
 
 
 def _stored_fields(schema: pa.Schema) -> tuple[list[Field], SchemaMetadata]:
+    from commitlog.codecs.lance_schema import schema_fields
+
     schema_fields(schema)  # refuses names that Lance can't carry
     try:
         stored = stored_schema(schema, DATA_STORAGE_VERSION)

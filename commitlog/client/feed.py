@@ -11,7 +11,6 @@ is the log walked from its beginning.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections import deque
@@ -117,6 +116,8 @@ class Subscription:
 
     async def __aiter__(self) -> AsyncIterator[FeedEvent]:
         """Yield each event without blocking the event loop."""
+        import asyncio
+
         idle = _Idle(self._feeds, self._idle_seconds)
         while not self._closed.is_set():
             events = await asyncio.to_thread(self._poll_until_closed)

@@ -14,7 +14,6 @@ from typing import Any
 from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
 from commitlog.client.feed_events import Selection
 from commitlog.client.runtime import Runtime
-from commitlog.core.catalogue.catalogue_state import altered
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import Unavailable
 from commitlog.model.operations import (
@@ -117,6 +116,8 @@ class Fold:
         )
 
     def _properties(self, operation: Operation) -> None:
+        from commitlog.core.catalogue.catalogue_state import altered
+
         known = self.tables.get(target(operation))
         if known is None:
             return

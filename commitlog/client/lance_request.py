@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import NAMESPACE_OID, UUID, uuid5
 
-import lance
 from google.protobuf.message import DecodeError
 from uuid_utils import uuid7
 
@@ -56,6 +55,8 @@ def read_request(
     """Find out an operation's id and read version."""
     if problem := first_problem("transaction_id", (transaction_id or "",), key_problem):
         raise problem.error()
+    import lance
+
     own_id, own_version = "", None
     is_append = isinstance(operation, lance.LanceOperation.Append)
     if isinstance(operation, lance.Transaction):

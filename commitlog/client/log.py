@@ -12,35 +12,35 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any
-
-import lance
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
 from commitlog.client.caller import caller
-from commitlog.client.execution import Execution
 from commitlog.client.host import Pairs, TableName
 from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.merging import MergeOptions
 from commitlog.client.names import check_names, pairs
 from commitlog.client.opening import Opened, is_readable
 from commitlog.client.row_tickets import RowsWait, settled_if_rows
-from commitlog.client.row_writes import WritesRows
+from commitlog.client.row_verbs import WritesRows
 from commitlog.client.runtime import Runtime, RuntimeSettings
-from commitlog.client.session import TransactionBuilder
 from commitlog.client.snapshot import Reads
-from commitlog.client.submission import AffectedRowsLike, as_operations
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
 from commitlog.client.undoing import UndoesChanges
 from commitlog.client.upkeep import KeepsTables
-from commitlog.codecs.lance_schema import SchemaMetadata
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Transaction
 from commitlog.model.table import TableId, parse_table_id
 from commitlog.ports import Log
 from commitlog.protocol import LOG_NAME_DEFAULT
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+
+    from commitlog.client.session import TransactionBuilder
+    from commitlog.client.submission import AffectedRowsLike
+    from commitlog.codecs.lance_schema import SchemaMetadata
 
 CONNECT_TIMEOUT_SECONDS = 30.0
 
@@ -214,6 +214,8 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
         the transaction's id), a serialized `lance.table.Transaction`, or one of this package's
         own. What is surely wrong with it raises here, and nothing is appended.
         """
+        from commitlog.client.submission import as_operations
+
         built, chosen = as_operations(
             self,
             table_id,
@@ -251,6 +253,8 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
         Leaving the block waits for the outcome and raises if it isn't committed; leaving it by an
         exception submits nothing.
         """
+        from commitlog.client.session import TransactionBuilder
+
         return TransactionBuilder(
             self,
             transaction_id=transaction_id,
@@ -260,37 +264,6 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
             timeout=timeout,
             wait=wait,
         )
-
-    def append(self, table_id: TableName, data: Any, **options: Any) -> Outcome:
-        """Append rows; see `Execution` for the options."""
-        return Execution(self, parse_table_id(table_id), **options).append(data)
-
-    def delete(self, table_id: TableName, predicate: str, **options: Any) -> Outcome:
-        """Delete the rows for which a SQL predicate holds; see `Execution` for the options."""
-        return Execution(self, parse_table_id(table_id), **options).delete(predicate)
-
-    def update(
-        self, table_id: TableName, values: Mapping[str, Any], where: str | None = None,
-        **options: Any,
-    ) -> Outcome:  # fmt: skip
-        """Set columns where a SQL predicate holds, everywhere if there is none.
-
-        A value that is a string is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
-        anything else is the value itself.
-        """
-        return Execution(self, parse_table_id(table_id), **options).update(values, where)
-
-    def merge_insert(
-        self, table_id: TableName, data: Any, on: str | Sequence[str], **options: Any
-    ) -> Outcome:
-        """Update the rows whose keys `data` has and insert the others.
-
-        Columns that `data` lacks keep their values, and are null in new rows. The options are
-        those of `MergeOptions` and `Execution`.
-        """
-        merge, others = MergeOptions.taken_from(options)
-        keys = (on,) if isinstance(on, str) else tuple(on)
-        return Execution(self, parse_table_id(table_id), **others).merge_insert(data, keys, merge)
 
     def open(
         self, table_id: TableName, version: int | None = None, *, fresh: bool = False,

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from commitlog.client.host import Pairs
-from commitlog.client.lance_request import parse_message
-from commitlog.core.lance.operation_check import operation_problem
 from commitlog.model.names import first_problem, key_problem, properties_problem
 from commitlog.model.operations import LanceCommit, Operation, Properties
 from commitlog.model.records import Application
@@ -19,6 +17,9 @@ def check_names(
     transaction_id: str,
 ) -> None:
     """Refuse names that Lance, the log or a store can't carry."""
+    from commitlog.client.lance_request import parse_message
+    from commitlog.core.lance.operation_check import operation_problem
+
     problem = properties_problem(properties) or first_problem(
         "transaction_id", (transaction_id,), key_problem
     )

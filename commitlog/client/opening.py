@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
-
-import lance
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_datasets import let_through, open_dataset
 from commitlog.adapters.storage import store_for
@@ -18,9 +17,11 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import NoSuchVersion
 from commitlog.model.table import Policy
+
+if TYPE_CHECKING:
+    import lance
 
 _CACHED_DATASETS = 8
 _INDEX_CACHE_BYTES, _METADATA_CACHE_BYTES = 256 << 20, 64 << 20
@@ -31,13 +32,9 @@ class Opened:
     """Datasets by location and version, so that writers don't open one per commit."""
 
     def __init__(self, runtime: Callable[[], Runtime]) -> None:
-        """Share one of pylance's caches among all."""
+        """Open nothing yet."""
         self._runtime = runtime
         self._lock = threading.Lock()
-        self._session = lance.Session(  # type: ignore[attr-defined]
-            index_cache_size_bytes=_INDEX_CACHE_BYTES,
-            metadata_cache_size_bytes=_METADATA_CACHE_BYTES,
-        )
         self._datasets: dict[tuple[str, str, int], lance.LanceDataset] = {}
 
     def plain(self, info: TableInfo, version: int) -> lance.LanceDataset:
@@ -59,6 +56,8 @@ class Opened:
         Under policy `latest` most versions never get a file, and making one takes a search of
         the log.
         """
+        from commitlog.core.tables.lance_tables import is_in
+
         readable = info.readable_version
         if readable and not is_in(readable, info.deleted):
             dataset = self.plain(info, readable)
@@ -75,6 +74,16 @@ class Opened:
             ):
                 return dataset
         return self.plain(info, info.version)
+
+    @cached_property
+    def _session(self) -> Any:
+        """One of pylance's caches, which all share."""
+        import lance
+
+        return lance.Session(  # type: ignore[attr-defined]
+            index_cache_size_bytes=_INDEX_CACHE_BYTES,
+            metadata_cache_size_bytes=_METADATA_CACHE_BYTES,
+        )
 
     def _open(self, info: TableInfo, version: int) -> lance.LanceDataset:
         if not is_there(info.location, version):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Generator, Mapping
@@ -122,6 +121,8 @@ class RowsTicket:
 
     def __await__(self) -> Generator[Any, None, RowsOutcome]:
         """Wait as `result()` does, without blocking the event loop."""
+        import asyncio
+
         return asyncio.to_thread(self.result).__await__()
 
     def __repr__(self) -> str:

@@ -8,29 +8,24 @@ there, is known once a row writer has applied it.
 from __future__ import annotations
 
 import hashlib
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 from uuid import uuid4
 
-import lance
 import pyarrow as pa
 
 from commitlog.adapters.row_values import arrow_stream, holds_blobs
 from commitlog.adapters.storage import store_for
 from commitlog.client.data import rows_table
-from commitlog.client.host import Host, Pairs
+from commitlog.client.host import Host
 from commitlog.client.merging import MergeOptions, check_merge
-from commitlog.client.row_tickets import RowsTicket
-from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.core.rows.deciding import ROWS_DIRECTORY, schema_digest
-from commitlog.errors import InvalidRequest, InvalidTransaction
+from commitlog.errors import InvalidTransaction
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import RowsColumn, RowsMode, WriteRows
-from commitlog.model.records import Application, Expect, Transaction
-from commitlog.model.table import TableId, parse_table_id
+from commitlog.model.table import TableId
 
 BY_LOG = ("rows", "log")
 """The property of a table whose small writes go into the log as they are."""
@@ -224,100 +219,3 @@ def made_write(
         operation, payload = encode_write(info, data, kind, on, **settings)
     operation = put_apart(info, operation, payload)
     return operation, () if operation.path else (payload,)
-
-
-class WritesRows(ABC):
-    """Gives `CommitLog` its way to write rows without writing files."""
-
-    if TYPE_CHECKING:
-        transaction: Callable[..., Transaction]
-        open: Callable[..., lance.LanceDataset]
-
-    @abstractmethod
-    def runtime(self) -> Runtime:
-        """Return this process's part."""
-
-    @abstractmethod
-    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
-        """Return a table's description."""
-
-    def scan(
-        self,
-        table_id: str | Sequence[str],
-        filter: str | None = None,  # noqa: A002  # as Lance calls it
-        columns: Sequence[str] | None = None,
-        *,
-        fresh: bool = False,
-        position: int | None = None,
-    ) -> pa.Table:
-        """Read rows; with `fresh` those too that were accepted and aren't applied yet.
-
-        A fresh read can be repeated: give the `position` of a fresh view, or of any outcome.
-        """
-        dataset = self.open(table_id, fresh=fresh, position=position)
-        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
-
-    def open_fresh(
-        self,
-        table_id: str | Sequence[str],
-        version: int | None = None,
-        position: int | None = None,
-        *,
-        fresh: bool = True,
-    ) -> lance.LanceDataset:
-        """Open a table with all that is accepted by now, or was as of a position; to be read."""
-        from commitlog.client.fresh import open_fresh
-
-        if not fresh:
-            raise InvalidRequest(
-                f"position {position} is for fresh views",
-                field="position",
-                value=position,
-                advice="Add fresh=True, or open a version by its number",
-            )
-        if version is not None:
-            raise InvalidRequest(
-                f"version {version} is as it is, and a fresh view is newer than any",
-                field="version",
-                value=version,
-                advice="Leave out one of version and fresh",
-            )
-        return open_fresh(cast(Host, self), parse_table_id(table_id), position)
-
-    def write_rows(
-        self,
-        table_id: str | Sequence[str],
-        data: Any,
-        *,
-        mode: str = "append",
-        on: str | Sequence[str] | None = None,
-        transaction_id: str | None = None,
-        application: Application | None = None,
-        properties: Pairs = (),
-        expects: Sequence[Expect] = (),
-        **options: Any,
-    ) -> RowsTicket:
-        """Put rows into the log and return at once; a row writer applies them in order.
-
-        The mode is `append`, `upsert` or `delete`; the latter two go by the columns `on`, by
-        default the table's primary key. An upsert takes the options `when_matched_update_all`,
-        `when_matched_update_all_filt` and `when_not_matched_insert_all` of `MergeOptions`; columns
-        that `data` lacks keep their values. Of a delete's data only the key is used.
-
-        `result(wait="accepted")` of what is returned waits until the rows are in the log, in their
-        order; by default it waits until the version that has them opens by path.
-        """
-        table = parse_table_id(table_id)
-        operation, payloads = made_write(cast(Host, self), table, data, mode, on, options)
-        transaction = self.transaction(
-            (operation,),
-            transaction_id=transaction_id,
-            application=application,
-            properties=properties,
-            expects=expects,
-            payloads=payloads,
-        )
-        runtime = self.runtime()
-        ticket = runtime.submit(transaction, id_is_new=transaction_id is None)
-        # Whoever writes again after a refusal shall know the table as it is.
-        return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))

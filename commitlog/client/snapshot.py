@@ -12,9 +12,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
-
-import lance
+from typing import TYPE_CHECKING, Any, cast
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.storage import local_path
@@ -28,6 +26,9 @@ from commitlog.client.runtime import Runtime
 from commitlog.client.sql import AsksSql
 from commitlog.errors import InvalidRequest, NoSuchTable, NoSuchVersion, Unavailable
 from commitlog.model.table import TableId, format_table_id, parse_table_id
+
+if TYPE_CHECKING:
+    import lance
 
 TIMEOUT_SECONDS = 60.0
 FILE_SECONDS = 10.0

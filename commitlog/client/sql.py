@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
 from commitlog.model.table import DELIMITER
 
 if TYPE_CHECKING:
     import duckdb
     import lance
+    import pyarrow as pa
 
 OpenTable = Callable[[str, int | None], "lance.LanceDataset"]
 """Opens (table id, version); without a version the newest one."""

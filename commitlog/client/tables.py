@@ -9,18 +9,18 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
-
-import pyarrow as pa
-from lance.schema import LanceSchema
+from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
 from commitlog.client.runtime import Runtime
-from commitlog.codecs.lance_schema import arrow_schema
 from commitlog.errors import NoSuchTable
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.messages import TableDescription
 from commitlog.model.table import TableId, format_table_id
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lance.schema import LanceSchema
 
 MAX_AGE_SECONDS = 60.0
 """How long a description is used for what the leader checks again anyway."""
@@ -38,11 +38,15 @@ class TableInfo(TableDescription):
     @cached_property
     def schema(self) -> pa.Schema:
         """The table's Arrow schema."""
+        from commitlog.codecs.lance_schema import arrow_schema
+
         return arrow_schema(self.lance_schema)
 
     @cached_property
     def lance_schema(self) -> LanceSchema:
         """The table's schema with field ids."""
+        from lance.schema import LanceSchema
+
         metadata = {key: list(value) for key, value in self.schema_metadata}
         return LanceSchema._from_protos(json.dumps(metadata), *self.fields)
 

@@ -8,7 +8,6 @@ transaction: `OutcomeUnknown` carries the id under which to ask again.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import threading
 import time
@@ -124,6 +123,8 @@ class Ticket:
         self, timeout: float = RESULT_TIMEOUT_SECONDS, wait: Wait = "readable"
     ) -> Outcome:
         """Wait as `result` does, without blocking the event loop."""
+        import asyncio
+
         is_known = self._ask_for(wait)
         if not is_known():
             with self._attended(is_known):

@@ -15,31 +15,17 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import lance
-
 from commitlog.adapters.storage import store_for
 from commitlog.client.catalogue import raise_for_table
 from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
 from commitlog.client.feed_events import Selection
 from commitlog.client.host import Pairs, TableName
-from commitlog.client.iceberg_undo import (
-    check_files,
-    is_view,
-    metadata_at,
-    undoing_change,
-    undoing_view,
-    view_again,
-)
-from commitlog.client.lives import Life, Lives
 from commitlog.client.opening import materialize
 from commitlog.client.positions import When
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
-from commitlog.core.catalogue.version_deletion import HOLD
-from commitlog.core.iceberg.creating import register_change
 from commitlog.core.log.chain import ChainPlace
-from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import (
     InvalidRequest,
     NoSuchTable,
@@ -61,6 +47,7 @@ from commitlog.model.table import TableId, format_table_id, parse_table_id
 
 if TYPE_CHECKING:
     from commitlog.client.folds import TableAt
+    from commitlog.client.lives import Life
     from commitlog.client.session import TransactionBuilder
     from commitlog.client.snapshot import Snapshot
 
@@ -166,6 +153,10 @@ class UndoesChanges:
             NoSuchVersion: its version of then was deleted.
             RetryableConflict: somebody changed a table meanwhile; restore again.
         """
+        import lance
+
+        from commitlog.core.tables.lance_tables import is_in
+
         then: Snapshot = self.snapshot(position, timeout=timeout)
         changed = []
         iceberg: list[IcebergChange] = []
@@ -198,6 +189,8 @@ class UndoesChanges:
 
     def _iceberg_then(self, table: TableId, was: TableAt) -> list[IcebergChange]:
         """Return what makes an Iceberg table as it was; nothing if it is so."""
+        from commitlog.client.iceberg_undo import is_view, metadata_at, undoing_change, undoing_view
+
         runtime = self.runtime()
         partition = runtime.domains.partition(table)
         told = runtime.request(partition, "iceberg_table", table=list(table), metadata=True)
@@ -234,6 +227,9 @@ class UndoesChanges:
                 "a hold needs a name and a table", field="tables" if name else "name",
                 advice="For example log.hold('report', ['ns$table'])",
             )  # fmt: skip
+        from commitlog.core.catalogue.version_deletion import HOLD
+        from commitlog.core.tables.lance_tables import is_in
+
         then: Snapshot = self.snapshot(position, timeout=timeout)
         until = ""
         if lasting is not None:
@@ -264,6 +260,8 @@ class UndoesChanges:
 
     def release(self, name: str, *, timeout: float = TIMEOUT_SECONDS) -> Outcome | None:
         """Release what `hold` keeps under a name; return None if nothing is held so."""
+        from commitlog.core.catalogue.version_deletion import HOLD
+
         operations: list[Operation] = [
             AlterProperties(info.table_id, removals=(HOLD + name,))
             for info in self.tables()
@@ -288,6 +286,8 @@ class UndoesChanges:
 
     def _dropped(self, table: TableId, incarnation: str, deadline: float) -> Life:
         """Return the incarnation of a table that was dropped last, or the one that is asked for."""
+        from commitlog.client.lives import Lives
+
         runtime = self.runtime()
         lives = Lives()
         partition = runtime.domains.partition(table)
@@ -327,6 +327,9 @@ def _replaced(name: str) -> NoSuchTable:
 
 def _iceberg_again(life: Life, to: TableId) -> IcebergChange:
     """Return what registers a dropped Iceberg table; NoSuchTable if its files are gone."""
+    from commitlog.client.iceberg_undo import check_files, is_view, metadata_at, view_again
+    from commitlog.core.iceberg.creating import register_change
+
     try:
         metadata = metadata_at(life.metadata_location)
         if is_view(metadata):

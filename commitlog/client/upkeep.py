@@ -18,8 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import last_version_before, referenced_versions
 from commitlog.client.opening import materialize
-from commitlog.core.catalogue.version_deletion import held_versions, merged, without
-from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT, DeleteTableVersions
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from commitlog.client.runtime import Runtime
     from commitlog.client.tables import TableInfo
     from commitlog.client.tickets import Ticket
+    from commitlog.core.tables.lance_tables import VersionRanges
 
 TRIES_MAX = 5
 TIMEOUT_SECONDS = 600.0
@@ -196,6 +195,8 @@ class KeepsTables(ABC):
         retain_versions: int | None = None,
     ) -> VersionRanges:
         """Return the ranges of versions that `expire_versions` would delete."""
+        from commitlog.core.catalogue.version_deletion import held_versions, merged, without
+
         if older_than is None and retain_versions is None:
             older_than = EXPIRE_AFTER
         if retain_versions is not None and retain_versions < 1:

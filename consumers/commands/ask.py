@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from commitlog.model.records import (
-    Answered,
-    Genesis,
-    LeaderStarted,
-    Outcome,
-    Retained,
-    Unreadable,
-)
 from commitlog.model.table import format_table_id
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
 from consumers.commands.options import HERE, AsCsv, AsJson, Limit, Where, connect
 from consumers.commands.output import Column, Row, clock, day_and_time
+
+if TYPE_CHECKING:
+    from commitlog.model.records import Answered, Outcome
 
 FOLLOW_POLL_SECONDS = 0.5
 TIME = Column(
@@ -232,6 +227,8 @@ LOG_COLUMNS = (
 
 
 def _record_row(answered: Answered) -> dict[str, Any]:
+    from commitlog.model.records import Genesis, LeaderStarted, Outcome, Retained, Unreadable
+
     record = answered.record
     row: dict[str, Any] = {
         "offset": answered.offset,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from commitlog.model.records import Outcome
 from commitlog.model.table import format_table_id
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect_client
+
+if TYPE_CHECKING:
+    from commitlog.model.records import Outcome
 
 
 def tag(

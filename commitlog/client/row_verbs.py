@@ -1,0 +1,162 @@
+"""The verbs of `CommitLog` that change rows, and read what isn't applied yet.
+
+What carries them out is imported when one is called: pylance and pyarrow take longer to import
+than a program that submits prepared operations takes to connect.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from commitlog.client.host import Host, Pairs, TableName
+from commitlog.client.row_tickets import RowsTicket
+from commitlog.client.runtime import Runtime
+from commitlog.client.tables import TableInfo
+from commitlog.errors import InvalidRequest
+from commitlog.model.records import Application, Expect, Outcome, Transaction
+from commitlog.model.table import TableId, parse_table_id
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+
+    from commitlog.client.execution import Execution
+
+
+class WritesRows(ABC):
+    """Gives `CommitLog` its ways to change rows."""
+
+    if TYPE_CHECKING:
+        transaction: Callable[..., Transaction]
+        open: Callable[..., lance.LanceDataset]
+
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Return this process's part."""
+
+    @abstractmethod
+    def describe(self, table: TableId, *, fresh: bool, readable: bool = False) -> TableInfo:
+        """Return a table's description."""
+
+    def append(self, table_id: TableName, data: Any, **options: Any) -> Outcome:
+        """Append rows; see `Execution` for the options."""
+        return self._execution(table_id, options).append(data)
+
+    def delete(self, table_id: TableName, predicate: str, **options: Any) -> Outcome:
+        """Delete the rows for which a SQL predicate holds; see `Execution` for the options."""
+        return self._execution(table_id, options).delete(predicate)
+
+    def update(
+        self, table_id: TableName, values: Mapping[str, Any], where: str | None = None,
+        **options: Any,
+    ) -> Outcome:  # fmt: skip
+        """Set columns where a SQL predicate holds, everywhere if there is none.
+
+        A value that is a string is a SQL expression (`"delay + 1"`, `"'text'"`), as in pylance;
+        anything else is the value itself.
+        """
+        return self._execution(table_id, options).update(values, where)
+
+    def merge_insert(
+        self, table_id: TableName, data: Any, on: str | Sequence[str], **options: Any
+    ) -> Outcome:
+        """Update the rows whose keys `data` has and insert the others.
+
+        Columns that `data` lacks keep their values, and are null in new rows. The options are
+        those of `MergeOptions` and `Execution`.
+        """
+        from commitlog.client.merging import MergeOptions
+
+        merge, others = MergeOptions.taken_from(options)
+        keys = (on,) if isinstance(on, str) else tuple(on)
+        return self._execution(table_id, others).merge_insert(data, keys, merge)
+
+    def scan(
+        self,
+        table_id: str | Sequence[str],
+        filter: str | None = None,  # noqa: A002  # as Lance calls it
+        columns: Sequence[str] | None = None,
+        *,
+        fresh: bool = False,
+        position: int | None = None,
+    ) -> pa.Table:
+        """Read rows; with `fresh` those too that were accepted and aren't applied yet.
+
+        A fresh read can be repeated: give the `position` of a fresh view, or of any outcome.
+        """
+        dataset = self.open(table_id, fresh=fresh, position=position)
+        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+
+    def open_fresh(
+        self,
+        table_id: str | Sequence[str],
+        version: int | None = None,
+        position: int | None = None,
+        *,
+        fresh: bool = True,
+    ) -> lance.LanceDataset:
+        """Open a table with all that is accepted by now, or was as of a position; to be read."""
+        from commitlog.client.fresh import open_fresh
+
+        if not fresh:
+            raise InvalidRequest(
+                f"position {position} is for fresh views",
+                field="position",
+                value=position,
+                advice="Add fresh=True, or open a version by its number",
+            )
+        if version is not None:
+            raise InvalidRequest(
+                f"version {version} is as it is, and a fresh view is newer than any",
+                field="version",
+                value=version,
+                advice="Leave out one of version and fresh",
+            )
+        return open_fresh(cast(Host, self), parse_table_id(table_id), position)
+
+    def write_rows(
+        self,
+        table_id: str | Sequence[str],
+        data: Any,
+        *,
+        mode: str = "append",
+        on: str | Sequence[str] | None = None,
+        transaction_id: str | None = None,
+        application: Application | None = None,
+        properties: Pairs = (),
+        expects: Sequence[Expect] = (),
+        **options: Any,
+    ) -> RowsTicket:
+        """Put rows into the log and return at once; a row writer applies them in order.
+
+        The mode is `append`, `upsert` or `delete`; the latter two go by the columns `on`, by
+        default the table's primary key. An upsert takes the options `when_matched_update_all`,
+        `when_matched_update_all_filt` and `when_not_matched_insert_all` of `MergeOptions`; columns
+        that `data` lacks keep their values. Of a delete's data only the key is used.
+
+        `result(wait="accepted")` of what is returned waits until the rows are in the log, in their
+        order; by default it waits until the version that has them opens by path.
+        """
+        from commitlog.client.row_writes import made_write
+
+        table = parse_table_id(table_id)
+        operation, payloads = made_write(cast(Host, self), table, data, mode, on, options)
+        transaction = self.transaction(
+            (operation,),
+            transaction_id=transaction_id,
+            application=application,
+            properties=properties,
+            expects=expects,
+            payloads=payloads,
+        )
+        runtime = self.runtime()
+        ticket = runtime.submit(transaction, id_is_new=transaction_id is None)
+        # Whoever writes again after a refusal shall know the table as it is.
+        return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))
+
+    def _execution(self, table_id: TableName, options: Mapping[str, Any]) -> Execution:
+        from commitlog.client.execution import Execution
+
+        return Execution(cast(Host, self), parse_table_id(table_id), **options)

@@ -1,0 +1,36 @@
+"""What a program imports before it needs it: a writer's start, and a command's help."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Each costs a start tens to hundreds of milliseconds of CPU.
+HEAVY = ("lance", "pyarrow", "numpy", "pandas", "duckdb", "pyiceberg", "pyspark", "obstore")
+LINES = {
+    "import commitlog": ("commitlog.", "google", "fastavro"),
+    "from commitlog import CommitLog; import commitlog.adapters.kafka": (
+        "commitlog.core.operations",
+        "commitlog.core.decisions",
+        "commitlog.core.iceberg",
+    ),
+    # All that connecting does on this side of a broker.
+    "from commitlog import CommitLog\n"
+    "from commitlog.adapters.memory import MemoryLog\n"
+    "from commitlog.adapters.memory_cluster import MemoryCluster\n"
+    "log = MemoryLog(MemoryCluster())\n"
+    "log.create(tables_root='/nowhere')\n"
+    "CommitLog(lambda: log).runtime().connection(0)": ("commitlog.core.operations",),
+    "from consumers.cli import main; main(['--help'])": ("commitlog.model.records", "google"),
+    "from consumers.cli import main; main(['--version'])": ("commitlog.model.records", "google"),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_start_brings_nothing_that_it_may_never_need(line: str) -> None:
+    code = f"import sys\n{line}\nprint('\\n'.join(sys.modules), file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    unwanted = (*HEAVY, *LINES[line])
+    found = [name for name in done.stderr.split() if name.startswith(unwanted)]
+    assert not found, f"imports {found}"
