@@ -48,6 +48,7 @@ soak: $(STAMP) ## Search for hours: SEED=1 SEEDS=100000 HISTORIES_SECONDS=3600 F
 	$(BIN)/python -m tests.simulation --from $(SEED) --seeds $(SEEDS)
 	$(BIN)/python -m tests.histories --seed $(SEED) --seconds $(HISTORIES_SECONDS)
 	$(BIN)/python -m tests.histories.rows --seed $(SEED) --seconds $(HISTORIES_SECONDS)
+	$(BIN)/python -m tests.histories.iceberg --seed $(SEED) --seconds $(HISTORIES_SECONDS)
 	FUZZ_SEED=$(SEED) FUZZ_SECONDS=$(HISTORIES_SECONDS) $(BIN)/python -m pytest -q --timeout=0 \
 	  tests/conformance/test_fuzzed_tables.py
 	COMMITLOG_FUZZ_SECONDS=300 COMMITLOG_HOSTILE_SECONDS=$(HISTORIES_SECONDS) $(BIN)/python -m pytest \

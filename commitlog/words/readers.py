@@ -194,6 +194,13 @@ WORDS: dict[str, str] = {
     "iceberg_changes_more_than_rows": "it also asks for {actions!j}",
     "iceberg_snapshots_not_a_chain": "snapshot {snapshot} does not follow the one before it",
     "iceberg_snapshot_not_rebasable": "snapshot {snapshot} cannot be put over another",
+    "iceberg_checked_by_its_client": (
+        "snapshot {snapshot} publishes what another snapshot may have published since; only its "
+        "client can check that"
+    ),
+    "iceberg_format_changed_since": (
+        "snapshot {snapshot} was written before the table had format version {format_version}"
+    ),
     "iceberg_schema_changed_since": (
         "snapshot {snapshot} was written with another schema than the table has now"
     ),

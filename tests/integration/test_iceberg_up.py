@@ -18,6 +18,8 @@ import pytest
 from commitlog import CommitLog
 from commitlog.errors import CommitConflict
 from commitlog.model.operations import IcebergChange
+from tests.histories.iceberg import Tally, live
+from tests.histories.iceberg_java import java_iceberg
 from tests.iceberg_cases import DATA, World, run_case
 from tests.iceberg_server import IcebergServer
 from tests.integration.test_up import Service, service
@@ -30,6 +32,7 @@ pytestmark = [
 _ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", "c"]})
 _WRITERS = 8
 _APPENDS = 2
+_HISTORIES = 4
 _ONE_TRY = {"commit.retry.num-retries": "0"}
 """What is refused isn't tried again by the client."""
 
@@ -174,6 +177,19 @@ def test_appends_never_race(up: Up, properties: dict[str, str]) -> None:
     command = [str(Path(sys.executable).with_name("commitlog")), "verify", "--root", str(up.root)]
     verified = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert verified.returncode == 0, (verified.stdout, verified.stderr)
+
+
+@pytest.mark.slow
+def test_what_is_rebased_is_what_the_java_library_commits(
+    up: Up, seed: int, found_out: Callable[[str], None]
+) -> None:
+    tally = Tally()
+    with java_iceberg(up.server.uri) as java:
+        for number in range(seed, seed + _HISTORIES):
+            print(f"seed {number}")
+            live(java, number, tally)
+    found_out(f"Iceberg's Java library as the judge: {tally}")
+    assert tally.accepted.total() > 0
 
 
 def test_both_formats_commit_in_one_record(up: Up) -> None:

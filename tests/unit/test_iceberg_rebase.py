@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -84,6 +85,7 @@ class Writers(IcebergWorld):
         operation: str = "append",
         branch: str = "main",
         without: tuple[str, ...] = (),
+        says: Mapping[str, str] | None = None,
         **record: Any,
     ) -> Commit:
         """Write a manifest and a list over a snapshot that was read, as a client does."""
@@ -112,6 +114,7 @@ class Writers(IcebergWorld):
                 "operation": operation,
                 "added-records": "10",
                 "total-records": str(total + 10),
+                **(says or {}),
             },
             **numbers,
             **({} if over is None else {"parent-snapshot-id": over}),
@@ -395,6 +398,42 @@ def test_an_append_that_removes_files_is_not_rebased(world: Writers) -> None:
     forged = world.written(over=base.snapshot_id, deleted_files_count=1)
     world.commit(world.written(over=base.snapshot_id))
     assert "append" in world.commit(forged).message
+    world.check()
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "is_rebased"),
+    [
+        ({"source-snapshot-id": "7"}, {}, False),
+        ({"kafka.connect.offsets.c.g": "{}"}, {"kafka.connect.offsets.c.g": "{}"}, False),
+        ({"kafka.connect.offsets.c.g": "{}"}, {"kafka.connect.offsets.c.h": "{}"}, True),
+    ],
+)
+def test_what_was_published_before_is_its_clients_to_check(
+    world: Writers, mine: dict[str, str], theirs: dict[str, str], is_rebased: bool
+) -> None:
+    late = world.written(says=mine)
+    world.commit(world.written(says=theirs))
+    outcome = world.commit(late)
+    assert (outcome.status is Status.COMMITTED) == is_rebased
+    assert is_rebased or "publishes" in outcome.message
+    world.check()
+
+
+@pytest.mark.parametrize("is_overtaken", [False, True])
+def test_an_append_from_before_an_upgrade_is_to_be_tried_again(
+    world: Writers, is_overtaken: bool
+) -> None:
+    base = world.written()
+    world.commit(base)
+    late = world.written(over=base.snapshot_id)
+    upgrade = {"action": "upgrade-format-version", "format-version": 3}
+    assert world.ask("u", change([upgrade], (), EVENTS)).status is Status.COMMITTED
+    if is_overtaken:
+        assert world.commit(world.written(over=base.snapshot_id)).status is Status.COMMITTED
+    refused = world.commit(late)
+    assert refused.code is Code.EXPECTATION_FAILED, "a client tries again, and then knows"
+    assert "format version 3" in refused.message
     world.check()
 
 

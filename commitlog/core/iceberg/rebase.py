@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from commitlog.core.iceberg.actions import Update
+from commitlog.core.iceberg.errors import Stale
 from commitlog.core.iceberg.iceberg_table import ROW_IDS_SINCE, IcebergTable, Value
 from commitlog.core.iceberg.manifests import ListHeader, SnapshotNumbers
 from commitlog.core.iceberg.naming import derived_uuid, metadata_folder
@@ -49,6 +50,10 @@ _TOTALS = {
     "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
     "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
+_PICKED = "source-snapshot-id"
+"""In the summary of a snapshot that publishes another one: nobody may publish it twice."""
+_PROGRESS = "kafka.connect.offsets."
+"""In a summary, what a sink has written so far: it checks that nobody wrote it before."""
 _OF_THE_LIST = ("manifests-kept", "manifests-replaced")
 """Counts of a summary that another list doesn't have."""
 
@@ -107,10 +112,15 @@ def plan(
     unmet: Sequence[Requirement],
     transaction_id: str,
 ) -> Plan | Phrase | None:
-    """Return how a change is rebased, why it isn't, or None if it is no matter of rebasing."""
+    """Return how a change is rebased, why it isn't, or None if it is no matter of rebasing.
+
+    Raises:
+        Stale: the table's format has changed since the client read it.
+    """
     snapshots = [u.arguments for u in change.updates if u.action == "add-snapshot"]
     if not snapshots:
         return None
+    _check_format(table, snapshots[0])
     branch = _branch(change, table, snapshots, unmet)
     if branch is None:
         return None
@@ -121,6 +131,17 @@ def plan(
         or next((p for s in snapshots if (p := _why_not_over(behind, s))), None)
     )
     return problem or _planned(change, behind, transaction_id)
+
+
+def _check_format(table: IcebergTable, snapshot: Value) -> None:
+    """Reject a snapshot without row ids whose client began before the table had any."""
+    parent = parent_of(snapshot)
+    if table.format_version < ROW_IDS_SINCE or "first-row-id" in snapshot or parent is None:
+        return
+    base = table.snapshots.get(parent)
+    if base is None or "first-row-id" not in base:
+        number, version = snapshot["snapshot-id"], table.format_version
+        raise Stale("iceberg_format_changed_since", snapshot=number, format_version=version)
 
 
 def _branch(
@@ -218,8 +239,11 @@ def _why_not_chain(behind: _Behind) -> Phrase | None:
 
 def _why_not_over(behind: _Behind, snapshot: Value) -> Phrase | None:
     """Return why a snapshot may not overtake what its client hasn't seen."""
-    properties, operation = behind.table.properties, snapshot["summary"]["operation"]
-    is_serializable = properties.get(POLICY) == SERIALIZABLE
+    summary, properties = snapshot["summary"], behind.table.properties
+    operation, is_serializable = summary["operation"], properties.get(POLICY) == SERIALIZABLE
+    progress = {name for name in summary if name.startswith(_PROGRESS)}
+    if _PICKED in summary or any(progress & one["summary"].keys() for one in behind.overtaken):
+        return Phrase("iceberg_checked_by_its_client", {"snapshot": snapshot["snapshot-id"]})
     if operation == "append" and not is_serializable:
         return None
     if not behind.is_below:
