@@ -168,9 +168,10 @@ class UndoesChanges:
             info = self.describe(table_id, fresh=True, readable=True)
             if info.incarnation != was.incarnation:
                 raise _replaced(was.name)
-            if not was.version or is_in(was.version, info.deleted):
-                why = f"version {was.version} was deleted" if was.version else "it had no version"
-                raise NoSuchVersion(f"{was.name} can't be as it was at {position}: {why}")
+            if not was.version:
+                raise NoSuchVersion(
+                    f"{was.name} can't be as it was at {position}: it had no version"
+                )
             if was.version != info.version:
                 # Who builds the new version reads the old one.
                 materialize(self.runtime(), info, was.version)

@@ -73,12 +73,14 @@ def parts_of(versions: TableVersions, version: int) -> list[Part]:
         return []
     if version == 1:
         return _whole(versions, after, 1)
-    if versions.is_deleted(version - 1):
+    try:
+        before = versions.read(version - 1)
+    except NoSuchVersion as error:
         raise NoSuchVersion(
-            f"the changes of version {version} of {versions.info.name} cannot be told: version"
-            f" {version - 1} was deleted. Start at a later version"
-        )
-    return _parts(versions, versions.read(version - 1), after)
+            f"the changes of version {version} of {versions.info.name} cannot be told: {error}."
+            " Start at a later version"
+        ) from error
+    return _parts(versions, before, after)
 
 
 def snapshot_parts(versions: TableVersions, version: int) -> list[Part]:

@@ -60,11 +60,6 @@ class TableVersions:
 
     def read(self, version: int) -> Version:
         """Return a version; NoSuchVersion if there is none, or it was deleted."""
-        if self.is_deleted(version):
-            raise NoSuchVersion(
-                f"version {version} of {self.info.name} was deleted; its head is"
-                f" {self.info.version}"
-            )
         path = materialize(self._runtime, self.info, version)
         state, transaction = decode_manifest(self._store.read(path))
         which = LanceMessage.FromString(transaction).WhichOneof("operation") if transaction else ""

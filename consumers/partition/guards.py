@@ -12,21 +12,28 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError, TopicSettings, Unavailable
-from commitlog.model.table import format_table_id
+from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.bypass import Bypass, BypassScan, quarantine_foreign
 from consumers.partition.catalogue import Head
 from consumers.partition.events import Ended, Event
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.quotas import Pause, Quotas
-from consumers.partition.repair import LOOKED_AT, repair
+from consumers.partition.repair import (
+    LOOKED_AT,
+    missing_versions,
+    repair,
+    restore_transactions,
+)
 from consumers.partition.session import Listener, Session
 
 PULSE_SECONDS = 1.0
@@ -47,6 +54,7 @@ NEWEST_RECORDS = 100
 INCIDENTS_MAX = 20
 END_SECONDS = 2.0
 LOOK_SECONDS = 30.0
+NAMED_MAX = 20
 
 T = TypeVar("T")
 
@@ -122,6 +130,9 @@ class Guards:
         """What is wrong with the topics' settings; empty: nothing."""
         self.bypasses_found = 0
         self._scan_from = 0
+        self._deep_at = 0.0
+        self._begins: dict[str, int] = {}
+        """By incarnation: the first version that the log made, where older ones are missing."""
         self.has_repaired = False
         """Whether each head of this term has its file, as far as it can be made."""
 
@@ -209,6 +220,43 @@ class Guards:
                 text = f"versions {found} of {format_table_id(head.table)} were lost or torn"
                 self._note("repair", f"{text}, and were made again")
 
+    def put_back(self, session: Session, heads: Sequence[Head], *, is_deep: bool) -> None:
+        """Make files again that somebody deleted around the log: manifests under `every`.
+
+        Each look at a table in an object store is a request, so that is done if `is_deep` alone;
+        so are transactions' files, since whoever looks for them reads manifests.
+        """
+        for head in heads:
+            if not head.version or not (is_deep or local_path(head.location)):
+                continue
+            try:
+                self._put_back(session, head, is_deep=is_deep)
+            except (OSError, CommitLogError) as error:
+                logger.warning("%s was not looked through: %s", format_table_id(head.table), error)
+
+    def _put_back(self, session: Session, head: Head, *, is_deep: bool) -> None:
+        name, first = format_table_id(head.table), self._begins.get(head.incarnation, 1)
+        if head.policy is Policy.EVERY:
+            readable = _look(session, lambda: session.readable.newest(head.incarnation))
+            missing = missing_versions(head.location, first, readable)
+            # What was deleted by a record is deleted before its files go.
+            now = self._head_while_leading(session, head)
+            lost = [v for v in missing if not is_in(v, now.deleted)]
+            made = self._old_versions.make_again(now, lost) if lost else {}
+            if len(made) < len(lost):
+                # Older than what the log made.
+                self._begins[head.incarnation] = max(v for v in lost if v not in made) + 1
+            now = self._head_while_leading(session, head) if made else now
+            for version, path in made.items():
+                if is_in(version, now.deleted):
+                    store_for(head.location).delete(path)
+            if made:
+                text = f"versions {sorted(made)[:NAMED_MAX]} of {name} were deleted around the log"
+                self._note("repair", f"{text} ({len(made):,} in all), and were made again")
+        if is_deep and (restored := restore_transactions(head.location, LOOKED_AT)):
+            text = f"transaction files of versions {restored} of {name} were deleted around the log"
+            self._note("repair", f"{text}, and were written again")
+
     def pulse(self, session: Session) -> None:
         """Come by on the loop: note what it hasn't decided, and pace its writers."""
         pulse, leader = self._pulse, session.leader
@@ -246,6 +294,11 @@ class Guards:
         found = scan.run(stop)
         for one in found:
             self._met_stranger(one.table, one.version, one.became)
+        is_deep = self._clock() >= self._deep_at
+        if is_deep:
+            self._deep_at = self._clock() + SETTINGS_SECONDS
+        looked = heads if is_deep else (heads[start:] + heads[:start])[:TABLES_PER_SCAN]
+        self.put_back(session, looked, is_deep=is_deep)
         return found
 
     def _met_stranger(self, table: str, version: int, became: str) -> None:

@@ -8,11 +8,12 @@ finds it. Outcomes are read by the chain, from the nearest place that is known t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.adapters.lance_refs import versions_with_files
+from commitlog.adapters.storage import store_for
 from commitlog.client.valid_outcomes import Valid, ValidOutcomes
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -23,17 +24,25 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
     transaction_path,
 )
+from commitlog.core.catalogue.catalogue_state import make_table
 from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
-from commitlog.core.lance.versions import realize
+from commitlog.core.lance.versions import realize, recorded
 from commitlog.core.log.chain import ChainPlace
 from commitlog.core.log.replica import check_answers
-from commitlog.core.manifest.manifest_state import apply_delta
+from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
+from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, is_in
 from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
 from commitlog.model.limits import Rules
-from commitlog.model.operations import CreateTableVersion, DeleteTableVersions, LanceCommit
-from commitlog.model.records import Outcome, Status, Submitted, Transaction
+from commitlog.model.operations import (
+    CreateTable,
+    CreateTableVersion,
+    DeleteTableVersions,
+    LanceCommit,
+    RegisterTable,
+)
+from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log, Reader
 from consumers.partition.catalogue import Head
@@ -112,16 +121,46 @@ class OldVersions:
             path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
             if 1 <= version <= head.version and store.size(path) >= 0:
                 return path
-        states = dict(_manifests(store))
-        if version in states:
-            return states[version]
-        older = [known for known in states if known < version]
-        if not 1 <= version <= head.version or not older:
+        made = self.make_again(head, [version])
+        if version not in made:
             raise NoSuchVersion(
                 f"table {format_table_id(head.table)} has no version {version}; it has "
-                f"{min(states, default=1)} to {head.version}"
+                f"{min(versions_with_files(head.location), default=1)} to {head.version}"
             )
-        return self._rebuild(head, version, store, max(older), states)
+        return made[version]
+
+    def make_again(self, head: Head, versions: Collection[int]) -> dict[int, str]:
+        """Write manifests that a table lost, with the files of their transactions.
+
+        Returns their paths. A version that the log didn't make isn't among them: a registered
+        table has older ones.
+        """
+        store, there = store_for(head.location), versions_with_files(head.location)
+        wanted = {v for v in versions if 1 <= v <= head.version}
+        made = {v: there[v] for v in wanted if v in there}
+        wanted -= made.keys()
+        if not wanted:
+            return made
+        base, last = max((v for v in there if v < min(wanted)), default=0), max(wanted)
+        scheme = parse_manifest_name(next(iter(there.values()), manifest_name(1)).split("/")[-1])
+        assert scheme is not None
+        state = decode_manifest(store.read(there[base]))[0] if base else None
+        table = Table(head.table, head.incarnation, head.location, head.policy, state)
+        for outcome, submitted in self._decided(head, base, last):
+            for change, now in self._made_by(table, outcome, submitted, last):
+                if change.version not in wanted:
+                    continue
+                if change.message and (beside := transaction_path(now)):
+                    store.write_ahead(beside, change.message)
+                path = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, scheme.scheme)}"
+                store.create(path, encode_manifest(now, change.message or None))
+                made[change.version] = path
+        if 0 < table.version < last:
+            raise CorruptLog(
+                f"the log holds version {table.version} of {format_table_id(head.table)} and not "
+                f"{last}; run `commitlog verify`"
+            )
+        return made
 
     def _by_whom(self, head: Head, version: int) -> str:
         """Say which record deleted a version; nothing, if that takes long to find."""
@@ -148,52 +187,43 @@ class OldVersions:
             transactions.close()
         return ""
 
-    def _rebuild(
-        self, head: Head, version: int, store: ObjectStore, base: int, states: dict[int, str]
-    ) -> str:
-        scheme = parse_manifest_name(states[base].rsplit("/", 1)[1])
-        assert scheme is not None
-        state, _ = decode_manifest(store.read(states[base]))
-        table = Table(head.table, head.incarnation, head.location, head.policy, state)
-        change: Change | None = None
-        for outcome, submitted in self._decided(head, base, version):
-            change = self._next(table, outcome, submitted, version) or change
-            if state.version == version:
-                break
-        if change is None or state.version != version:
-            raise CorruptLog(
-                f"the log holds version {state.version} of {format_table_id(head.table)} and not "
-                f"{version}; run `commitlog verify`"
-            )
-        if change.message and (beside := transaction_path(state)):
-            store.write_ahead(beside, change.message)
-        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme.scheme)}"
-        store.create(path, encode_manifest(state, change.message or None))
-        return path
-
-    def _next(
+    def _made_by(
         self, table: Table, outcome: Outcome, submitted: Submitted, last: int
-    ) -> Change | None:
-        """Apply what one outcome did to the table, to the version `last` at most."""
+    ) -> Iterator[tuple[Change, ManifestState]]:
+        """Apply what one outcome did to the table, to the version `last` at most.
+
+        Yields each version while its state stands.
+        """
         transaction = submitted.record
         assert isinstance(transaction, Transaction)
-        change = None
+        recordings = self._recordings.of(outcome)
+        release = self.rules().lance_release_at(outcome.sequence)
         for operation, result in zip(transaction.operations, outcome.results, strict=True):
             if result.incarnation != table.incarnation:
                 continue
             if not table.version < result.version <= last:
                 continue
-            if not isinstance(operation, LanceCommit | CreateTableVersion):
+            if isinstance(operation, CreateTable | RegisterTable):
+                first, change = make_table(
+                    operation,
+                    transaction.transaction_id,
+                    outcome.time_ms,
+                    result,
+                    lambda made: ManifestDelta.from_bytes(_recorded(made, recordings)),
+                    release,
+                )
+                table.manifest = first.manifest
+            elif isinstance(operation, LanceCommit | CreateTableVersion):
+                table.manifest = table.manifest or empty_state()
+                change = realize(
+                    table, operation, parse(operation), result, outcome.time_ms, recordings, release
+                )
+                assert change.delta is not None
+                apply_delta(table.manifest, change.delta)
+            else:
                 continue
-            recordings = self._recordings.of(outcome)
-            release = self.rules().lance_release_at(outcome.sequence)
-            change = realize(
-                table, operation, parse(operation), result, outcome.time_ms, recordings, release
-            )
-            assert change.delta is not None
             assert table.manifest is not None
-            apply_delta(table.manifest, change.delta)
-        return change
+            yield change, table.manifest
 
     def _decided(self, head: Head, base: int, version: int) -> Iterator[tuple[Outcome, Submitted]]:
         """Yield the outcomes that made versions after `base`, with their transactions."""
@@ -257,9 +287,11 @@ class _Transactions:
             self.close()
             self._reader = self._log.read_transactions(self._partition, offset)
         deadline = time.monotonic() + SEARCH_SECONDS
+        self._read = {at: one for at, one in self._read.items() if at > offset}
         while offset not in self._read:
             for submitted in self._reader.poll(timeout_seconds=1.0):
-                self._read[submitted.offset] = submitted
+                if submitted.offset >= offset:
+                    self._read[submitted.offset] = submitted
             if time.monotonic() > deadline or self._reader.position() > offset + 10_000:
                 break
         if offset not in self._read:
@@ -280,8 +312,6 @@ def _deletes(outcome: Outcome, head: Head) -> bool:
     return any(result.incarnation == head.incarnation for result in deletions)
 
 
-def _manifests(store: ObjectStore) -> Iterator[tuple[int, str]]:
-    for name in store.names(VERSIONS_DIRECTORY):
-        parsed = parse_manifest_name(name)
-        if parsed is not None and not parsed.staged_by and not parsed.is_detached:
-            yield parsed.version, f"{VERSIONS_DIRECTORY}/{name}"
+def _recorded(result: OperationResult, recordings: Mapping[bytes, bytes]) -> bytes:
+    assert result.delta is not None
+    return recorded(result.delta, recordings)

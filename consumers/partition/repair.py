@@ -1,4 +1,4 @@
-"""Manifests that a machine lost, made again from the log.
+"""Manifests that a machine lost or a stranger deleted, made again from the log.
 
 Without `--fsync` a power cut may leave the newest files empty, torn or missing, though a checkpoint
 says that they were written. Such a file would stop every reader; it is ours, the log has all that
@@ -11,8 +11,16 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import local_path, store_for
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
+from commitlog.codecs.manifest_file import (
+    TRANSACTIONS_DIRECTORY,
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    decode_manifest,
+    manifest_name,
+    transaction_path,
+)
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, format_table_id
@@ -58,6 +66,31 @@ def repair(
         name = format_table_id(head.table)
         logger.error("%s: versions %s were lost or torn and were made again", name, repaired)
     return repaired
+
+
+def missing_versions(location: str, first: int, newest: int) -> list[int]:
+    """Return those of a table's versions whose manifests are gone; raise OSError."""
+    there = versions_with_files(location)
+    return [version for version in range(first, newest + 1) if version not in there]
+
+
+def restore_transactions(location: str, versions: int) -> list[int]:
+    """Put the transaction files of the newest manifests back that are gone; return which.
+
+    The manifest holds what was in the file. Raises OSError, and CommitLogError.
+    """
+    store, restored = store_for(location), []
+    there = set(store.names(TRANSACTIONS_DIRECTORY))
+    for version, path in list(versions_with_files(location).items())[-versions:]:
+        try:
+            state, message = decode_manifest(store.read(path))
+        except FileNotFoundError:
+            continue  # deleted by a record meanwhile
+        beside = transaction_path(state)
+        if message is not None and beside and beside.rpartition("/")[2] not in there:
+            store.write_ahead(beside, message)
+            restored.append(version)
+    return restored
 
 
 def _broken(head: Head, folder: Path, readable: int, versions: int) -> list[int]:

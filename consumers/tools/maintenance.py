@@ -38,6 +38,8 @@ TIER = 16
 rewritten a few times on its way to a full fragment, not once per small commit."""
 SMALLEST_TIER_ROWS = 4_096
 UNINDEXED_ROWS_LEAST = 1_000
+ANCHOR_EVERY = 1_000
+"""Thinning leaves each so many-th manifest, so that a version is made again of one not far from it."""
 NICENESS = 10
 FIRST_REMOVAL_SECONDS, REMOVAL_SECONDS = 600.0, 6 * 3600.0
 """To know what nobody needs takes the whole log, so it isn't asked often."""
@@ -350,7 +352,8 @@ class Maintenance:
     def _thinning(self, info: TableInfo, policy: Policy) -> Iterator[Act]:
         paths = versions_with_files(info.location)
         kept = referenced_versions(info.location)
-        surplus = [v for v in list(paths)[: -policy.keep_manifests] if v not in kept]
+        old = list(paths)[: -policy.keep_manifests]
+        surplus = [v for v in old if v not in kept and v % ANCHOR_EVERY]
         # Not for each single one: a thinning looks through the folder.
         if len(surplus) < policy.keep_manifests:
             return

@@ -1,13 +1,16 @@
-"""Manifests that a machine lost are made again from the log when it starts."""
+"""Manifests that a machine lost, or a stranger deleted, are made again from the log."""
 
 from __future__ import annotations
 
+import threading
+from datetime import timedelta
 from pathlib import Path
 
 import lance
 import pytest
 
-from tests.service import SCHEMA, ids_of, rows, service
+from commitlog.errors import NoSuchVersion
+from tests.service import SCHEMA, Service, ids_of, rows, service
 
 
 @pytest.mark.parametrize("policy", ["every", "latest"])
@@ -34,3 +37,65 @@ def test_a_head_that_was_lost_is_made_again(tmp_path: Path, policy: str, damage:
         assert ids_of(running.client.open("t")) == [0, 1, 2, 3, 9]
         assert ids_of(running.client.open("t", 4)) == [0, 1, 2]
         assert not list(location.glob("_quarantine/*"))
+
+
+def look_around(running: Service) -> list[str]:
+    """Have the leader look at its tables once; return what it noted."""
+    committer = running.running[-1].committer
+    session, guards = committer._session, committer._guards
+    assert session is not None
+    guards.scan(session, threading.Event())
+    return [incident.message for incident in guards.incidents]
+
+
+def contents(location: Path) -> dict[str, bytes]:
+    files = [*(location / "_versions").iterdir(), *(location / "_transactions").iterdir()]
+    return {path.name: path.read_bytes() for path in files if path.suffix != ".json"}
+
+
+def test_what_a_cleanup_by_path_deletes_is_made_again_and_what_a_record_deleted_is_not(
+    tmp_path: Path,
+) -> None:
+    with service(tmp_path) as running:
+        client = running.client
+        lance.write_dataset(rows(1), tmp_path / "tables" / "taken")
+        for number in range(2):
+            lance.write_dataset(rows(number), tmp_path / "tables" / "taken", mode="append")
+        client.register_table("taken", str(tmp_path / "tables" / "taken"))
+        client.create_table("t", SCHEMA)
+        for number in range(6):
+            client.append("t", rows(number))
+            client.append("taken", rows(number))
+        client.expire_versions("t", retain_versions=5)
+        before = contents(running.location("t"))
+        for name in ("t", "taken"):
+            cleaned = lance.dataset(running.location(name)).cleanup_old_versions(timedelta(0))
+            assert cleaned.old_versions
+        assert len(contents(running.location("t"))) < len(before)
+        assert [text for text in look_around(running) if "[3, 4, 5, 6] of t " in text]
+        assert contents(running.location("t")) == before
+        with pytest.raises(NoSuchVersion, match="was deleted"):
+            client.open("t", 2)
+        assert ids_of(client.open("t", 4)) == [0, 1, 2]
+        assert [v["version"] for v in lance.dataset(running.location("taken")).versions()] == [
+            *range(3, 10)
+        ]
+        with pytest.raises(NoSuchVersion, match="it has 3 to 9"):
+            client.open("taken", 2)
+        told = len(look_around(running))
+        assert len(look_around(running)) == told, "nothing is left to do"
+
+
+def test_a_transaction_file_that_somebody_deleted_is_written_again(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA, policy="latest")
+        for number in range(3):
+            running.client.append("t", rows(number))
+        before = contents(running.location("t"))
+        for path in (running.location("t") / "_transactions").iterdir():
+            path.unlink()
+        assert any("transaction files" in text for text in look_around(running))
+        assert contents(running.location("t")) == before
+        for path in (running.location("t") / "_versions").glob("*.manifest"):
+            path.unlink()
+        assert ids_of(running.client.open("t", 3)) == [0, 1], "of nothing but the log"
