@@ -155,8 +155,6 @@ class UndoesChanges:
         """
         import lance
 
-        from commitlog.core.tables.lance_tables import is_in
-
         then: Snapshot = self.snapshot(position, timeout=timeout)
         changed = []
         iceberg: list[IcebergChange] = []

@@ -16,6 +16,7 @@ from consumers.runtime.config import ConfigurationError
 if TYPE_CHECKING:
     from commitlog.ports import Log
     from consumers.tools.verify import Verdict
+    from consumers.tools.verify.findings import Expired
     from consumers.tools.verify.witnesses import Witness
 
 STATE = "verify"
@@ -158,11 +159,22 @@ def _show(verdict: Verdict) -> None:
     if verdict.unattributed:
         text = f"{verdict.unattributed} name a principal that no hash covers: not in their content"
         output.print_check(Kind.TRANSACTION, "warn", text)
+    _show_expired(verdict.expired)
     for problem in verdict.problems:
         output.print_check(problem.kind, "fail", problem.message)
     more = verdict.problems_count - len(verdict.problems)
     if more:
         output.print_check("more", "fail", f"{more} problems like these")
+
+
+def _show_expired(expired: Expired) -> None:
+    if not expired.records:
+        return
+    before = expired.records - len(expired.newest)
+    text = f"{expired.versions} versions were deleted by {expired.records} records"
+    output.print_check("expired", "ok", f"{text}; the last ones:" if before else text)
+    for one in expired.newest:
+        output.print_check("expired", "ok", str(one))
 
 
 def replay(
@@ -216,6 +228,7 @@ def replay(
         )
         text = f"{result.outcomes} outcomes, {result.tables} tables, {built}; {compared}"
         output.print_check(f"partition {result.partition}", "ok", text)
+        _show_expired(result.expired)
         for problem in result.problems:
             output.print_check(problem.kind, "fail", problem.message)
     return ExitCode.OK if all(result.is_equal for result in results) else ExitCode.REFUSED

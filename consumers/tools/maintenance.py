@@ -39,7 +39,7 @@ rewritten a few times on its way to a full fragment, not once per small commit."
 SMALLEST_TIER_ROWS = 4_096
 UNINDEXED_ROWS_LEAST = 1_000
 ANCHOR_EVERY = 1_000
-"""Thinning leaves each so many-th manifest, so that a version is made again of one not far from it."""
+"""Thinning leaves each so many-th manifest: a version is made again of the one before it."""
 NICENESS = 10
 FIRST_REMOVAL_SECONDS, REMOVAL_SECONDS = 600.0, 6 * 3600.0
 """To know what nobody needs takes the whole log, so it isn't asked often."""

@@ -32,7 +32,7 @@ from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.follower import Recordings
 from consumers.partition.table_files import HINT
 from consumers.tools.verify.files import Files
-from consumers.tools.verify.findings import PROBLEMS_MAX, Kind, Problem
+from consumers.tools.verify.findings import PROBLEMS_MAX, Expired, Kind, Problem
 from consumers.tools.verify.iceberg import is_same_metadata
 from consumers.tools.verify.rebuilt_index import RebuiltIndex
 from consumers.tools.verify.state import State
@@ -79,6 +79,7 @@ class Replayed:
     state_digest: str = ""
     """Of the state that the log makes: the same in every process."""
     resumed_at: int = 0
+    expired: Expired = field(default_factory=Expired)
     problems: list[Problem] = field(default_factory=list)
     problems_count: int = 0
 
@@ -102,6 +103,7 @@ class Replayed:
     def from_json(cls, data: Mapping[str, Any]) -> Replayed:
         """Return what `to_json` made an object of."""
         values = {name: data[name] for name in cls.__slots__}
+        values["expired"] = Expired.from_json(data["expired"])
         values["problems"] = [
             Problem(**{**problem, "kind": Kind(problem["kind"])}) for problem in data["problems"]
         ]
@@ -243,6 +245,7 @@ class _Replay:
         outcome, submitted, result = decided.outcome, decided.submitted, self._result
         changes = self._machine.apply(submitted, outcome, recordings=self._recordings.of(outcome))
         result.outcomes += 1
+        result.expired.take(changes, outcome, submitted.record)
         for change in changes:
             if change.kind is ChangeKind.ICEBERG and change.iceberg is not None:
                 self._write_metadata(change, outcome.sequence)

@@ -9,7 +9,9 @@ from pathlib import Path
 import lance
 import pytest
 
+from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.errors import NoSuchVersion
+from consumers.tools.verify import Options, verify
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
 
@@ -99,3 +101,39 @@ def test_a_transaction_file_that_somebody_deleted_is_written_again(tmp_path: Pat
         for path in (running.location("t") / "_versions").glob("*.manifest"):
             path.unlink()
         assert ids_of(running.client.open("t", 3)) == [0, 1], "of nothing but the log"
+
+
+def test_verify_names_what_is_gone_with_the_versions_that_need_it_and_what_expired(
+    tmp_path: Path,
+) -> None:
+    with service(tmp_path) as running:
+        client = running.client
+        client.create_table("t", SCHEMA)
+        client.append("t", rows(1, 2))
+        first = set((running.location("t") / "data").iterdir())
+        client.append("t", rows(3, 4))
+        (gone,) = set((running.location("t") / "data").iterdir()) - first
+        client.delete("t", "id = 3")
+        client.delete("t", "id = 4")
+        client.append("t", rows(5))
+        options = Options(running.root, contents=True)
+        assert verify(running.log, 0, options).problems == []
+        gone.unlink()
+        newest = min((running.location("t") / "_versions").glob("*.manifest"))
+        beside = decode_manifest(newest.read_bytes())[0].transaction_file
+        (running.location("t") / "_transactions" / beside).unlink()
+        data, transaction = verify(running.log, 0, options).problems
+        assert (data.kind, data.version, data.hurts) == ("file", 3, "3 to 4")
+        assert "versions 3 to 4 can't be read without it" in data.message
+        assert transaction.version == 6
+        assert "a leader makes it again" in transaction.message
+        outcome = client.expire_versions("t", retain_versions=3)
+        assert outcome is not None
+        look_around(running)
+        verdict = verify(running.log, 0, options)
+        assert [problem.hurts for problem in verdict.problems] == ["4"]
+        (expiry,) = verdict.expired.newest
+        assert (verdict.expired.versions, expiry.sequence) == (3, outcome.sequence)
+        assert "versions 1 to 3 of t were deleted" in str(expiry)
+        client.expire_versions("t", retain_versions=2)
+        assert verify(running.log, 0, options).problems == []

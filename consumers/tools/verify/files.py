@@ -13,35 +13,29 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any
 
 from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.deletion_file import decode_deletion_file
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, parse_manifest_name
+from commitlog.codecs.manifest_file import (
+    TRANSACTIONS_DIRECTORY,
+    VERSIONS_DIRECTORY,
+    decode_manifest,
+    parse_manifest_name,
+    transaction_path,
+)
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
-from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection, Manifest
 from commitlog.model.table import Policy, format_table_id
 from consumers.tools.verify.findings import Kind, Problem
+from consumers.tools.verify.missing import AllMissing, Missing, said
 from consumers.tools.verify.versions import Life, Made, Versions, manifest_paths
 
 SETTLE_SECONDS = 10.0
 """How long a version that was just committed may take to get its file."""
 REMEMBERED_MAX = 1_000_000
 """Files that are known to be there; beyond this some are looked at twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Missing:
-    """A file that wasn't there when the log came to it."""
-
-    kind: str
-    incarnation: str
-    path: str
-    sequence: int
-    version: int
 
 
 class Files:
@@ -63,9 +57,9 @@ class Files:
         self._stores: dict[str, ObjectStore] = {}
         self._names: dict[str, frozenset[str]] = {}
         self._listed: dict[str, frozenset[str]] = {}
-        self._heads: dict[str, frozenset[str]] = {}
         self._seen: set[tuple[str, str]] = set()
-        self._missing: list[_Missing] = []
+        self._transactions: dict[str, frozenset[str]] = {}
+        self._missing = AllMissing()
         self.manifests_equal = 0
         """Byte for byte."""
         self.manifests_alike = 0
@@ -76,6 +70,7 @@ class Files:
         """Look at a version that the log just made, and at the files that it brings."""
         if not self._is_wanted(made.life):
             return
+        self._missing.follow(made)
         try:
             yield from self._manifest(made)
             yield from self._data(made)
@@ -98,7 +93,7 @@ class Files:
         lives = [one for one in self.versions.lives.values() if self._is_wanted(one)]
         lives = [one for one in lives if one.is_live and one.state.version]
         deadline = time.monotonic() + SETTLE_SECONDS
-        for missing in self._missing:
+        for missing in self._missing.files:
             life = self.versions.lives[missing.incarnation]
             if self._may_be_gone(life, missing) or self._is_there_by(deadline, life, missing):
                 continue
@@ -112,12 +107,11 @@ class Files:
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what an interrupted run has to remember."""
-        return [asdict(one) for one in self._missing]
+        return self._missing.to_json()
 
     def restore(self, data: Iterable[Mapping[str, Any]]) -> None:
         """Take back what `to_json` returned."""
-        missing = (_Missing(**one) for one in data)
-        self._missing = [m for m in missing if m.incarnation in self.versions.lives]
+        self._missing.restore(data, self.versions.lives)
 
     def _is_wanted(self, life: Life) -> bool:
         is_meant = not self._only or format_table_id(life.table) == self._only
@@ -158,6 +152,17 @@ class Files:
             self.manifests_equal += not difference
         if difference:
             yield _problem(Kind.MANIFEST, made, f"{location}/{path}: {difference}")
+        beside = transaction_path(made.life.state) if made.life.message else ""
+        if beside and not self._has_transaction(location, beside):
+            self._note(Kind.FILE, made, beside)
+
+    def _has_transaction(self, location: str, path: str) -> bool:
+        """Say whether a version's transaction lies beside it; most are known from one listing."""
+        names = self._transactions.get(location)
+        if names is None:
+            names = frozenset(self._store(location).names(TRANSACTIONS_DIRECTORY))
+            self._transactions[location] = names
+        return path.rpartition("/")[2] in names or self._store(location).size(path) >= 0
 
     def _data(self, made: Made) -> Iterator[Problem]:
         """Look for the data, deletion and index files that a version brings."""
@@ -168,7 +173,7 @@ class Files:
             for file in (*fragment.files, *overlaid):
                 base = file.base_id if file.HasField("base_id") else None
                 location, path = _place(made.life.location, header, base, "data", file.path)
-                yield from self._file(made, location, path, file.file_size_bytes)
+                yield from self._file(made, location, path, file.file_size_bytes, fragment_id)
             if fragment.HasField("deletion_file"):
                 yield from self._deletions(made, header, fragment_id, fragment.deletion_file)
         for index in IndexSection.FromString(made.delta.index_section or b"").indices:
@@ -178,12 +183,14 @@ class Files:
                 location, path = _place(made.life.location, header, base, folder, part.path)
                 yield from self._file(made, location, path, part.size_bytes)
 
-    def _file(self, made: Made, location: str, path: str, size: int) -> Iterator[Problem]:
+    def _file(
+        self, made: Made, location: str, path: str, size: int, fragment_id: int = -1
+    ) -> Iterator[Problem]:
         if not self._is_new(location, path):
             return
         seen = self._store(location).size(path)
         if seen < 0:
-            self._note(Kind.FILE, made, path if location == made.life.location else "")
+            self._note(Kind.FILE, made, path if location == made.life.location else "", fragment_id)
         elif size and size != seen:
             text = f"the file {location}/{path} has {seen} bytes instead of {size}"
             yield _problem(Kind.FILE, made, text)
@@ -199,7 +206,7 @@ class Files:
         try:
             data = self._store(location).read(path)
         except FileNotFoundError:
-            self._note(Kind.FILE, made, path if location == made.life.location else "")
+            self._note(Kind.FILE, made, path if location == made.life.location else "", fragment_id)
             return
         try:
             rows = len(decode_deletion_file(data, deletion_file.file_type))
@@ -221,39 +228,25 @@ class Files:
         self.files_looked_at += 1
         return True
 
-    def _note(self, kind: Kind, made: Made, path: str) -> None:
-        self._missing.append(
-            _Missing(
+    def _note(self, kind: Kind, made: Made, path: str, fragment_id: int = -1) -> None:
+        version, is_followed = made.change.version, bool(path) and fragment_id >= 0
+        self._missing.note(
+            Missing(
                 kind=kind,
                 incarnation=made.life.incarnation,
                 path=path,
                 sequence=made.sequence,
-                version=made.change.version,
+                version=version,
+                fragment=fragment_id if is_followed else -1,
+                since=version if is_followed else 0,
             )
         )
 
-    def _may_be_gone(self, life: Life, missing: _Missing) -> bool:
+    def _may_be_gone(self, life: Life, missing: Missing) -> bool:
         """Say whether a file's table was dropped, or its version deleted, and nobody needs it."""
-        if not life.is_live:
-            return True
-        if not is_in(missing.version, life.deleted):
-            return False
-        return missing.kind == Kind.MANIFEST or missing.path not in self._needed(life)
+        return not life.is_live or not missing.hurts(life)
 
-    def _needed(self, life: Life) -> frozenset[str]:
-        """Return the paths that a table's newest version names in its own location."""
-        known = self._heads.get(life.incarnation)
-        if known is None:
-            paths: set[str] = set()
-            for fragment_id, encoded in life.state.fragments.items():
-                fragment = DataFragment.FromString(encoded)
-                paths.update(f"data/{file.path}" for file in fragment.files)
-                if fragment.HasField("deletion_file"):
-                    paths.add(deletion_file_path(fragment_id, fragment.deletion_file))
-            known = self._heads[life.incarnation] = frozenset(paths)
-        return known
-
-    def _is_there_by(self, deadline: float, life: Life, missing: _Missing) -> bool:
+    def _is_there_by(self, deadline: float, life: Life, missing: Missing) -> bool:
         """Look again, for a while if it is the newest version's manifest."""
         store = self._store(life.location)
         paths: tuple[str, ...] = (missing.path,)
@@ -267,11 +260,16 @@ class Files:
                 return False
             time.sleep(0.1)
 
-    def _gone(self, life: Life, missing: _Missing) -> Problem:
+    def _gone(self, life: Life, missing: Missing) -> Problem:
         name, kind = format_table_id(life.table), Kind(missing.kind)
         what = "the manifest" if kind is Kind.MANIFEST else "the file"
         where = f"{life.location}/{missing.path}" if missing.path else "a file outside its location"
         text = f"{what} {where} of {name}, version {missing.version}, is missing"
+        hurts = said(missing.hurts(life))
+        if missing.fragment >= 0:
+            text = f"{text}: versions {hurts} can't be read without it"
+        elif kind is Kind.MANIFEST or missing.path.startswith(TRANSACTIONS_DIRECTORY):
+            text = f"{text}; a leader makes it again from the log"
         return Problem(
             kind=kind,
             message=text,
@@ -279,17 +277,18 @@ class Files:
             offset=None,
             table=name,
             version=missing.version,
+            hurts=hurts,
         )
 
     def _head(self, life: Life, deadline: float) -> Iterator[Problem]:
         """Look at a table's newest version, and for versions that the log doesn't know."""
         name, version = format_table_id(life.table), life.state.version
         is_noted = any(
-            m.incarnation == life.incarnation and m.version == version for m in self._missing
+            m.incarnation == life.incarnation and m.version == version for m in self._missing.files
         )
         if life.policy is Policy.LATEST and not is_noted:
             paths = manifest_paths(version, life.scheme)
-            newest = _Missing(
+            newest = Missing(
                 kind=Kind.MANIFEST,
                 incarnation=life.incarnation,
                 path=paths[0],

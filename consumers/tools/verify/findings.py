@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from commitlog.core.decisions import Change
+from commitlog.model.records import LogRecord, Outcome, Transaction
+from commitlog.model.table import format_table_id
+from consumers.tools.verify.missing import said
+
+EXPIRIES_KEPT = 20
 PROBLEMS_MAX = 100
 """So many are told one by one; all are counted."""
 
@@ -57,6 +64,59 @@ class Problem:
     """Where it was noticed in the outcomes topic."""
     table: str = ""
     version: int | None = None
+    hurts: str = ""
+    """The versions that can't be read without a file that is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """Versions of a table that a record deleted."""
+
+    table: str
+    versions: str
+    sequence: int
+    time_ms: int
+    principal: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        when = datetime.fromtimestamp(self.time_ms / 1000, UTC)
+        by = f" by {self.principal}" if self.principal else ""
+        return (
+            f"versions {self.versions} of {self.table} were deleted{by} on"
+            f" {when:%Y-%m-%d at %H:%M:%S} UTC, by record {self.sequence}"
+        )
+
+
+@dataclass(slots=True)
+class Expired:
+    """What records deleted of tables' versions."""
+
+    versions: int = 0
+    records: int = 0
+    newest: list[Expiry] = field(default_factory=list)
+
+    def take(self, changes: Iterable[Change], outcome: Outcome, record: LogRecord) -> None:
+        """Take what an outcome does."""
+        for change in changes:
+            if not change.deleted:
+                continue
+            self.records += 1
+            self.versions += sum(last - first + 1 for first, last in change.deleted)
+            expiry = Expiry(
+                table=format_table_id(change.table),
+                versions=said(change.deleted),
+                sequence=outcome.sequence,
+                time_ms=outcome.time_ms,
+                principal=record.principal if isinstance(record, Transaction) else "",
+            )
+            self.newest = [*self.newest, expiry][-EXPIRIES_KEPT:]
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Expired:
+        """Return what `asdict` made an object of."""
+        newest = [Expiry(**expiry) for expiry in data["newest"]]
+        return cls(data["versions"], data["records"], newest)
 
 
 @dataclass(slots=True)
@@ -90,6 +150,7 @@ class Verdict:
     """The last outcome of which the log says that its transaction was given up to an archive."""
     resumed_at: int = 0
     """The sequence that an interrupted run had come to; 0: this one began at Genesis."""
+    expired: Expired = field(default_factory=Expired)
     problems: list[Problem] = field(default_factory=list)
     problems_count: int = 0
 
@@ -133,6 +194,7 @@ class Verdict:
     def from_json(cls, data: Mapping[str, Any]) -> Verdict:
         """Return what `to_json` made an object of."""
         values = {name: data[name] for name in cls.__slots__ if name in data}
+        values["expired"] = Expired.from_json(data["expired"])
         values["problems"] = [
             Problem(**{**problem, "kind": Kind(problem["kind"])}) for problem in data["problems"]
         ]
