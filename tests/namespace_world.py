@@ -34,14 +34,15 @@ from commitlog.client.runtime import RuntimeSettings
 from commitlog.codecs.avro import decode_log_record
 from commitlog.model.records import Transaction
 from commitlog.ports import Log
+from consumers.runtime.config import load
 from consumers.servers.committer import Committer, CommitterOptions
-from consumers.servers.iceberg.catalog import IcebergSettings
-from consumers.servers.iceberg.log import LogIcebergService
-from consumers.servers.iceberg.rest import iceberg_routes
+from consumers.servers.iceberg import rest as iceberg_rest
 from consumers.servers.namespace.routes import routes
 from consumers.servers.namespace.service import Settings
+from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings, make_app
 from consumers.servers.server_heads import LimitedHeads
+from consumers.servers.vending.vendor import Vendor
 from tests.waiting import wait_until
 
 START_SECONDS = 180.0
@@ -124,7 +125,8 @@ class World:
         self.faults = Faults()
         server = server or ServerSettings()
         ours = routes(self.log, settings, server.security, server.metrics)
-        app: Any = Flaky(make_app(None, [*ours, *_iceberg(self.log)], server), self.faults)
+        iceberg = _iceberg(self.log, settings or Settings(), server.security)
+        app: Any = Flaky(make_app(None, [*ours, *iceberg], server), self.faults)
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)
@@ -267,9 +269,9 @@ class Capture(GivenNamespace):
         return self.version_entry(version)
 
 
-def _iceberg(log: CommitLog) -> list[Route]:
-    service = LogIcebergService(log)
-    return iceberg_routes(service, IcebergSettings(service.tables_root))
+def _iceberg(log: CommitLog, settings: Settings, security: Security) -> list[Route]:
+    vendor = Vendor(log, settings.vending, security, settings.locations)
+    return iceberg_rest.routes(log, load(environment={}), vendor)
 
 
 def arrow_stream(rows: pa.Table) -> bytes:

@@ -21,6 +21,8 @@ from tests.service import Running
 BUCKET = "bucket"
 ROOT = f"s3://{BUCKET}/tables"
 KEY, SECRET, REGION = "someone", "something", "us-east-1"
+SETTING_UP = "x-setting-up"
+"""A header of the requests that make the bucket: nobody has to sign them."""
 
 _Start = Callable[..., Any]
 _Application = Callable[[dict[str, Any], _Start], Iterable[bytes]]
@@ -37,24 +39,29 @@ class Conditions(Enum):
 
 @contextmanager
 def s3_server(
-    conditions: Conditions = Conditions.HELD, *, is_in_environment: bool = True
+    conditions: Conditions = Conditions.HELD,
+    *,
+    is_in_environment: bool = True,
+    guarding: Callable[[_Application], _Application] = lambda application: application,
 ) -> Iterator[str]:
     """Run a server and make the bucket; yield its address.
 
     The environment names the server, as for the cloud's own tools, unless told otherwise.
+    `guarding` is put before the server.
     """
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     moto = DomainDispatcherApplication(create_backend_app)
-    server = make_server("127.0.0.1", 0, _treating(moto, conditions), threaded=True)
+    served = guarding(_treating(moto, conditions))
+    server = make_server("127.0.0.1", 0, served, threaded=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     # What an earlier server of this process held is still there.
     for method, path in (("POST", "/moto-api/reset"), ("PUT", f"/{BUCKET}")):
-        connection.request(method, path)
+        connection.request(method, path, headers={SETTING_UP: "yes"})
         response = connection.getresponse()
         response.read()
         assert response.status == 200

@@ -15,6 +15,9 @@ region = "eu-central-1"
 [credentials]                             # returned only to who asks for them
 aws_access_key_id = { env = "VENDED_ID" }
 
+[vending."s3://lake"]                     # access to one table's files, by grant
+role_arn = "arn:aws:iam::123456789012:role/lake"
+
 [options."s3://lake"]                     # the same, for what lies there
 endpoint = "https://store.example:9000"
 """
@@ -33,7 +36,7 @@ from commitlog.adapters.places import bound, recorded
 from commitlog.errors import InvalidSettings
 
 FILE_NAMED_BY = "COMMITLOG_STORAGE_FILE"
-_PARTS = ("stores", "options", "credentials")
+_PARTS = ("stores", "options", "credentials", "vending")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,7 @@ class StorageFile:
     stores: Scoped = Scoped()
     options: Scoped = Scoped()
     credentials: Scoped = Scoped()
+    vending: Scoped = Scoped()
 
 
 class _Known:

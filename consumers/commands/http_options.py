@@ -112,6 +112,7 @@ def namespace_settings(config: Config) -> Settings:
     from commitlog.adapters.storage_options import read_storage_file
     from consumers.runtime.config import ConfigurationError
     from consumers.servers.namespace.service import Settings
+    from consumers.servers.vending.vendor import checked
 
     if config.batch_operations_max < 1:
         raise ConfigurationError(
@@ -122,6 +123,7 @@ def namespace_settings(config: Config) -> Settings:
         locations=config.allowed_prefixes,
         storage_options=storage.options,
         credentials=storage.credentials,
+        vending=checked(storage.vending),
         operations_max=config.batch_operations_max,
     )
 

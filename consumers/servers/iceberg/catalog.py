@@ -7,7 +7,7 @@ request must get the first one's answer, not what the first one's success would 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -47,8 +47,17 @@ from consumers.servers.iceberg.replies import (
     table_reply,
 )
 from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, Refused
+from consumers.servers.vending.vendor import Subject
 
 LOCATION = "location"
+
+Tell = Callable[[Subject], Mapping[str, Any]]
+"""Says in an answer how the files of a table are reached."""
+
+
+def tell_nothing(subject: Subject) -> Mapping[str, Any]:
+    """Say nothing: nobody asked, or there is nothing to say."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +148,9 @@ class IcebergCatalog:
             raise failure_of_table_refusal(answer)
         return self._committed(answer, table)
 
-    def create_table(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+    def create_table(
+        self, asked: Asked, namespace: TableId, body: bytes, tell: Tell = tell_nothing
+    ) -> Response:
         """Make a table, or only say what it would be (stage-create)."""
         request = parse_create(load_json(body, "body"))
         table = parse_table_id((*namespace, request.name))
@@ -151,14 +162,22 @@ class IcebergCatalog:
         change = request.change(table, uuid=uuid, location=location)
         if request.is_staged:
             assert view is not None
-            return self._staged(view, table, request, parse_change(change).updates, asked)
+            # What lies where a client wants a table may be somebody's, until the log has it there.
+            access = {} if request.location else tell(Subject(table, uuid, location))
+            return self._staged(view, table, request, parse_change(change).updates, asked, access)
         answer = self.submit(asked, [change])
         if isinstance(answer, Refused):
             raise self._not_created(answer, table)
-        return self._committed(answer, table)
+        return self._committed(answer, table, tell)
 
     def register_table(
-        self, asked: Asked, namespace: TableId, body: bytes, *, read_only: bool = False
+        self,
+        asked: Asked,
+        namespace: TableId,
+        body: bytes,
+        *,
+        read_only: bool = False,
+        tell: Tell = tell_nothing,
     ) -> Response:
         """Take over a table by its metadata file; `read_only` as a second name of a table."""
         node = Node(load_json(body, "body"), "")
@@ -176,10 +195,15 @@ class IcebergCatalog:
         answer = self.submit(asked, [change])
         if isinstance(answer, Refused):
             raise self._not_created(answer, table)
-        return self._committed(answer, table)
+        return self._committed(answer, table, tell)
 
     def load_table(
-        self, table: TableId, *, snapshots: str = ALL, known: Collection[str] = ()
+        self,
+        table: TableId,
+        *,
+        snapshots: str = ALL,
+        known: Collection[str] = (),
+        tell: Tell = tell_nothing,
     ) -> Response:
         """Return a table's metadata; of its snapshots all, or those that refs name.
 
@@ -188,24 +212,25 @@ class IcebergCatalog:
         shown = snapshots.lower()
         if shown not in {ALL, "refs"}:
             raise Failure(400, "BadRequestException", "snapshots must be 'all' or 'refs'")
-        found = self._table(table)
+        found = self.table(table)
         location = found.metadata_location
         if self.settings.checks_files and not self.service.has_file(location):
             raise Failure(
                 404, "NotFoundException", f"Failed to open input stream for file: {location}"
             )
+        access = tell(Subject(table, found.uuid, found.location))
         tag = entity_tag(location, shown)
-        if tag in known or "*" in known:
+        if not access and (tag in known or "*" in known):
             return Response(status_code=304, headers={"ETag": tag})
         if shown == "refs":
             named = dict.fromkeys(ref["snapshot-id"] for ref in found.refs.values())
             kept = [s for id_ in named if (s := found.snapshots.get(id_)) is not None]
             found = replace(found, snapshots=Shelf("snapshot-id", kept))
-        return table_reply(found.to_bytes(), location, shown)
+        return table_reply(found.to_bytes(), location, shown, access)
 
     def table_exists(self, table: TableId) -> Response:
         """Say whether there is such a table."""
-        self._table(table)
+        self.table(table)
         return Response(status_code=204)
 
     def drop_table(self, asked: Asked, table: TableId, *, purge: bool) -> Response:
@@ -253,7 +278,8 @@ class IcebergCatalog:
         identifiers = [identifier_json((*namespace, name)) for name in page]
         return json_reply({"identifiers": identifiers, "next-page-token": token})
 
-    def _table(self, table: TableId) -> IcebergTable:
+    def table(self, table: TableId) -> IcebergTable:
+        """Return a table; 404 if there is none."""
         found = self.view().tables.get(table)
         if found is None:
             raise no_such_table(table)
@@ -281,6 +307,7 @@ class IcebergCatalog:
         request: CreateRequest,
         updates: Sequence[Any],
         asked: Asked,
+        access: Mapping[str, Any],
     ) -> Response:
         if table[:-1] not in view.namespaces:
             raise no_such_namespace(table[:-1])
@@ -290,7 +317,7 @@ class IcebergCatalog:
             None, updates, time_ms=time.time_ns() // 1_000_000, transaction_id=asked.transaction_id
         )
         self.service.make_folders(staged.location)
-        return table_reply(staged.to_bytes(), None)
+        return table_reply(staged.to_bytes(), None, access=access)
 
     def _taken(self, view: CatalogView, table: TableId) -> Failure:
         is_view = table in view.views
@@ -303,12 +330,15 @@ class IcebergCatalog:
             return no_such_namespace(table[:-1])
         return failure_of_refusal(answer)
 
-    def _committed(self, answer: Committed, table: TableId) -> Response:
+    def _committed(self, answer: Committed, table: TableId, tell: Tell = tell_nothing) -> Response:
         location = answer.locations[table]
         known = answer.tables.get(table)
+        if tell is not tell_nothing:
+            known = self.view().tables.get(table)
+        access = tell(Subject(table, known.uuid, known.location)) if known is not None else {}
         if known is not None and known.metadata_location == location:
-            return table_reply(known.to_bytes(), location)
-        return table_reply(self._read(location), location)
+            return table_reply(known.to_bytes(), location, access=access)
+        return table_reply(self._read(location), location, access=access)
 
     def _read(self, location: str) -> bytes:
         with _reading(location):

@@ -165,13 +165,25 @@ def json_reply(value: Mapping[str, Any], status: int = 200) -> Response:
     return Response(dump_json(value), status, media_type="application/json")
 
 
-def table_reply(metadata: bytes, metadata_location: str | None, shown: str = ALL) -> Response:
-    """Return a table; its metadata is JSON text already. `shown`: which of its snapshots."""
+def table_reply(
+    metadata: bytes,
+    metadata_location: str | None,
+    shown: str = ALL,
+    access: Mapping[str, Any] | None = None,
+) -> Response:
+    """Return a table; its metadata is JSON text already.
+
+    `shown` says which of its snapshots, `access` how its files are reached.
+    """
     headers, place = {}, ""
-    if metadata_location:
+    if access:
+        headers["Cache-Control"] = "no-store"  # keys end, whatever the metadata does
+    elif metadata_location:
         headers["ETag"] = entity_tag(metadata_location, shown)
+    if metadata_location:
         place = f'"metadata-location":{dump_json(metadata_location)},'
-    body = b"".join((b"{", place.encode(), b'"metadata":', metadata, b',"config":{}}'))
+    rest = dump_json({"config": {}, **(access or {})}).removeprefix("{")
+    body = b"".join((b"{", place.encode(), b'"metadata":', metadata, b",", rest.encode()))
     return Response(body, headers=headers, media_type="application/json")
 
 

@@ -20,7 +20,14 @@ from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
 from commitlog.model.table import TableId, parse_table_id
 from consumers.runtime.config import Config, ConfigurationError
-from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, IcebergSettings
+from consumers.servers.iceberg.access import HEADER, TableAccess, staged_uuid, understood
+from consumers.servers.iceberg.catalog import (
+    Asked,
+    IcebergCatalog,
+    IcebergSettings,
+    Tell,
+    tell_nothing,
+)
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.namespaces import SEPARATOR, IcebergNamespaces
 from consumers.servers.iceberg.past import PREFIX, Past, PastService, position_of, refuse
@@ -28,6 +35,9 @@ from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_rep
 from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.security.budgets import json_problem
+from consumers.servers.security.grants import Principal
+from consumers.servers.security.identity import ANYBODY, PRINCIPAL
+from consumers.servers.vending.vendor import Subject, Vendor
 
 _KEY = "Idempotency-Key"
 _READ_ONLY = "x-commitlog-read-only"
@@ -41,11 +51,9 @@ _UNSUPPORTED = (
     "/v1/oauth/tokens",
     f"{_NAMESPACE}/register-view",
     f"{_NAMESPACE}/functions",
-    f"{_TABLE}/credentials",
     f"{_TABLE}/plan",
     f"{_TABLE}/plan/{{plan}}",
     f"{_TABLE}/tasks",
-    f"{_TABLE}/sign",
 )
 """What else the specification has: not among the endpoints, and told so if it is asked for."""
 
@@ -58,7 +66,7 @@ _MOST = {
 Handler = Callable[[Request, bytes], Response]
 
 
-def routes(log: CommitLog, config: Config) -> list[Route]:
+def routes(log: CommitLog, config: Config, vendor: Vendor | None = None) -> list[Route]:
     """Return the routes of the catalogue over a log, as its operator set it."""
     limits = {
         "iceberg_tables_max": config.iceberg_tables_max,
@@ -88,9 +96,13 @@ def routes(log: CommitLog, config: Config) -> list[Route]:
 
     def at(request: Request) -> _Routes:
         position = request.path_params["position"]
-        return _Routes(PastService(past, service.files, position), settings)
+        start = f"v1/{PREFIX}{position}"
+        access = TableAccess(vendor, start=start, is_past=True) if vendor else None
+        return _Routes(PastService(past, service.files, position), settings, access=access)
 
-    return [*iceberg_routes(service, settings, positioned), *_past_routes(at, settings)]
+    access = TableAccess(vendor) if vendor else None
+    present = iceberg_routes(service, settings, positioned, access)
+    return [*present, *_past_routes(at, settings)]
 
 
 def _past_routes(at: Callable[[Request], _Routes], settings: IcebergSettings) -> list[Route]:
@@ -105,6 +117,8 @@ def _past_routes(at: Callable[[Request], _Routes], settings: IcebergSettings) ->
         ({"HEAD"}, table, lambda routes: routes.table_exists),
         ({"GET"}, table, lambda routes: routes.load_table),
         ({"POST"}, f"{table}/metrics", lambda routes: routes.metrics),
+        ({"GET"}, f"{table}/credentials", lambda routes: routes.credentials),
+        ({"POST"}, f"{table}/sign", lambda routes: routes.sign),
         ({"GET"}, f"{namespace}/views", lambda routes: routes.list_views),
         ({"HEAD"}, f"{namespace}/views/{{view}}", lambda routes: routes.view_exists),
         ({"GET"}, f"{namespace}/views/{{view}}", lambda routes: routes.load_view),
@@ -124,9 +138,13 @@ def iceberg_routes(
     service: IcebergService,
     settings: IcebergSettings,
     positioned: Callable[[str], str] = lambda warehouse: "",
+    access: TableAccess | None = None,
 ) -> list[Route]:
-    """Return the routes of the catalogue; `positioned` says which position a warehouse names."""
-    routes = _Routes(service, settings, positioned)
+    """Return the routes of the catalogue; `positioned` says which position a warehouse names.
+
+    With `access` clients are told how to reach the files of tables.
+    """
+    routes = _Routes(service, settings, positioned, access)
     table: list[tuple[str, str, Handler]] = [
         ("GET", "/v1/config", routes.config),
         ("POST", "/v1/transactions/commit", routes.commit_transaction),
@@ -144,6 +162,8 @@ def iceberg_routes(
         ("POST", _TABLE, routes.commit_table),
         ("DELETE", _TABLE, routes.drop_table),
         ("POST", f"{_TABLE}/metrics", routes.metrics),
+        ("GET", f"{_TABLE}/credentials", routes.credentials),
+        ("POST", f"{_TABLE}/sign", routes.sign),
         ("POST", "/v1/tables/rename", routes.rename_table),
         ("GET", f"{_NAMESPACE}/views", routes.list_views),
         ("POST", f"{_NAMESPACE}/views", routes.create_view),
@@ -196,8 +216,10 @@ class _Routes:
         service: IcebergService,
         settings: IcebergSettings,
         positioned: Callable[[str], str] = lambda warehouse: "",
+        access: TableAccess | None = None,
     ) -> None:
         self._settings = settings
+        self._access = access
         self._positioned = positioned
         self._catalog = IcebergCatalog(service, settings)
         self._namespaces = IcebergNamespaces(self._catalog)
@@ -244,14 +266,20 @@ class _Routes:
         return self._catalog.list_tables(_namespace(request), request.query_params)
 
     def create_table(self, request: Request, body: bytes) -> Response:
-        return self._catalog.create_table(_asked(request), _namespace(request), body)
+        return self._catalog.create_table(
+            _asked(request), _namespace(request), body, self._tell(request)
+        )
 
     def register_table(self, request: Request, body: bytes) -> Response:
         said = request.headers.get(_READ_ONLY, "false").lower()
         if said not in ("true", "false"):
             raise Failure(400, "BadRequestException", f"{_READ_ONLY} is {said!r}: true or false")
         return self._catalog.register_table(
-            _asked(request), _namespace(request), body, read_only=said == "true"
+            _asked(request),
+            _namespace(request),
+            body,
+            read_only=said == "true",
+            tell=self._tell(request),
         )
 
     def table_exists(self, request: Request, body: bytes) -> Response:
@@ -262,7 +290,38 @@ class _Routes:
         sent = request.headers.get("If-None-Match", "").split(",")
         # A cache on the way may have weakened it.
         known = {tag.strip().removeprefix("W/") for tag in sent}
-        return self._catalog.load_table(_table(request), snapshots=snapshots, known=known)
+        return self._catalog.load_table(
+            _table(request), snapshots=snapshots, known=known, tell=self._tell(request)
+        )
+
+    def credentials(self, request: Request, body: bytes) -> Response:
+        access = self._need_access(request)
+        found = self._catalog.table(_table(request))
+        subject = Subject(_table(request), found.uuid, found.location)
+        return access.credentials(_principal(request), subject)
+
+    def sign(self, request: Request, body: bytes) -> Response:
+        access, table = self._need_access(request), _table(request)
+        found = self._catalog.view().tables.get(table)
+        if found is not None:
+            subject = Subject(table, found.uuid, found.location)
+            return access.sign(_principal(request), subject, body)
+        # A client writes to a table that is only staged.
+        uuid = staged_uuid(table, body)
+        staged = Subject(table, uuid, self._catalog.new_location(table, uuid))
+        return access.sign(_principal(request), staged, body, is_staged=True)
+
+    def _need_access(self, request: Request) -> TableAccess:
+        if self._access is None:
+            raise unsupported(f"{request.method} {request.url.path}")
+        return self._access
+
+    def _tell(self, request: Request) -> Tell:
+        ways, access = understood(request.headers.get(HEADER, "")), self._access
+        if access is None or not ways:
+            return tell_nothing
+        principal = _principal(request)
+        return lambda subject: access.told(principal, subject, ways)
 
     def commit_table(self, request: Request, body: bytes) -> Response:
         return self._catalog.commit_table(_asked(request), _table(request), body)
@@ -309,6 +368,13 @@ def _asked(request: Request) -> Asked:
     if not _UUID.fullmatch(key):
         raise Invalid("header_not_a_uuid", header=_KEY, value=key)
     return Asked(key.lower(), "iceberg-rest", has_key=True)
+
+
+def _principal(request: Request) -> Principal:
+    """Return who asks, as the guard found out."""
+    found = request.scope.get(PRINCIPAL, ANYBODY)
+    assert isinstance(found, Principal)
+    return found
 
 
 def _namespace(request: Request) -> TableId:

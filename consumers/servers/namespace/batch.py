@@ -7,7 +7,7 @@ answer has one result per operation, in the same order.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -182,7 +182,7 @@ def batch_create_versions(service: Service, call: Call) -> dict[str, Any]:
 
         infos, found = _committed(service, call, fill)
     outcome, transaction = found
-    results = _results(service, outcome, transaction, infos)
+    results = _results(service, call, outcome, transaction, infos)
     return {
         "transaction_id": outcome.transaction_id,
         "versions": [result["create_table_version"]["version"] for result in results],
@@ -197,10 +197,11 @@ def batch_commit(service: Service, call: Call) -> dict[str, Any]:
     if found is None:
         infos, found = _committed(service, call, lambda batch: batch.add(chosen))
     outcome, transaction = found
-    vends = {tuple(body.id): getattr(body, "vend_credentials", False) for _, body in chosen}
+    # One answer may tell of a thousand tables, so keys are for those that it is said of.
+    vends = {tuple(body.id) for _, body in chosen if getattr(body, "vend_credentials", False)}
     return {
         "transaction_id": outcome.transaction_id,
-        "results": _results(service, outcome, transaction, infos, vends),
+        "results": _results(service, call, outcome, transaction, infos, vends),
     }
 
 
@@ -254,18 +255,19 @@ def _first(service: Service, call: Call) -> tuple[Outcome, Transaction] | None:
 
 def _results(
     service: Service,
+    call: Call,
     outcome: Outcome,
     transaction: Transaction,
     known: Mapping[TableId, TableInfo],
-    vends: Mapping[TableId, bool | None] | None = None,
+    vends: Collection[TableId] = (),
 ) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     transaction_id = outcome.transaction_id
     infos: dict[TableId, TableInfo | None] = {}
     for operation, result in zip(transaction.operations, outcome.results, strict=True):
         if isinstance(operation, DeclareTable):
-            asked = (vends or {}).get(operation.table)
-            body = declared(service, operation, transaction_id, vends=asked)
+            asked = operation.table in vends
+            body = declared(service, call, operation, transaction_id, vends=asked)
             results.append({"declare_table": body})
         elif isinstance(operation, LanceCommit):
             continue  # it makes room for a deletion, and nobody asked for it

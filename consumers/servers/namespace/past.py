@@ -23,6 +23,7 @@ from commitlog.model.table import Policy, TableId, parse_table_id
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.version_facts import written
+from consumers.servers.security.grants import Access
 
 POSITION = "x-commitlog-sequence"
 """In an answer to a commit, the position in the log from which it can be seen; in a question, the
@@ -65,6 +66,8 @@ def _positions(now: Service, named: str) -> dict[int, int]:
 
 class PastService(Service):
     """A log as of one position. Nothing is changed by it: such requests don't come here."""
+
+    most = Access.READ
 
     def __init__(self, now: Service, then: Snapshot) -> None:
         """Show what stood there."""

@@ -46,7 +46,9 @@ from consumers.servers.namespace.landings import Landed, Landings
 from consumers.servers.namespace.reach import Reach
 from consumers.servers.namespace.turns import Turns, VersionTaken
 from consumers.servers.namespace.version_facts import KnownVersions, written
+from consumers.servers.security.grants import Access
 from consumers.servers.security.identity import Security
+from consumers.servers.vending.vendor import Vendor
 
 BODY_HASH = "http.body_sha256"
 """A property of transactions made under an Idempotency-Key: one key is one request."""
@@ -65,6 +67,8 @@ class Settings:
     """Returned with each location."""
     credentials: Scoped = Scoped()
     """Returned besides, to who asks for them."""
+    vending: Scoped = Scoped()
+    """How access to tables' own files is handed out."""
     operations_max: int = 1000
     json_bytes_max: int = 32 * 1024 * 1024
     arrow_bytes_max: int = 4 * 1024 * 1024 * 1024
@@ -73,6 +77,9 @@ class Settings:
 
 class Service:
     """One log, for all requests. Thread-safe."""
+
+    most = Access.WRITE
+    """The most that may be done with the files of the tables that it shows."""
 
     def __init__(
         self,
@@ -87,6 +94,8 @@ class Service:
         self.security = security or Security()
         self.places = Places(log.runtime().genesis.tables_root, self.settings.locations)
         self.reach = Reach(log, self.places, self.security)
+        vending, locations = self.settings.vending, self.settings.locations
+        self.vendor = Vendor(log, vending, self.security, locations)
         self.metrics = metrics or Metrics()
         self.attempts: OrderedDict[str, int] = OrderedDict()
         """The last attempt of ids whose tries came through this process: saves asking."""
@@ -98,10 +107,9 @@ class Service:
         self._versions = KnownVersions()
         self.lock = threading.Lock()
 
-    def storage_options(self, location: str, *, vends: bool | None = False) -> dict[str, str]:
-        """Return what a client needs to reach a location; credentials only if it asks for them."""
-        found = self.settings.storage_options.at(bound(location))
-        return found | (self.settings.credentials.at(location) if vends else {})
+    def storage_options(self, location: str) -> dict[str, str]:
+        """Return what a client needs to reach a location, besides keys."""
+        return self.settings.storage_options.at(bound(location))
 
     def info(self, table: TableId) -> TableInfo:
         """Return a table as the log has it now; NoSuchTable."""

@@ -40,7 +40,9 @@ from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.transactions import visible
+from consumers.servers.namespace.vended import vended_options
 from consumers.servers.security.grants import Access
+from consumers.servers.vending.vendor import Subject
 
 _UUID_AT_END = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.lance/*$")
 
@@ -52,7 +54,7 @@ def declare_table(service: Service, call: Call) -> dict[str, Any]:
     outcome, transaction = service.change(call, operation)
     made = transaction.operations[0]
     assert isinstance(made, DeclareTable)
-    return declared(service, made, outcome.transaction_id, vends=request.vend_credentials)
+    return declared(service, call, made, outcome.transaction_id, vends=request.vend_credentials)
 
 
 def declaration(
@@ -71,13 +73,19 @@ def declaration(
 
 
 def declared(
-    service: Service, made: DeclareTable, transaction_id: str, *, vends: bool | None = False
+    service: Service,
+    call: Call,
+    made: DeclareTable,
+    transaction_id: str,
+    *,
+    vends: bool | None,
 ) -> dict[str, Any]:
     """Describe a table that was declared."""
+    subject = Subject(made.table, made.incarnation, made.location)
     return {
         "transaction_id": transaction_id,
         "location": bound(made.location),
-        "storage_options": service.storage_options(made.location, vends=vends),
+        "storage_options": vended_options(service, call, subject, vends=vends),
         "properties": dict(made.properties),
         "managed_versioning": True,
     }
@@ -93,11 +101,13 @@ def describe_table(service: Service, call: Call) -> dict[str, Any]:
         },
     )
     info = service.info(call.table)
+    subject = Subject(info.table_id, info.incarnation, info.location)
+    vends = request.vend_credentials
     body: dict[str, Any] = {
         "table": info.table_id[-1],
         "namespace": list(info.table_id[:-1]),
         "location": info.location,
-        "storage_options": service.storage_options(info.location, vends=request.vend_credentials),
+        "storage_options": vended_options(service, call, subject, vends=vends),
         "properties": visible(info.properties),
         "managed_versioning": True,
     }

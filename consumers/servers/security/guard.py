@@ -24,7 +24,7 @@ from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.security.answers import is_under, refusal
 from consumers.servers.security.budgets import json_problem
 from consumers.servers.security.grants import Access, Principal
-from consumers.servers.security.identity import Security, credentials_of_headers
+from consumers.servers.security.identity import PRINCIPAL, Security, credentials_of_headers
 
 OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/page")
 CHECKS_ITSELF = (
@@ -37,7 +37,10 @@ _SEPARATOR = "\x1f"
 Need = tuple[Access, TableId]
 READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
 _NAMESPACE = re.compile(r"/v1/namespaces/([^/]+)(?:/(properties|tables|views|register))?/?")
-_TABLE = re.compile(r"/v1/namespaces/([^/]+)/(?:tables|views)/([^/]+)(/metrics)?/?")
+_TABLE = re.compile(
+    r"/v1/namespaces/([^/]+)/(?:tables|views)/([^/]+)(/metrics|/credentials|/sign)?/?"
+)
+"""What is below a table takes read; who signs looks at each request that it signs."""
 _LISTED = ("tables", "views")
 _AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
 """How addresses begin of the catalogue as of a position: they need the grants that others need."""
@@ -74,7 +77,7 @@ class Guard:
         if scope["method"] == "GET" and _lists(path):
             send = _Filter(send, lambda what: self._security.sees(principal, what)).send
         with acting_for(Caller(principal.name)):
-            return await self._app(scope, receive, send)
+            return await self._app({**scope, PRINCIPAL: principal}, receive, send)
 
     async def _check(
         self, principal: Principal, path: str, scope: Scope, receive: Receive

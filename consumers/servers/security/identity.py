@@ -26,6 +26,9 @@ _NO_TOKEN = "None"
 """What pyiceberg sends where it was given no token."""
 CREDENTIAL_CHARACTERS_MAX = 16 * 1024
 
+PRINCIPAL = "principal"
+"""Under which name the guard leaves in a request's scope who asks."""
+
 ANYBODY = Principal("")
 """Who asks where nobody has to prove anything."""
 

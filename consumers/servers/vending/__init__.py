@@ -1,0 +1,1 @@
+"""Access to a table's own files, by grant: keys of a session, or requests that are signed here."""
