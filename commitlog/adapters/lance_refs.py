@@ -18,6 +18,9 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
 )
 
+GUARD_TAG = "kept-by-commitlog"
+"""The tag that maintenance gives the oldest version: Lance's own cleanup refuses to delete versions
+while one of them has a tag, and what expires is the log's to say."""
 _TAGS = "_refs/tags"
 _BRANCHES = "_refs/branches"
 _SUFFIX = ".json"
@@ -27,7 +30,21 @@ logger = logging.getLogger(__name__)
 
 
 def lance_tags(location: str) -> dict[str, int]:
-    """Return the versions of the main branch by the tags that name them now; raise OSError."""
+    """Return the versions of the main branch by the tags that name them now; raise OSError.
+
+    The guard isn't among them: it keeps no version from the log.
+    """
+    found = _main_tags(location)
+    found.pop(GUARD_TAG, None)
+    return found
+
+
+def guarded_version(location: str) -> int:
+    """Return the version that the guard names, 0 if there is no guard; raise OSError."""
+    return _main_tags(location).get(GUARD_TAG, 0)
+
+
+def _main_tags(location: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, tag in _references(location, _TAGS):
         try:

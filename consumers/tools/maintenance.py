@@ -19,10 +19,17 @@ from typing import Any, NamedTuple
 import lance
 
 from commitlog import CommitLog
-from commitlog.adapters.lance_refs import referenced_versions, versions_with_files
+from commitlog.adapters.lance_refs import (
+    GUARD_TAG,
+    guarded_version,
+    referenced_versions,
+    versions_with_files,
+)
 from commitlog.adapters.storage import store_for
+from commitlog.client.opening import is_there
 from commitlog.client.tables import TableInfo
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, InvalidSettings
 from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import GRACE_DAYS
@@ -84,8 +91,8 @@ class Maintenance:
         self._on_act = on_act or (lambda act, result: None)
         self._bytes: dict[str, int] = {}
         """By incarnation: the bytes of its data files when it was opened last."""
-        self._seen: dict[str, int] = {}
-        """By incarnation: the version as of which nothing was left to do."""
+        self._seen: dict[str, tuple[int, VersionRanges]] = {}
+        """By incarnation: the version, and those deleted, as of which nothing was left to do."""
 
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
         """Look again and again until `stop`; for files to remove at first after a while."""
@@ -124,7 +131,7 @@ class Maintenance:
             if info.version < 1:
                 continue
             try:
-                if self._seen.get(info.incarnation) != info.version:
+                if self._seen.get(info.incarnation) != (info.version, info.deleted):
                     acts += self._look_at(info, dry_run=dry_run)
                 looked[info.name] = info.version, self._bytes.get(info.incarnation, 0)
             except (CommitLogError, OSError, ValueError, RuntimeError) as error:
@@ -190,9 +197,30 @@ class Maintenance:
     def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
         results: list[str] = []
         acts = self._done(self._due(info), dry_run=dry_run, results=results)
+        if not dry_run:
+            self._guard(info)
         if not dry_run and not any(results):
-            self._seen[info.incarnation] = info.version
+            self._seen[info.incarnation] = info.version, info.deleted
         return acts
+
+    def _guard(self, info: TableInfo) -> None:
+        """Have a tag on the oldest version that has a file keep strangers' cleanups off."""
+        policy, guarded = self._policy(info), guarded_version(info.location)
+        if policy.mode == "off":
+            return
+        tags = self._log.opened.newest(info).tags
+        if policy.guard == "off":
+            if guarded:
+                tags.delete(GUARD_TAG)
+            return
+        if guarded and not is_in(guarded, info.deleted) and is_there(info.location, guarded):
+            return
+        found = versions_with_files(info.location)
+        oldest = next((v for v in found if not is_in(v, info.deleted)), 0)
+        if guarded and oldest:
+            tags.update(GUARD_TAG, oldest)
+        elif oldest:
+            tags.create(GUARD_TAG, oldest)
 
     def _done(
         self, due: Iterable[Act], *, dry_run: bool, results: list[str] | None = None

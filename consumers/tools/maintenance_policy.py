@@ -35,6 +35,8 @@ class Policy:
     """Versions behind so many newer ones are deleted by a record; 0: none."""
     remove_after_days: float = GRACE_DAYS
     """Files that nobody has needed for so long are removed, by a record; 0: none."""
+    guard: str = "on"
+    """Whether a tag on the oldest version has Lance's own cleanup refuse to delete versions."""
 
     @classmethod
     def of(cls, info: TableInfo, inherited: Mapping[str, str] | None = None) -> Policy:
@@ -67,10 +69,12 @@ class Policy:
                     f"{whose}: {written} cannot be {text!r}; it is a {kind.__name__}"
                 ) from None
         policy = cls(**values)
-        if policy.mode not in {"on", "off"} or any(
-            value < 0 for value in (getattr(policy, name) for name in known) if value != policy.mode
-        ):
-            raise InvalidSettings(f"{whose}: {policy} is not a policy; `mode` is on or off")
+        switches = {policy.mode, policy.guard}
+        numbers = (getattr(policy, name) for name in known if known[name] is not str)
+        if not switches <= {"on", "off"} or any(number < 0 for number in numbers):
+            raise InvalidSettings(
+                f"{whose}: {policy} is not a policy; `mode` and `guard` are on or off"
+            )
         return policy
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidSettings
-from commitlog.model.operations import CreateNamespace
+from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
 from consumers.tools.maintenance import Maintenance
 from consumers.tools.maintenance_policy import Policy, parse_defaults, properties_of
@@ -116,6 +117,29 @@ def test_manifests_of_a_latest_table_are_thinned_and_each_version_still_opens(
         assert made.client.open(T, 1).count_rows() == 0, "older than all that are left"
         assert ids(made) == list(range(12))
         decided_again_alike(made)
+
+
+def test_a_cleanup_by_path_is_refused_and_the_guard_moves_with_what_expires(
+    tmp_path: Path,
+) -> None:
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA)
+        for number in range(4):
+            made.client.append(T, rows(number))
+        maintenance = Maintenance(made.client)
+        for oldest in (1, 4):
+            maintenance.look()
+            for arguments in ({"older_than": timedelta(0)}, {"retain_versions": 1}):
+                with pytest.raises(OSError, match=f'"kept-by-commitlog": {oldest}'):
+                    opened(made).cleanup_old_versions(**arguments)
+            assert min(v["version"] for v in opened(made).versions()) == oldest
+            made.client.expire_versions(T, retain_versions=2)
+            assert made.client.table(T).deleted == ((1, 3),), "the guard keeps nothing from the log"
+        turned_off = AlterProperties(("ns", "t"), upserts=(("commitlog.maintain.guard", "off"),))
+        made.client.submit(None, turned_off).result().raise_for_conflict()
+        made.client.append(T, rows(9))
+        maintenance.look()
+        assert opened(made).tags.list() == {}
 
 
 def test_versions_expire_by_policy(tmp_path: Path) -> None:

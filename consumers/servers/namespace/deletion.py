@@ -19,6 +19,7 @@ from lance_namespace import (
     InvalidTableStateError,
 )
 
+from commitlog.adapters.lance_refs import GUARD_TAG
 from commitlog.client.submission import as_operation
 from commitlog.client.tables import TableInfo
 from commitlog.core.catalogue.version_deletion import held_versions, merged, without
@@ -98,7 +99,8 @@ def _check_tags(service: Service, info: TableInfo, ranges: VersionRanges) -> Non
                 " them (log.release), or leave them out"
             )
     for name, tag in sorted(service.open(info).tags.list().items()):
-        if not tag.get("branch") and is_in(int(tag["version"]), ranges):
+        is_users = name != GUARD_TAG and not tag.get("branch")
+        if is_users and is_in(int(tag["version"]), ranges):
             raise InvalidTableStateError(
                 f"version {tag['version']} of {info.name} has the tag {name!r}; delete the tag, or"
                 " leave the version out"

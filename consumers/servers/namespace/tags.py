@@ -16,6 +16,7 @@ from lance_namespace import (
     UpdateTableTagRequest,
 )
 
+from commitlog.adapters.lance_refs import GUARD_TAG
 from commitlog.client.tables import TableInfo
 from consumers.servers.namespace.branch_rows import open_branch
 from consumers.servers.namespace.branches import is_branch
@@ -93,7 +94,9 @@ def _tagged(service: Service, info: TableInfo, request: Any) -> tuple[lance.Lanc
 
 
 def _tags(service: Service, info: TableInfo) -> dict[str, Any]:
-    return dict(service.open(info).tags.list()) if info.version else {}
+    tags = dict(service.open(info).tags.list()) if info.version else {}
+    tags.pop(GUARD_TAG, None)
+    return tags
 
 
 def _need(info: TableInfo, tags: Any, tag: str) -> None:
