@@ -53,7 +53,9 @@ def read_request(
     operation: Any, *, read_version: int | None, transaction_id: str | None
 ) -> LanceRequest:
     """Find out an operation's id and read version."""
-    if problem := first_problem("transaction_id", (transaction_id or "",), key_problem):
+    if transaction_id and (
+        problem := first_problem("transaction_id", (transaction_id,), key_problem)
+    ):
         raise problem.error()
     import lance
 

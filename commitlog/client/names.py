@@ -20,16 +20,18 @@ def check_names(
     from commitlog.client.lance_request import parse_message
     from commitlog.core.lance.operation_check import operation_problem
 
-    problem = properties_problem(properties) or first_problem(
-        "transaction_id", (transaction_id,), key_problem
-    )
+    problem = properties_problem(properties)
+    if transaction_id:
+        problem = problem or first_problem("transaction_id", (transaction_id,), key_problem)
     if application is not None:
         problem = problem or first_problem(
             "application", (application.application_id, application.run), key_problem
         )
     for operation in operations:
         message = None
-        if isinstance(operation, LanceCommit) and operation.operation != "Append":
+        if isinstance(operation, LanceCommit):
+            if operation.operation == "Append":
+                continue  # it gives nothing a name
             message = parse_message(operation.message)
         problem = problem or operation_problem(operation, message)
     if problem is not None:
@@ -38,5 +40,7 @@ def check_names(
 
 def pairs(properties: Pairs) -> Properties:
     """Return properties as a record has them."""
+    if not properties:
+        return ()
     items = properties.items() if isinstance(properties, Mapping) else properties
     return tuple((str(key), str(value)) for key, value in items)

@@ -105,12 +105,12 @@ def read_count(data: bytes, at: int) -> tuple[int, int]:
 
 # What the generated functions do with a scalar: {0} is the value's expression or variable. Whoever
 # reads beyond the end notices it at the next byte, or by the position after the last one.
-_ADD_SIZE = "add(small[size] if size < 4096 else write_long(size))"
+_ADD_SIZE = "out += small[size] if size < 4096 else write_long(size)"
 _WRITING = {
-    "long": ["number = {0}", "add(small[number] if 0 <= number < 4096 else write_long(number))"],
-    "string": ["found = {0}.encode()", "size = len(found)", _ADD_SIZE, "add(found)"],
-    "bytes": ["found = {0}", "size = len(found)", _ADD_SIZE, "add(found)"],
-    "boolean": ['add(b"\\1" if {0} else b"\\0")'],
+    "long": ["number = {0}", "out += small[number] if 0 <= number < 4096 else write_long(number)"],
+    "string": ["found = {0}.encode()", "size = len(found)", _ADD_SIZE, "out += found"],
+    "bytes": ["found = {0}", "size = len(found)", _ADD_SIZE, "out += found"],
+    "boolean": ['out += b"\\1" if {0} else b"\\0"'],
 }
 _READ_SHORT = [
     "byte = data[at]",
@@ -127,6 +127,10 @@ _READING = {
         "if byte < 128:",
         " {0} = (byte >> 1) ^ -(byte & 1)",
         " at += 1",
+        "elif data[at + 1] < 128:",
+        " byte += (data[at + 1] << 7) - 128",
+        " {0} = (byte >> 1) ^ -(byte & 1)",
+        " at += 2",
         "else:",
         " {0}, at = read_long(data, at)",
     ],
@@ -134,6 +138,17 @@ _READING = {
     "bytes": [line.format("{0}", "", "read_bytes") for line in _READ_SHORT],
     "boolean": ["{0} = data[at] != 0", "at += 1"],
 }
+
+
+_READ_COUNT = [
+    "count = data[at]",
+    # No more items than bytes were read: so many may be there.
+    "if not count & 129 and count >> 1 <= at:",
+    " count >>= 1",
+    " at += 1",
+    "else:",
+    " count, at = read_count(data, at)",
+]
 
 
 def _with(lines: list[str], expression: str) -> list[str]:
@@ -185,9 +200,9 @@ class Compiler:
         scope, write, read = self._scope, f"write_{name}", f"read_{name}"
 
         def encode(value: Any) -> bytes:
-            pieces: list[bytes] = []
-            scope[write](value, pieces.append)
-            return b"".join(pieces)
+            out = bytearray()
+            scope[write](value, out)
+            return bytes(out)
 
         def decode(data: bytes, at: int) -> tuple[Any, int, int]:
             found = scope[read](data, at)
@@ -246,7 +261,7 @@ class Compiler:
             made = f"class_{name}({', '.join(given)})"
         else:
             made = f"({', '.join(f'f_{n}' for n in names)},)"
-        self._define(f"write_{name}", "value, add", writing)
+        self._define(f"write_{name}", "value, out", writing)
         self._define(f"read_{name}", "data, at", [*reading, f"return {made}, {returned}"])
         return name
 
@@ -277,7 +292,7 @@ class Compiler:
         if kind["type"] == "enum":
             table = {symbol: write_long(n) for n, symbol in enumerate(kind["symbols"])}
             self._scope[f"enum_{kind['name']}"] = table
-            return [f"add(enum_{kind['name']}[{source}])"]
+            return [f"out += enum_{kind['name']}[{source}]"]
         if kind["type"] == "array":
             items = self._resolved(kind["items"])
             name = items.get("name", "") if isinstance(items, dict) else ""
@@ -288,17 +303,17 @@ class Compiler:
                 f" {_ADD_SIZE}",
                 f" for item in {every}:",
                 *_indented(_indented(self._write(items, "item"))),
-                'add(b"\\0")',
+                'out += b"\\0"',
             ]
-        return [f"write_{self._record(kind)}({source}, add)"]
+        return [f"write_{self._record(kind)}({source}, out)"]
 
     def _write_union(self, kinds: list[Any], source: str) -> list[str]:
         if kinds[0] == "null":
             return [
                 f"if {source} is None:",
-                ' add(b"\\0")',
+                ' out += b"\\0"',
                 "else:",
-                ' add(b"\\2")',
+                ' out += b"\\2"',
                 *_indented(self._write(kinds[1], source)),
             ]
         lines = [f"kind = type({source})"]
@@ -306,8 +321,8 @@ class Compiler:
             name = self._record(kind)
             lines += [
                 f"{'el' if number else ''}if kind is class_{name}:",
-                f" add({write_long(number)!r})",
-                f" write_{name}({source}, add)",
+                f" out += {write_long(number)!r}",
+                f" write_{name}({source}, out)",
             ]
         return [*lines, "else:", " raise TypeError(f'{kind.__name__} is no part of this record')"]
 
@@ -330,12 +345,12 @@ class Compiler:
             return [
                 "if data[at]:",
                 " items = []",
-                " count, at = read_count(data, at)",
+                *_indented(_READ_COUNT),
                 " while count:",
                 "  for _ in range(count):",
                 *_indented(_indented(_indented(self._read(kind["items"], "item")))),
                 "   items.append(item)",
-                "  count, at = read_count(data, at)",
+                *_indented(_indented(_READ_COUNT)),
                 f" {variable} = tuple(items)",
                 "else:",
                 f" {variable} = ()",

@@ -169,6 +169,8 @@ def problem_of(operation: Operation) -> NameProblem | None:
 
 def properties_problem(properties: Properties) -> NameProblem | None:
     """Return what is wrong with the keys and values of properties, None if nothing."""
+    if not properties:
+        return None
     keys, values = (key for key, _ in properties), (value for _, value in properties)
     return first_problem("properties", keys, key_problem) or first_problem(
         "properties", values, text_problem

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from commitlog.errors import InvalidTransaction
 
@@ -31,7 +32,15 @@ _FORBIDDEN = frozenset("/\\\0" + DELIMITER)
 
 def parse_table_id(table: str | Sequence[str]) -> TableId:
     """Split and check a table id: no part is empty, `.`, `..`, or contains `/`."""
-    parts = tuple(table.split(DELIMITER)) if isinstance(table, str) else tuple(table)
+    return _split(table) if isinstance(table, str) else _checked(tuple(table), table)
+
+
+@lru_cache(maxsize=1024)
+def _split(table: str) -> TableId:
+    return _checked(tuple(table.split(DELIMITER)), table)
+
+
+def _checked(parts: TableId, table: str | Sequence[str]) -> TableId:
     for part in parts or ("",):
         bad = not part or part in {".", ".."} or not _FORBIDDEN.isdisjoint(part)
         bad = bad or LONE_SURROGATE.search(part) is not None
