@@ -139,7 +139,7 @@ def _extended(values: pa.Array, wanted: pa.BaseExtensionType, rounds: bool) -> p
         storage = _blobs(values, wanted.storage_type)
     else:
         storage = convert(values, wanted.storage_type, rounds)
-    if wanted.extension_name == _JSON:
+    if is_json(wanted):
         # Lance would store it as null.
         empty = pc.index(pc.match_substring_regex(storage, r"^\s*$"), True).as_py()
         if empty >= 0:
@@ -164,6 +164,11 @@ def _blobs(values: pa.Array, wanted: pa.StructType) -> pa.StructArray:
 def is_blob(kind: pa.DataType) -> bool:
     """Return True for Lance's blobs of version 2."""
     return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == _BLOB
+
+
+def is_json(kind: pa.DataType) -> bool:
+    """Return True for JSON."""
+    return isinstance(kind, pa.BaseExtensionType) and kind.extension_name == _JSON
 
 
 def holds_blobs(field: pa.Field, *, legacy: bool = True) -> bool:
@@ -331,7 +336,7 @@ def _filler(count: int, kind: pa.DataType) -> pa.Array:
 def _requires(kind: pa.DataType) -> bool:
     """Return True if something inside a type may not be null, or takes a closer look."""
     if isinstance(kind, pa.BaseExtensionType):
-        return kind.extension_name == _JSON or _requires(kind.storage_type)
+        return is_json(kind) or _requires(kind.storage_type)
     return bool(types.is_nested(kind)) and _parts_require(kind)
 
 

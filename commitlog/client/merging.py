@@ -20,6 +20,7 @@ from lance.fragment import FragmentMetadata
 from pyroaring import BitMap
 
 from commitlog.adapters.row_contract import check_columns
+from commitlog.adapters.row_values import is_json
 from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.rows import Prepared, deletion_file, fragment_of, hashes_of, key_ids
@@ -136,6 +137,15 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
             value=missing,
             advice=f"Its columns are {', '.join(source.schema.names)}",
         )
+    for name in on:
+        if is_json(info.schema.field(name).type):
+            raise InvalidTransaction(
+                f"column {name!r} of {info.name} is JSON, which cannot be part of a key: Lance finds"
+                " no two of its values equal",
+                field="on",
+                value=name,
+                advice="Choose columns of numbers, text, bytes, dates, times, lists or structs",
+            )
     hashes = hashes_of(info, on, source)
     if len(set(hashes)) != len(hashes):
         counts = Counter(hashes)

@@ -128,8 +128,18 @@ def base_scan(info: TableInfo, writes: Sequence[Write]) -> BaseScan | None:
         [chunk for write in keyed for chunk in write.rows.column(on[0]).chunks],
         info.schema.field(on[0]).type,
     )
-    keys = firsts.unique() if len(firsts) <= FILTERED_KEYS_MAX else None
-    return BaseScan(tuple(info.schema.names) if needs_all else on, on[0], keys)
+    columns = tuple(info.schema.names) if needs_all else on
+    return BaseScan(columns, on[0], _distinct(firsts))
+
+
+def _distinct(keys: pa.ChunkedArray) -> pa.Array | None:
+    """Return the values to look for; None: there are too many, or Arrow can't compare the type."""
+    if len(keys) > FILTERED_KEYS_MAX:
+        return None
+    try:
+        return keys.unique()
+    except pa.ArrowNotImplementedError:
+        return None
 
 
 def scan_base(
@@ -292,7 +302,7 @@ class Group:
         source = write.rows.take([offset for offset, _, _ in pairs])
         joined = pa.table({_TARGET: _structs(target), _SOURCE: _structs(source)})
         try:
-            held = lance.write_dataset(joined, "memory://rows", mode="overwrite")
+            held = lance.write_dataset(joined, "memory://rows")
             found = held.scanner(
                 columns=[], filter=write.operation.update_if, with_row_address=True
             ).to_table()

@@ -100,10 +100,10 @@ def encode_write(
         check_merge(info, rows, key)
         for name in key:
             if rows.column(name).null_count:
-                raise InvalidTransaction(
+                raise NotForTheLog(
                     f"the key's column {name!r} holds a null",
                     field=name,
-                    advice="Give each row a key",
+                    advice="Give each row a key, or use log.merge_insert, which inserts such rows",
                 )
     names = rows.schema.names
     if settings.get("insert_all"):

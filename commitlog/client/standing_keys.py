@@ -58,8 +58,8 @@ def _scan(info: TableInfo, version: int, written: pa.Table) -> pa.RecordBatchRea
             return dataset.scanner(
                 columns=columns, filter=pc.field(columns[0]).isin(wanted), with_row_address=True
             ).to_reader()
-        except ValueError:
-            pass  # a type that Lance takes no such filter of
+        except (ValueError, pa.ArrowException):
+            pass  # a type that Lance, or Arrow, takes no such filter of
     return dataset.scanner(columns=columns, with_row_address=True).to_reader()
 
 

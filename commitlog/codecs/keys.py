@@ -6,7 +6,8 @@ One value has one encoding, whatever type holds it:
     null        00
     boolean     01, one byte
     integer     02, 16 bytes, big endian, two's complement (all widths, signed or not)
-    float       03, 8 bytes, IEEE 754 double, big endian; -0.0 as 0.0, one NaN (all widths)
+    float       03, 8 bytes, IEEE 754 double, big endian (all widths); as in Lance's joins,
+                -0.0 is another key than 0.0, and so is each NaN of other bits
     text        04, length, UTF-8
     bytes       05, length, bytes
     date        06, days since 1970 as an integer's 16 bytes
@@ -16,6 +17,7 @@ One value has one encoding, whatever type holds it:
     decimal     0a, unscaled value without trailing zeros as 32 bytes, scale as 4 bytes, signed
     list        0b, length, items
     struct      0c, count of fields, values in their order
+    map         0d, length, its keys and values in turn
 
 Lengths and counts are 8 bytes, big endian.
 """
@@ -23,7 +25,6 @@ Lengths and counts are 8 bytes, big endian.
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -40,7 +41,6 @@ _NULL = b"\x00"
 _NANOSECONDS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _DOUBLE = struct.Struct(">d")
 _LENGTH = struct.Struct(">Q")
-_NAN = b"\x7f\xf8\0\0\0\0\0\0"
 
 Encoder = Callable[[Any], bytes]
 
@@ -75,6 +75,8 @@ def _values(array: pa.Array) -> Iterator[bytes]:
         return _lists(array)
     if types.is_struct(kind):
         return _structs(array)
+    if types.is_map(kind):
+        return _maps(array)
     if types.is_null(kind):
         return iter([_NULL] * len(array))
     encode = _encoder(kind)
@@ -94,6 +96,19 @@ def _lists(array: pa.Array) -> Iterator[bytes]:
             yield b"\x0b" + _LENGTH.pack(length) + b"".join(islice(items, length))
 
 
+def _maps(array: pa.MapArray) -> Iterator[bytes]:
+    offsets = array.offsets.to_pylist()
+    start, count = offsets[0], offsets[-1] - offsets[0]
+    keys = _values(array.keys.slice(start, count))
+    items = _values(array.items.slice(start, count))
+    entries = (key + item for key, item in zip(keys, items, strict=True))
+    for is_valid, first, end in zip(
+        array.is_valid().to_pylist(), offsets, offsets[1:], strict=False
+    ):
+        held = b"".join(islice(entries, end - first))
+        yield b"\x0d" + _LENGTH.pack(end - first) + held if is_valid else _NULL
+
+
 def _structs(array: pa.Array) -> Iterator[bytes]:
     count = _LENGTH.pack(array.type.num_fields)
     rows = zip(*map(_values, array.flatten()), strict=True)
@@ -108,7 +123,7 @@ def _encoder(kind: pa.DataType) -> Encoder:
     if types.is_integer(kind):
         return lambda value: _integer(b"\x02", value)
     if types.is_floating(kind):
-        return _float
+        return lambda value: b"\x03" + _DOUBLE.pack(value)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return lambda value: _sized(b"\x04", value.encode())
     if (
@@ -126,7 +141,7 @@ def _encoder(kind: pa.DataType) -> Encoder:
         f"a column of type {kind} cannot be part of a key",
         field="on",
         value=str(kind),
-        advice="Choose columns of numbers, text, bytes, dates, times, lists or structs",
+        advice="Choose columns of numbers, text, bytes, dates, times, lists, maps or structs",
     )
 
 
@@ -136,12 +151,6 @@ def _integer(tag: bytes, value: int) -> bytes:
 
 def _sized(tag: bytes, data: bytes) -> bytes:
     return tag + _LENGTH.pack(len(data)) + data
-
-
-def _float(value: float) -> bytes:
-    if math.isnan(value):
-        return b"\x03" + _NAN
-    return b"\x03" + _DOUBLE.pack(value + 0.0)
 
 
 def _decimal(value: Decimal) -> bytes:

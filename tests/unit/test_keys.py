@@ -1,5 +1,6 @@
 """Hashes of keys."""
 
+import math
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -13,6 +14,9 @@ from commitlog.codecs.keys import key_hashes, packed
 from commitlog.errors import InvalidTransaction
 
 
+MAP = pa.map_(pa.string(), pa.int8())
+
+
 def _one(value: Any, kind: pa.DataType) -> bytes:
     return key_hashes([pa.array([value], kind)])[0]
 
@@ -22,7 +26,8 @@ def _one(value: Any, kind: pa.DataType) -> bytes:
     [
         ((7, pa.int8()), (7, pa.uint64())),
         ((1.5, pa.float32()), (1.5, pa.float64())),
-        ((0.0, pa.float64()), (-0.0, pa.float64())),
+        ((-0.0, pa.float32()), (-0.0, pa.float64())),
+        ((math.nan, pa.float16()), (math.nan, pa.float64())),
         (("a", pa.string()), ("a", pa.large_string())),
         (("a", pa.string()), ("a", pa.dictionary(pa.int8(), pa.string()))),
         ((b"ab", pa.binary()), (b"ab", pa.binary(2))),
@@ -31,6 +36,7 @@ def _one(value: Any, kind: pa.DataType) -> bytes:
         ((timedelta(1), pa.duration("s")), (timedelta(1), pa.duration("us"))),
         ((Decimal("1.50"), pa.decimal128(5, 2)), (Decimal("1.5"), pa.decimal256(50, 1))),
         (([1, 2], pa.list_(pa.int8())), ([1, 2], pa.list_(pa.int64(), 2))),
+        (([("a", 1)], MAP), ([("a", 1)], pa.map_(pa.large_string(), pa.int64()))),
         (({"x": 1}, pa.struct([("x", pa.int8())])), ({"y": 1}, pa.struct([("y", pa.int16())]))),
     ],
     ids=lambda pair: str(pair[1]),
@@ -46,8 +52,12 @@ def test_one_value_has_one_hash_whatever_holds_it(one: Any, other: Any) -> None:
         ((1, pa.int8()), (1.0, pa.float64())),
         (("1", pa.string()), (b"1", pa.binary())),
         ((None, pa.int8()), (0, pa.int8())),
+        ((0.0, pa.float64()), (-0.0, pa.float64())),
+        ((math.nan, pa.float32()), (-math.nan, pa.float32())),
         ((date(1970, 1, 2), pa.date32()), (1, pa.int64())),
         (([1], pa.list_(pa.int8())), ([1, None], pa.list_(pa.int8()))),
+        (([("a", 1)], MAP), ([("a", None)], MAP)),
+        (([], MAP), (None, MAP)),
     ],
     ids=lambda pair: str(pair[1]),
 )
@@ -81,6 +91,14 @@ def test_chunks_and_slices_are_hashed_alike() -> None:
     assert key_hashes([whole.slice(2)]) == key_hashes([whole])[2:]
 
 
+def test_maps_are_hashed_by_their_own_entries() -> None:
+    whole = pa.array([[("a", 1), ("b", 2)], None, [], [("a", 1)]], MAP)
+    hashes = key_hashes([whole])
+    assert len(set(hashes)) == len(whole)
+    assert key_hashes([whole.slice(3)]) == hashes[3:]
+    assert key_hashes([pa.array([[("a", 1)]], MAP)]) == hashes[3:]
+
+
 def test_nanoseconds_count_inside_of_lists() -> None:
     kind = pa.list_(pa.timestamp("ns"))
     one = pa.array([[1]], pa.list_(pa.int64())).cast(kind)
@@ -90,4 +108,4 @@ def test_nanoseconds_count_inside_of_lists() -> None:
 
 def test_what_cannot_be_a_key_is_refused() -> None:
     with pytest.raises(InvalidTransaction, match="cannot be part of a key"):
-        key_hashes([pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64()))])
+        key_hashes([pa.array([pa.MonthDayNano([1, 2, 3])])])

@@ -1,0 +1,128 @@
+"""Which rows an upsert takes for the same, beside plain pylance: keys of odd types and values."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+from commitlog import InvalidTransaction
+from consumers.tools.row_writer import RowWriter
+from tests.namespace_world import World
+from tests.types.columns import plain
+
+UPSERT = "on=k&when_matched_update_all=true&when_not_matched_insert_all=true"
+MAP = pa.map_(pa.string(), pa.int32())
+KEYS: list[tuple[pa.DataType, list[Any], list[Any]]] = [
+    # A type, the keys that are there, those that are upserted.
+    (pa.float64(), [0.0, 1.0, math.nan], [-0.0, 1.0, math.nan, -math.nan]),
+    (pa.float32(), [0.0, -0.0], [-0.0, 0.0]),
+    (pa.float16(), [0.0, 1.5], [1.5, -0.0]),
+    (pa.int32(), [1, 2, None], [2, 3, None]),
+    (pa.decimal256(76, 3), [Decimal("1.5"), None], [Decimal("1.50"), Decimal("-1.5")]),
+    (pa.list_(pa.float32()), [[0.0, None], []], [[0.0, None], [-0.0, None], []]),
+    (pa.struct([("x", pa.int8())]), [{"x": 1}, {"x": None}], [{"x": None}, {"x": 2}]),
+    (MAP, [[("a", 1)], []], [[("a", 1)], [("a", None)], []]),
+    (pa.dictionary(pa.int8(), pa.string()), ["a", "b"], ["b", "c"]),
+]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    running = World(tmp_path_factory.mktemp("keys"))
+    stop = threading.Event()
+    thread = threading.Thread(target=RowWriter(running.log).run, args=(stop,), daemon=True)
+    thread.start()
+    yield running
+    stop.set()
+    thread.join(60)
+    running.close()
+
+
+def client(world: World, table: str, rows: pa.Table) -> None:
+    world.log.merge_insert(table, rows, "k").raise_for_conflict()
+
+
+def by_rows(world: World, table: str, rows: pa.Table) -> None:
+    world.log.write_rows(table, rows, mode="upsert", on="k").result(60).raise_for_conflict()
+
+
+def http(world: World, table: str, rows: pa.Table) -> None:
+    status, answer = world.rows(f"/v1/table/{table}/merge_insert?{UPSERT}", rows)
+    assert status == 200, answer
+
+
+def plain_client(world: World, table: str, rows: pa.Table) -> None:
+    merged(world.open(table.split("$")), rows)
+
+
+def merged(dataset: lance.LanceDataset, rows: pa.Table) -> None:
+    builder = dataset.merge_insert("k").when_matched_update_all().when_not_matched_insert_all()
+    builder.execute(rows)
+
+
+PATHS: dict[str, Callable[[World, str, pa.Table], None]] = {
+    "client": client,
+    "table of rows": client,
+    "rows": by_rows,
+    "http": http,
+    "plain client": plain_client,
+}
+
+
+def contents(dataset: lance.LanceDataset) -> list[Any]:
+    table = dataset.to_table()
+    return sorted(zip(plain(table["k"]), plain(table["x"]), strict=True), key=repr)
+
+
+@pytest.mark.parametrize(
+    ("declared", "kind", "held", "given"),
+    [(False, *KEYS[0]), *((True, *key) for key in KEYS)],
+    ids=str,
+)
+def test_keys_are_equal_where_pylance_finds_them_equal(
+    world: World, tmp_path: Path, declared: bool, kind: pa.DataType, held: Any, given: Any
+) -> None:
+    schema = pa.schema([pa.field("k", kind), pa.field("x", pa.int32())])
+    first, second = (
+        pa.table([pa.array(keys, kind), pa.array(range(mark, mark + len(keys)), pa.int32())],
+                 schema=schema)
+        for mark, keys in ((0, held), (100, given))
+    )  # fmt: skip
+    twin = lance.write_dataset(first, tmp_path / "twin")
+    merged(twin, second)
+    expected = contents(lance.dataset(tmp_path / "twin"))
+    for path, write in PATHS.items():
+        if path == "rows" and None in given:
+            continue  # A write of rows needs keys: the next test.
+        table = f"{world.fresh_name()}$t"
+        world.log.create_table(
+            table,
+            schema,
+            primary_key="k" if declared else None,
+            properties={"rows": "log"} if path == "table of rows" else {},
+        )
+        world.log.append(table, first, by_log=False).raise_for_conflict()
+        write(world, table, second)
+        assert contents(world.log.open(table)) == expected, path
+
+
+def test_keys_that_no_upsert_can_go_by_are_refused(world: World) -> None:
+    schema = pa.schema([pa.field("k", pa.json_()), pa.field("x", pa.int32())])
+    world.log.create_table("json$t", schema, properties={"rows": "log"})
+    for work in (
+        lambda: world.log.merge_insert("json$t", {"k": ["{}"], "x": [1]}, "k"),
+        lambda: world.log.write_rows("json$t", {"k": ["{}"], "x": [1]}, mode="upsert", on="k"),
+    ):
+        with pytest.raises(InvalidTransaction, match="'k' of json\\$t is JSON, which cannot be"):
+            work()
+    world.log.create_table("nulls$t", pa.schema([pa.field("k", pa.int32())]))
+    with pytest.raises(InvalidTransaction, match="key's column 'k' holds a null.*merge_insert"):
+        world.log.write_rows("nulls$t", {"k": [1, None]}, mode="upsert", on="k")
