@@ -140,8 +140,8 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
     for name in on:
         if is_json(info.schema.field(name).type):
             raise InvalidTransaction(
-                f"column {name!r} of {info.name} is JSON, which cannot be part of a key: Lance finds"
-                " no two of its values equal",
+                f"column {name!r} of {info.name} is JSON, which cannot be part of a key:"
+                " Lance finds no two of its values equal",
                 field="on",
                 value=name,
                 advice="Choose columns of numbers, text, bytes, dates, times, lists or structs",

@@ -80,6 +80,8 @@ WORDS: dict[str, str] = {
     " would read wrongly; put it last, or leave it out",
     "map_in_old_format": "is a map, which files of storage version {format} can't hold; use 2.2",
     "list_without_item": "has the type {kind} with other fields in it than its one item",
+    "list_of_unsized": "has the type {kind}, and Lance writes lists of fixed size of numbers, times"
+    " and bytes of one width only; use a list",
     "map_without_pair": "has the type map without a struct of a key and a value in it",
     "type_holds_no_fields": "has fields in it, and its type {kind} holds none",
     "type_unknown": "has the type {kind!r}, which Lance doesn't have",

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from commitlog.codecs.keys import key_hashes, packed
 from commitlog.errors import InvalidTransaction
 
-
 MAP = pa.map_(pa.string(), pa.int8())
 
 

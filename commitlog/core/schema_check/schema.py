@@ -31,7 +31,9 @@ _PLAIN = re.compile(
     r"|dict:[^:]+:u?int(?:8|16|32|64):(?:true|false)"
 )
 _DICTIONARY = re.compile(r"dict:([^:]+):.*")
-_FIXED_SIZE_STRUCT = re.compile(r"fixed_size_list:struct:[1-9][0-9]{0,8}")
+_FIXED_SIZE_LIST = "fixed_size_list:"
+_UNSIZED = re.compile(r"struct|(?:large_)?(?:string|binary)|json|blob|dict:.+")
+"""Elements of which Lance writes no list of fixed size, or none that it can read again."""
 _LISTS = {"list": False, "large_list": False, "list.struct": True, "large_list.struct": True}
 """Types that have one item, and whether it is a struct."""
 FIELD_ID_END = 2**30
@@ -134,17 +136,22 @@ def _type_problem(
         pair = children.get(items[0].id, []) if len(items) == 1 else []
         is_map = len(items) == 1 and items[0].logical_type == "struct" and len(pair) == 2
         return None if is_map else Phrase("map_without_pair")
-    if _FIXED_SIZE_STRUCT.fullmatch(kind):
-        is_struct = len(items) == 1 and items[0].logical_type == "struct"
-        return None if is_struct else Phrase("list_without_item", named)
+    if kind.startswith(_FIXED_SIZE_LIST) and _UNSIZED.fullmatch(_innermost(kind)):
+        return Phrase("list_of_unsized", named)
     if items:
         return Phrase("type_holds_no_fields", named)
     return None if _is_leaf(kind) else Phrase("type_unknown", named)
 
 
+def _innermost(kind: str) -> str:
+    while kind.startswith(_FIXED_SIZE_LIST):
+        kind = kind.removeprefix(_FIXED_SIZE_LIST).rpartition(":")[0]
+    return kind
+
+
 def _is_leaf(kind: str) -> bool:
-    while kind.startswith("fixed_size_list:"):
-        kind = kind.removeprefix("fixed_size_list:")
+    while kind.startswith(_FIXED_SIZE_LIST):
+        kind = kind.removeprefix(_FIXED_SIZE_LIST)
         kind, _, size = kind.rpartition(":")
         if not (size.isascii() and size.isdigit() and 0 < int(size) < 2**31 and len(size) < 11):
             return False
