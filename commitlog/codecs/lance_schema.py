@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -32,10 +32,14 @@ def schema_fields(schema: pa.Schema | LanceSchema) -> tuple[list[Field], SchemaM
             raise InvalidTransaction(
                 f"Lance has no place for this schema: {error}", field="schema", value=schema
             ) from error
-    parts: tuple[Any, ...] = schema.__reduce__()[1]  # type: ignore[assignment]
-    metadata, fields = parts[0], parts[1:]
+    metadata, fields = _parts(schema)
     pairs = {key: bytes(value) for key, value in json.loads(metadata).items()}
-    return [Field.FromString(field) for field in fields], tuple(sorted(pairs.items()))
+    return fields, tuple(sorted(pairs.items()))
+
+
+def _parts(schema: LanceSchema) -> tuple[str, list[Field]]:
+    parts: tuple[Any, ...] = schema.__reduce__()[1]  # type: ignore[assignment]
+    return parts[0], [Field.FromString(field) for field in parts[1:]]
 
 
 def check_schema_names(schema: pa.Schema) -> None:
@@ -53,13 +57,20 @@ def check_schema_names(schema: pa.Schema) -> None:
 def arrow_schema(schema: LanceSchema) -> pa.Schema:
     """Return the Arrow schema of what Lance reads and writes.
 
-    JSON is text to its users, whatever Lance stores it as.
+    JSON is text to its users, whatever Lance stores it as. The parts of a map have the names that
+    they have in Lance, which compares them: Arrow calls them `key` and `value` when it imports.
     """
     stored = schema.to_pyarrow()
-    return pa.schema([_as_read(field) for field in stored], stored.metadata)
+    children: dict[int, list[Field]] = {}
+    for field in _parts(schema)[1]:
+        children.setdefault(field.parent_id, []).append(field)
+    read = [_as_read(field, its, children) for field, its in zip(stored, children[-1], strict=True)]
+    return pa.schema(read, stored.metadata)
 
 
-def _as_read(field: pa.Field[Any]) -> pa.Field[Any]:
+def _as_read(
+    field: pa.Field[Any], its: Field, children: Mapping[int, Sequence[Field]]
+) -> pa.Field[Any]:
     kind: Any = field.type
     metadata = field.metadata or {}
     if metadata.get(_EXTENSION_NAME) == _JSON:
@@ -67,7 +78,19 @@ def _as_read(field: pa.Field[Any]) -> pa.Field[Any]:
         return pa.field(field.name, pa.json_(), field.nullable, others or None)
     if isinstance(kind, pa.BaseExtensionType) or not pa.types.is_nested(kind):
         return field
-    inner = [_as_read(kind.field(at)) for at in range(kind.num_fields)]
+    if pa.types.is_map(kind):
+        [entries] = children[its.id]
+        key, value = (
+            _as_read(part, named, children).with_name(named.name)
+            for part, named in zip(
+                (kind.key_field, kind.item_field), children[entries.id], strict=True
+            )
+        )
+        return field.with_type(pa.map_(key, value, kind.keys_sorted))
+    parts = children.get(its.id)
+    if parts is None:
+        return field
+    inner = [_as_read(kind.field(at), part, children) for at, part in enumerate(parts)]
     if pa.types.is_struct(kind):
         return field.with_type(pa.struct(inner))
     if pa.types.is_list(kind):

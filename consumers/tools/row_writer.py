@@ -35,9 +35,9 @@ TABLES_AT_ONCE = 8
 TRIES_MAX = 20
 """How often a group is made again because others committed; then others have their turn."""
 FAILURES_MAX = 5
+"""After so many failures that aren't the store's, the group is made smaller to find the culprit."""
 REFUSED_AT = 12
 """After so many the first transaction, alone by then, is refused, so that others are applied."""
-"""After so many failures that aren't the store's, the group is made smaller to find the culprit."""
 PROBLEM_CHARACTERS = 300
 
 logger = logging.getLogger(__name__)
@@ -221,11 +221,13 @@ class RowWriter:
 
 def _may_pass(error: BaseException) -> bool:
     """Return True if a failure says nothing of the rows: the log or the store is away."""
-    if isinstance(error, OSError) and "LanceError(" in str(error):
+    if isinstance(error, OSError) and any(words in str(error) for words in _OF_LANCE):
         return "LanceError(IO)" in str(error)
     return isinstance(error, CommitLogError | OSError)
 
 
+_OF_LANCE = ("LanceError(", "/rust/lance")
+"""What errors of Lance's hold: its kinds, or the place in its code."""
 _UNUSABLE = "its rows could not be applied; the row writer's log says why"
 _READ_AGAIN = (Code.WRONG_SCHEMA, Code.MISSING_FILE, Code.UNKNOWN_FRAGMENT)
 

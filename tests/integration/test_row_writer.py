@@ -25,10 +25,11 @@ from commitlog.errors import (
     NoSuchTable,
     NoSuchVersion,
     TransactionRejected,
+    Unavailable,
 )
 from commitlog.model.records import Code, Outcome, Status
 from consumers.tools import row_writer
-from consumers.tools.row_writer import RowWriter, RowWriterOptions
+from consumers.tools.row_writer import RowWriter, RowWriterOptions, _may_pass
 from tests.properties.test_row_groups import Model, random_write
 from tests.service import Service, service
 
@@ -430,3 +431,19 @@ def test_who_knew_another_table_by_this_name_can_write_again(running: Service) -
     assert late.code is Code.TABLE_REPLACED
     assert running.client.write_rows(T, row).result(60, "accepted").status is Status.COMMITTED
     other.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "passes"),
+    [
+        (OSError("LanceError(IO): no route to the store, /b/rust/lance-io/src/a.rs:1:1"), True),
+        (ConnectionResetError("the store is away"), True),
+        (Unavailable("no leader"), True),
+        (OSError("Append with different schema: `c`, location: /b/rust/lance-core/s.rs:1"), False),
+        (OSError("LanceError(Arrow): a wrong value, /b/rust/lance/src/a.rs:1:1"), False),
+        (KeyError("a fault of ours"), False),
+    ],
+    ids=str,
+)
+def test_what_no_later_try_mends_is_told_from_what_passes(error: Exception, passes: bool) -> None:
+    assert _may_pass(error) is passes

@@ -343,3 +343,17 @@ def test_a_refused_block_raises(client: CommitLog, leader: FakeLeader, table: st
     with pytest.raises(RetryableConflict), client.transact() as t:
         t.append(table, {"id": [10]})
     assert t.outcome is not None
+
+
+def test_parts_of_maps_have_the_names_that_lance_compares(client: CommitLog) -> None:
+    named = pa.map_(pa.field("k", pa.string(), nullable=False), pa.field("v", pa.int32()))
+    schema = pa.schema([("id", pa.int64()), ("m", pa.list_(named)), ("j", pa.json_())])
+    client.create_table("a$maps", schema)
+    data = {"id": [1, 2], "m": [[{"a": 1, "b": None}], None], "j": ["{}", None]}
+    client.append("a$maps", data)
+    client.append("a$maps", pa.table({"id": [3], "m": pa.array([[[("c", 3)]]], schema.types[1])}))
+    client.update("a$maps", {"m": "m"}, "id = 1")
+    client.merge_insert("a$maps", {"id": [2], "m": [[{"d": 4}]]}, "id")
+    found = client.open("a$maps").to_table().sort_by("id")
+    assert found["m"].to_pylist() == [[[("a", 1), ("b", None)]], [[("d", 4)]], [[("c", 3)]]]
+    assert found["j"].to_pylist() == ["{}", None, None]
