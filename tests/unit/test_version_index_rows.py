@@ -18,6 +18,7 @@ from commitlog.model.operations import (
     CreateNamespace,
     CreateTable,
     CreateTableVersion,
+    DeleteTableVersions,
     DropNamespace,
     DropTable,
     LanceCommit,
@@ -154,6 +155,16 @@ def test_records_that_are_no_transactions_have_rows() -> None:
     assert (broken["kind"], broken["operations"]) == ("malformed", [])
     (rules,) = named("transactions", decided(ProtocolVersion("y", 1, 1, 1, 1)))
     assert (rules["kind"], rules["operations"]) == ("protocol", ["ProtocolVersion"])
+
+
+def test_ranges_of_versions_that_a_record_deleted() -> None:
+    record = transaction(DeleteTableVersions(T, ((1, 3), (7, 7))))
+    one = decided(record, results=(result("DeleteTableVersions"),))
+    found = [(row["first_version"], row["last_version"]) for row in named("expiries", one)]
+    assert found == [(1, 3), (7, 7)]
+    told = {(row["table_name"], row["principal"]) for row in named("expiries", one)}
+    assert told == {("ns$t", "ann")}
+    assert not named("expiries", replace(one, outcome=replace(one.outcome, results=())))
 
 
 def test_expectations_and_properties() -> None:

@@ -20,6 +20,7 @@ from commitlog.model.operations import (
     CreateTable,
     CreateTableVersion,
     DeclareTable,
+    DeleteTableVersions,
     IcebergChange,
     LanceCommit,
     RegisterTable,
@@ -58,6 +59,7 @@ class Rows:
     collisions: list[Row] = field(default_factory=list)
     expectations: list[Row] = field(default_factory=list)
     properties: list[Row] = field(default_factory=list)
+    expiries: list[Row] = field(default_factory=list)
     fragment_changes: list[Row] = field(default_factory=list)
     refused_files: list[Row] = field(default_factory=list)
     field_changes: list[Row] = field(default_factory=list)
@@ -118,13 +120,17 @@ def _add_contents(
         for scope, key, value in contents.settings():
             setting = (one.is_table, scope, outcome.transaction_id, key, value)
             rows.properties.append((*head, *setting))
+    if isinstance(one.operation, DeleteTableVersions):
+        about = (principal(decided), outcome.transaction_id)
+        for first, last in one.operation.ranges:
+            rows.expiries.append((*head, one.incarnation, first, last, *about))
     for key, value in _properties(one):
         setting = (one.is_table, "properties", outcome.transaction_id, key, value)
         rows.properties.append((*head, *setting))
     if one.iceberg is not None:
+        whose = (one.incarnation, outcome.transaction_id, principal(decided))
         for ref in one.iceberg.refs:
-            about = (one.incarnation, outcome.transaction_id, principal(decided))
-            rows.ref_changes.append((*head, *about, ref.name, ref.kind, ref.snapshot_id))
+            rows.ref_changes.append((*head, *whose, ref.name, ref.kind, ref.snapshot_id))
 
 
 def _read_version(one: Done) -> int | None:

@@ -145,7 +145,25 @@ value               VARCHAR    its new value; NULL if removed
     ("table_name", "partition", "sequence", "ordinal"),
 )
 
-EVENTS = (TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, PROPERTIES, *CONTENTS)
+EXPIRIES = Relation(
+    "expiries",
+    "Versions that records deleted: one row per range, with who did it and when.",
+    columns(
+        PLACE
+        + """
+ordinal             INTEGER    the operation's place in the transaction
+table_name          VARCHAR    the table
+incarnation         VARCHAR    uuid of this life of the table
+first_version       BIGINT     the first version that was deleted
+last_version        BIGINT     the last one
+principal           VARCHAR    who deleted them
+transaction_id      VARCHAR    its transaction
+"""
+    ),
+    ("table_name", "partition", "sequence", "ordinal"),
+)
+
+EVENTS = (TRANSACTIONS, OPERATIONS, COLLISIONS, EXPECTATIONS, PROPERTIES, EXPIRIES, *CONTENTS)
 """Relations that only grow: hot rows plus segments behind a view of the same name."""
 
 LEADERS = Relation(
