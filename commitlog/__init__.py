@@ -113,6 +113,10 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 def __getattr__(name: str) -> Any:
     """Import what a program uses, when it uses it: a command that prints help needs none of it."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("lance-commitlog")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

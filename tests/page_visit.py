@@ -79,6 +79,17 @@ class Visit:
     def text(self, selector: str) -> str:
         return str(self.page.locator(selector).first.inner_text())
 
+    def unexplained(self) -> list[str]:
+        """Return the headings of columns without an explanation; data names its own columns."""
+        found = self.page.evaluate(
+            "[...document.querySelectorAll('th[scope=col], [role=columnheader]')]"
+            ".filter(head => !head.closest('.preview, .answer') && head.textContent"
+            " && !head.querySelector('.term')"
+            " && !(head.closest('.matrix') && head.matches(':not(:first-child)')))"
+            ".map(head => head.textContent)"
+        )
+        return [str(head) for head in found]
+
     def barriers(self) -> list[Any]:
         """Return what axe finds: what keeps somebody from using the page as it is shown."""
         package = Path(importlib.import_module("axe_playwright_python").__file__ or "").parent

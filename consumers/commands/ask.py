@@ -310,12 +310,19 @@ def _show_attempt(row: Row) -> None:
         made = f"version {one['version']}" if one["version"] else one["status"]
         if one["snapshot_id"]:
             made = f"snapshot {one['snapshot_id']}"
-        print(f"  {one['operation']} {one['table_name']}: {made}, {_row_change(one) or 'no'} rows")
+        print(f"  {one['operation']} {one['table_name']}: {made}, {_what_of(one)}")
     for failed in row["failed_requirements"]:
         print(f"  {failed['table_name']} required {failed['requirement']}, has {failed['actual']}")
     conflict = row["conflict"]
     if conflict:
         print(f"  lost to {_winner(conflict)} ({conflict['rule']}). {conflict['advice'] or ''}")
+
+
+def _what_of(one: Row) -> str:
+    """Return what an operation did with rows; writes of rows say it themselves."""
+    if one["status"] == "committed" and one["message"]:
+        return str(one["message"])
+    return f"{_row_change(one) or 'no'} rows"
 
 
 def _version(row: Row) -> object:

@@ -31,9 +31,10 @@ def test_the_stream_makes_the_rows_that_plain_arrow_makes(tmp_path: Path) -> Non
     some = lines[::EVERY]
     slices = tmp_path / "slices"
     slices.mkdir()
-    for part in range(5):
+    count = source.SLICES_PER_BATCH + 1
+    for part in range(count):
         path = slices / f"{part}.csv"
-        path.write_text(header + "".join(some[part::5]))
+        path.write_text(header + "".join(some[part::count]))
         os.utime(path, (1_600_000_000 + part,) * 2)
     log = FakeLog(tmp_path)
     log.create_table(flights.TABLE, flights.SCHEMA)

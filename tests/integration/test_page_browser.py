@@ -128,6 +128,7 @@ def test_every_view_is_drawn_and_has_no_barriers(
         window.page.wait_for_timeout(100)  # for the picture only
         window.page.screenshot(path=ARTIFACTS / f"{name}-{screen}.png")
         assert window.barriers() == [], f"{name}, {screen}"
+        assert window.unexplained() == [], f"{name}, {screen}"
 
 
 def test_the_first_view_is_cheap_and_nothing_comes_from_elsewhere(

@@ -146,6 +146,7 @@ def test_every_pane_is_drawn_and_has_no_barriers(visit: Callable[..., Visit], sc
         window.page.wait_for_timeout(300)  # for the picture only
         window.page.screenshot(path=ARTIFACTS / f"{name}-{screen}.png")
         assert window.barriers() == [], f"{name}, {screen}"
+        assert window.unexplained() == [], f"{name}, {screen}"
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert window.page.evaluate(wide) == 0, f"{name} is wider than the screen {screen}"
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 
 from commitlog.adapters.memory import MemoryLog
+from commitlog.model.operations import (
+    AppliedWrite,
+    ApplyRows,
+    LanceCommit,
+    RowsMode,
+    WriteRows,
+)
+from commitlog.model.records import OperationResult
 from consumers import history
 from consumers.views.version_index import run_index
 from consumers.views.version_index.counting import Counting
-from consumers.views.version_index.done import Done
+from consumers.views.version_index.done import Done, what_of_rows
 from tests.service import SCHEMA, Service, rows, service
 
 T = "ns$t"
@@ -57,6 +66,12 @@ def test_each_way_to_write_counts_and_a_compaction_adds_no_rows(tmp_path: Path) 
         found = counted(running, tmp_path)[5:]
         compacted = [one for one in found if one[0] in ("Rewrite", "ReserveFragments")]
         assert ("Rewrite", 0, 0, True) in compacted
+        (rewrite,) = history.query(
+            tmp_path,
+            "SELECT fragments_added AS added, fragments_removed AS removed FROM operations"
+            " WHERE operation = 'Rewrite' AND version IS NOT NULL",
+        )
+        assert rewrite == {"added": 1, "removed": 2}
         others = [one for one in found if one not in compacted]
         assert others == [("Update", 1, 1, True), ("Overwrite", 1, 8, True)]
         (table,) = history.query(
@@ -86,13 +101,31 @@ def test_fragments_of_few_tables_are_kept() -> None:
     assert asked == [["a"], ["b"], ["c"]]
     one = _delete("a")
     counting.count(one, [(0, 0, 0, 0, "t", "a", 2, 1, True, None, None, None, None, None, None)])
-    assert one.counts == (0, 4, 0)
+    assert one.counts == (0, 4, 0, 0, 0, 1)
 
 
 def _delete(table: str) -> Done:
-    from commitlog.model.operations import LanceCommit
-    from commitlog.model.records import OperationResult
-
     operation = LanceCommit(("t",), "Delete", 1, b"")
     result = OperationResult(("t",), table, "Delete", 2)
     return Done(0, "Delete", "t", "committed", operation, result)
+
+
+def test_writes_of_rows_say_in_words_what_they_wrote() -> None:
+    write = WriteRows(("t",), RowsMode.UPSERT, 2, (), b"", b"", 10)
+    assert what_of_rows(write) == "2 rows to upsert"
+    assert what_of_rows(replace(write, rows=1, mode=RowsMode.DELETE)) == "1 row to delete"
+    done = ApplyRows(
+        ("t",),
+        "life",
+        4,
+        9,
+        (
+            AppliedWrite(5, 0, inserted=1, updated=1),
+            AppliedWrite(7, 0, deleted=3),
+            AppliedWrite(9, 0, refused="no_such_column"),
+        ),
+    )
+    assert what_of_rows(done) == (
+        "2 writes applied, rows: 1 inserted, 1 updated, 3 deleted; 1 refused"
+    )
+    assert what_of_rows(LanceCommit(("t",), "Append", 1, b"")) is None

@@ -129,7 +129,7 @@ def read_observations() -> list[Observation]:
     """Return the year's weather, each row given to the desk that keeps its hour."""
     rows = []
     for row in read_rows("weather.csv"):
-        at = datetime.strptime(row["time_hour"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+        at = datetime.fromisoformat(row["time_hour"])
         desk = int(at.timestamp()) // 3600 % DESK_COUNT
         measured = tuple(None if row[n] == "NA" else float(row[n]) for n in MEASURED)
         rows.append(Observation(row["origin"], at, desk, measured))

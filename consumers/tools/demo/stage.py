@@ -91,11 +91,12 @@ def run_demo(root: Path, *, stay: bool = False, console: Console | None = None) 
                 console.print(f"\n[green]All as it must be[/], after {took:.0f} s.")
             report.page(console, root, service.http, stays=stay)
             if stay:
-                _until_interrupted(service)
+                keep_open(service)
     return 0 if is_good else 1
 
 
-def _until_interrupted(service: Service) -> None:
+def keep_open(service: Service) -> None:
+    """Look after the service until Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
             service.check()

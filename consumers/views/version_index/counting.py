@@ -1,4 +1,4 @@
-"""How many rows and bytes each operation added and took away, by fragments, whoever committed it.
+"""How many rows, bytes and fragments each operation added and took away, whoever committed it.
 
 What a client says of itself isn't asked: other programs say nothing, and a compaction's new
 fragments hold rows that were there before. What a fragment had is kept for tables whose rows were
@@ -83,11 +83,13 @@ class Counting:
             return
         known = self._tables.get(one.incarnation or "")
         added = removed = size = 0
+        fragments = {"added": 0, "updated": 0, "removed": 0}
         for change in changes:
             number = int(str(change[_FRAGMENT_ID]))
             before = known.get(number) if known is not None else None
             after = None if change[_REMOVED] else _after(change, before)
             difference = (after.live if after else 0) - (before.live if before else 0)
+            fragments["removed" if after is None else "updated" if before else "added"] += 1
             added += max(difference, 0)
             removed += max(-difference, 0)
             size += max((after.bytes if after else 0) - (before.bytes if before else 0), 0)
@@ -98,7 +100,7 @@ class Counting:
         if one.name == MOVES_ROWS:
             moved = min(added, removed)
             added, removed = added - moved, removed - moved
-        one.counts = Counts(added, removed, size)
+        one.counts = Counts(added, removed, size, *fragments.values())
 
 
 def _is_lance(one: Done) -> bool:

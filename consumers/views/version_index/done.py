@@ -9,6 +9,7 @@ from typing import NamedTuple
 from commitlog.core.log.replica import Decided
 from commitlog.model.operations import (
     AlterProperties,
+    ApplyRows,
     CreateNamespace,
     CreateTable,
     CreateTableVersion,
@@ -20,6 +21,7 @@ from commitlog.model.operations import (
     Operation,
     RenameTable,
     Summary,
+    WriteRows,
     operation_name,
     target,
 )
@@ -32,11 +34,14 @@ ENDING = {DropTable.__name__, DeregisterTable.__name__, DropNamespace.__name__}
 
 
 class Counts(NamedTuple):
-    """Rows and bytes of data files, by the fragments that an operation left."""
+    """Rows, bytes of data files and fragments, by the fragments that an operation left."""
 
     rows_added: int
     rows_removed: int
     bytes_added: int
+    fragments_added: int
+    fragments_updated: int
+    fragments_removed: int
 
 
 @dataclass(slots=True)
@@ -100,7 +105,33 @@ def counts_of(one: Done) -> Counts | None:
     summary = one.summary
     if one.counts is not None or summary is None:
         return one.counts
-    return Counts(summary.rows_added, summary.rows_removed, summary.bytes_added)
+    return Counts(
+        summary.rows_added,
+        summary.rows_removed,
+        summary.bytes_added,
+        summary.fragments_added,
+        summary.fragments_updated,
+        summary.fragments_removed,
+    )
+
+
+def what_of_rows(operation: Operation | None) -> str | None:
+    """Return in words what was accepted or applied, of writes of rows."""
+    match operation:
+        case WriteRows(rows=rows, mode=mode):
+            return f"{rows} {'row' if rows == 1 else 'rows'} to {mode}"
+        case ApplyRows(writes=writes):
+            done = [one for one in writes if not one.refused]
+            parts = [
+                f"{len(done)} {'write' if len(done) == 1 else 'writes'} applied, rows:"
+                f" {sum(one.inserted for one in done)} inserted,"
+                f" {sum(one.updated for one in done)} updated,"
+                f" {sum(one.deleted for one in done)} deleted"
+            ]
+            if len(done) < len(writes):
+                parts.append(f"{len(writes) - len(done)} refused")
+            return "; ".join(parts)
+    return None
 
 
 Told = tuple[Decided, tuple[Done, ...]]

@@ -40,9 +40,18 @@ from commitlog.model.records import (
 from commitlog.model.table import format_table_id
 from consumers.views.version_index.contents import Contents, Recordings, Row
 from consumers.views.version_index.counting import Counting
-from consumers.views.version_index.done import REPEATED, Done, Told, counts_of, principal
+from consumers.views.version_index.done import (
+    REPEATED,
+    Counts,
+    Done,
+    Told,
+    counts_of,
+    principal,
+    what_of_rows,
+)
 
 MICROSECONDS_PER_MS = 1000
+NOT_COUNTED = (None,) * len(Counts._fields)
 
 
 def no_recordings(outcome: Outcome) -> dict[bytes, bytes]:
@@ -186,7 +195,6 @@ def _kind_of(record: object) -> list[str]:
 
 def _operation(decided: Decided, place: Row, one: Done) -> Row:
     outcome, result = decided.outcome, one.result
-    summary = one.summary
     refused = outcome.status is not Status.COMMITTED
     return (
         *place,
@@ -196,7 +204,7 @@ def _operation(decided: Decided, place: Row, one: Done) -> Row:
         one.name,
         one.status,
         str(outcome.code) or None,
-        (outcome.message or None) if refused else None,
+        (outcome.message or None) if refused else what_of_rows(one.operation),
         principal(decided),
         outcome.transaction_id,
         _read_version(one),
@@ -204,10 +212,7 @@ def _operation(decided: Decided, place: Row, one: Done) -> Row:
         result.read_version if result and one.version else None,
         result.rebased_over if result else None,
         result.rebased if result else None,
-        *(counts_of(one) or (None, None, None)),
-        summary.fragments_added if summary else None,
-        summary.fragments_updated if summary else None,
-        summary.fragments_removed if summary else None,
+        *(counts_of(one) or NOT_COUNTED),
         result.first_fragment_id if result and result.first_fragment_id >= 0 else None,
         result.first_row_id if result and result.first_row_id >= 0 else None,
         getattr(one.operation, "branch", "") or None,

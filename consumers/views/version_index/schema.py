@@ -55,7 +55,7 @@ incarnation         VARCHAR    uuid of this life of the table; NULL if refused w
 operation           VARCHAR    Append, Delete, Update, CreateTable, …; Iceberg: append, …
 status              VARCHAR    as in transactions; `repeated` where an earlier commit answered
 code                VARCHAR    why it was refused
-message             VARCHAR    the reason in words, if refused
+message             VARCHAR    in words: why it was refused, or what rows it wrote
 principal           VARCHAR    who submitted it
 transaction_id      VARCHAR    its transaction
 read_version        BIGINT     the version it was written against; NULL if it names none

@@ -3,7 +3,9 @@
 import { ask } from "./api.js";
 import { fill, h } from "./dom.js";
 import { ago, count, plural, writerName } from "./format.js";
+import { listing, panel } from "./parts.js";
 import { address, change, current } from "./state.js";
+import { term } from "./terms.js";
 import { badge, transactionLink } from "./transaction.js";
 
 const WRITERS_MAX = 14;
@@ -55,7 +57,7 @@ export class ConflictsView {
       type: "button", "aria-label": `Show all tables, not only ${table}`, onclick: () => change({ table: "", fragment: "" }),
     }, table, " ×") : null);
     const focused = this.map.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    fill(this.map, h("h2", {}, "Writer against writer"), matrix(found.pairs, this.state));
+    fill(this.map, h("h2", {}, term("Writer against writer")), matrix(found.pairs, this.state));
     fill(this.side,
       panel("Fragments under contention", bars(found.fragments.slice(0, 16).map((one) => ({
         label: table ? `fragment ${one.fragment}` : `${one.fragment} of ${one.table_name}`, value: one.count,
@@ -65,23 +67,19 @@ export class ConflictsView {
       table ? null : panel("Tables", bars(found.tables.slice(0, 8).map((one) => ({
         label: one.table_name, value: one.count, href: { table: one.table_name },
       })), this.state)));
-    fill(this.newest, h("h2", {}, "Newest collisions", chosen(this.state)), this.table(collisions));
+    fill(this.newest, h("h2", {}, term("Newest collisions"), chosen(this.state)), this.table(collisions));
     if (focused) this.map.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   }
 
   table(rows) {
-    if (!rows.length) return h("p.note", {}, "None.");
-    const heads = ["Position", "When", "Outcome", "Table", "Loser", "did", "Winner", "did", "Fragments", "Rule"];
-    return h("div.scroll", { tabIndex: 0, role: "region", "aria-label": "Newest collisions, as a table" }, h("table", {},
-      h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
-      h("tbody", {}, rows.map((row) => h("tr", {},
-        h("td.numeric", {}, transactionLink(row.sequence, row.partition, count(row.sequence))),
-        h("td", {}, ago(row.time, this.now)), h("td", {}, badge(row.status)), h("td", {}, row.table_name),
-        h("td", {}, writerName(row.loser)), h("td", {}, row.operation ?? ""), h("td", {}, writerName(row.winner)),
-        h("td", {}, row.winner_operation ?? "", row.winner_sequence
-          ? [" ", transactionLink(row.winner_sequence, row.partition, `v${count(row.winner_version)}`)] : ` v${count(row.winner_version)}`),
-        h("td", {}, row.fragments.slice(0, 6).join(", "), row.fragments_count > 6 ? "…" : ""),
-        h("td", {}, h("code", {}, row.rule)))))));
+    const heads = ["Position", "When", "Outcome", "Table", "Loser", "did", "Winner", "did", "Which fragments", "Rule"];
+    return listing(heads, rows.map((row) => [
+      transactionLink(row.sequence, row.partition, count(row.sequence)), ago(row.time, this.now), badge(row.status), row.table_name,
+      writerName(row.loser), row.operation ?? "", writerName(row.winner),
+      h("span", {}, row.winner_operation ?? "", " ", row.winner_sequence
+        ? transactionLink(row.winner_sequence, row.partition, `v${count(row.winner_version)}`) : `v${count(row.winner_version)}`),
+      row.fragments.slice(0, 6).join(", ") + (row.fragments_count > 6 ? "…" : ""), h("code", {}, row.rule),
+    ]), { label: "Newest collisions", none: "None." });
   }
 }
 
@@ -93,10 +91,6 @@ function chosen(state) {
   return h("button.chip", {
     type: "button", "aria-label": "Show all collisions", onclick: () => change({ loser: null, winner: null, fragment: "" }),
   }, parts.join(", "), " ×");
-}
-
-function panel(title, ...body) {
-  return h("section.panel", { "aria-label": title }, h("h2", {}, title), ...body);
 }
 
 /** Losers down, winners across; the fuller a cell, the more often. */
@@ -126,7 +120,7 @@ function matrix(pairs, state) {
   };
   const left = Math.max(losers.length, winners.length) - WRITERS_MAX;
   return h("div.scroll", { tabIndex: 0, role: "region", "aria-label": "Writer against writer, as a table" }, h("table.matrix", {},
-    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "lost ↓  to →"), across.map((name) => h("th", { scope: "col" }, h("span", {}, writerName(name)))),
+    h("thead", {}, h("tr", {}, h("th", { scope: "col" }, term("lost ↓ to →")), across.map((name) => h("th", { scope: "col" }, h("span", {}, writerName(name)))),
       h("th.sum", { scope: "col" }, h("span", {}, "all")))),
     h("tbody", {}, down.map(([loser, sum]) => h("tr", {}, h("th", { scope: "row" }, writerName(loser)),
       across.map((winner) => cell(loser, winner)), h("td.sum", {}, count(sum)))))),
@@ -140,7 +134,8 @@ function bars(rows, state) {
   return h("ul.bars", {}, rows.map((row) => {
     const isChosen = row.href?.fragment !== undefined && String(row.href.fragment) === state.fragment;
     const label = row.href
-      ? h("a", { href: address({ ...current(), ...row.href, tx: "" }), "data-link": true }, row.label) : h("span", {}, row.label);
+      ? h("a", { href: address({ ...current(), ...row.href, tx: "" }), "data-link": true, title: row.label }, row.label)
+      : h("span", { title: row.label }, row.label);
     return h(`li${isChosen ? ".chosen" : ""}`, {}, h("div.label", {}, label, h("span.note", {}, row.note ?? "")),
       h("div.track", { "aria-hidden": "true" }, h("i", { style: { width: `${Math.max(1, (row.value / most) * 100)}%` } })),
       h("span.value", {}, count(row.value)));

@@ -121,7 +121,7 @@ export class OverviewPane extends Pane {
     fill(this.grown, panel("Growth", h("div.spark", {}, ...["rows", "bytes"].map((name) => {
       const most = Math.max(1, ...points.map((one) => one[name] ?? 0));
       const line = points.map((one, place) => `${((place / (points.length - 1)) * 300).toFixed(1)},${(58 - ((one[name] ?? 0) / most) * 54).toFixed(1)}`).join(" ");
-      const said = name === "rows" ? `${count(last.rows)} rows` : bytes(last.bytes);
+      const said = name === "rows" ? count(last.rows) : bytes(last.bytes);
       return h("figure", {}, svg("svg", { viewBox: "0 0 300 60", preserveAspectRatio: "none", role: "img", "aria-label": `${name} over the versions, now ${said}` },
         svg("polyline", { points: line })), h("figcaption", {}, `${name === "rows" ? "Rows" : "Size"}, now ${said}`));
     }))));

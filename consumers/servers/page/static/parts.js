@@ -28,7 +28,7 @@ export function facts(pairs) {
 }
 
 export function panel(title, ...children) {
-  return h("section.panel", { "aria-label": title }, h("h2", {}, title), children);
+  return h("section.panel", { "aria-label": title }, h("h2", {}, term(title)), children);
 }
 
 /** Code, and a button that copies it. */

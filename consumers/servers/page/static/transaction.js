@@ -123,7 +123,7 @@ function operationCard(one, row) {
       one.status !== row.status ? [" ", badge(one.status)] : null),
     lineage(one, row),
     list([
-      ["Rows", rowChange(one.rows_added, one.rows_removed)],
+      ["Rows", rowChange(one.rows_added, one.rows_removed) || (one.status === "committed" ? one.message : "")],
       ["Fragments", fragments],
       ["Written", one.bytes_added ? bytes(one.bytes_added) : ""],
       ["Rebase", one.rebased ? "its deletions were merged with newer ones" : one.rebased_over > 0 ? "moved unchanged" : ""],
