@@ -15,6 +15,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.model.operations import CreateNamespace
 from consumers.runtime.config import write_endpoints
 from consumers.servers.namespace.routes import routes
 from consumers.servers.page.routes import page_routes
@@ -86,7 +87,11 @@ class Shop:
         opened.tags.create("launch", 3)
         log.compact("shop$orders", properties={"commitlog.maintenance": "two fragments are small"})
         log.create_table("shop$eu$stock", SCHEMA)
+        log.create_table("audit", SCHEMA, properties={"owner": "somebody else"})
+        log.drop_table("audit")
         log.create_table("audit", SCHEMA)
+        inherited = CreateNamespace(("shop",), (("commitlog.maintain.expire-days", "30"),), True)
+        log.submit(None, inherited).result().raise_for_conflict()
 
     def index(self) -> None:
         stop = threading.Event()
@@ -208,6 +213,11 @@ def test_indices_tags_and_upkeep_are_listed(visit: Callable[..., Visit]) -> None
     window.until("() => document.querySelector('.tile b')?.textContent === '120'")
     window.open(f"{ORDERS}&tab=upkeep", PANES["upkeep"])
     assert "Rewrite" in window.text("[aria-label='What maintenance did']")
+    settings = window.text("[aria-label='What it would do']")
+    assert "30 (from shop)" in settings
+    assert "7 (default)" in settings
+    window.open("/?view=table&table=audit", PANES[""])
+    assert "somebody else" not in window.text("[aria-label='Settings']"), "of a dropped table"
 
 
 def test_code_to_open_it_is_copied_by_a_click(visit: Callable[..., Visit]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from commitlog.errors import NoSuchTable
 from consumers.history import Ask, Row
+from consumers.servers.page import settings
 
 EVENTS_MAX = 8192
 TABLES_MAX = 1000
@@ -145,17 +146,12 @@ def table(ask: Ask, name: str) -> Row:
     )
     if not lives and not counts:
         raise NoSuchTable(_unknown(ask, name))
-    properties = ask(
-        f"SELECT key, arg_max(value, sequence * 1048576 + ordinal) AS value FROM properties"
-        f" WHERE {_is(name)[0]} AND is_table GROUP BY key"
-        " HAVING value IS NOT NULL ORDER BY key LIMIT ?",
-        [*_is(name)[1], LIST_MAX],
-    )
     return {
         "name": name,
         "lives": lives,
         "counts": {str(row["status"]): row["count"] for row in counts},
-        "properties": properties,
+        "properties": settings.own(ask, name, lives[0] if lives else {}),
+        "inherited": settings.inherited(ask, name),
     }
 
 

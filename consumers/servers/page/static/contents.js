@@ -18,6 +18,7 @@ const POLICY = [
   ["keep-manifests", "64", "manifest files that stay under the policy latest; 0: all"],
   ["expire-days", "0", "age in days from which versions are deleted; 0: never"],
   ["retain-versions", "0", "how many of the newest versions are kept from deletion; 0: all"],
+  ["remove-after-days", "7", "after how many days files that nobody needs are removed; 0: never"],
 ];
 const PREFIX = "commitlog.maintain.";
 
@@ -252,6 +253,11 @@ export class ReferencesPane extends Pane {
   }
 }
 
+/** A setting and, if the table inherits it, from which namespace. */
+function valueOf({ value, namespace }) {
+  return [h("b", {}, value), namespace ? ` (from ${namespace})` : ""];
+}
+
 export class UpkeepPane extends Pane {
   constructor(state, view) {
     super(state, view, "upkeep");
@@ -260,17 +266,19 @@ export class UpkeepPane extends Pane {
 
   async load() {
     const found = await this.ask("upkeep");
-    const set = new Map(this.view.about.properties.filter((one) => one.key.startsWith(PREFIX))
-      .map((one) => [one.key.slice(PREFIX.length).replaceAll("_", "-"), one.value]));
+    const { properties, inherited } = this.view.about;
+    const set = new Map([...inherited, ...properties].filter((one) => one.key.startsWith(PREFIX))
+      .map((one) => [one.key.slice(PREFIX.length).replaceAll("_", "-"), one]));
     fill(this.element,
       panel("What maintenance did", listing(["Time", "What", "Reason", "Outcome", "Fragments", "Position"], found.map((one) => [
         time(one.time), one.operation, one.reason ?? "", badge(one.status), rowChange(one.fragments_added ?? 0, one.fragments_removed ?? 0),
         transactionLink(one.sequence, one.partition, count(one.sequence)),
       ]), { label: "What maintenance did", none: "Nothing was due so far." })),
-      panel("What it would do", h("p.note", {}, "Properties of the table named ", h("code", {}, `${PREFIX}…`), " change this. ",
+      panel("What it would do", h("p.note", {}, "Properties named ", h("code", {}, `${PREFIX}…`), ", the table’s own or its namespaces’, change this; so does ",
+        h("code", {}, "commitlog maintain --policy"), ". ",
         h("code", {}, "commitlog maintain --dry-run"), " lists what is due now."),
       listing(["Setting", "Value", "Meaning"], POLICY.map(([name, usual, meaning]) => [
-        h("code", {}, name), set.has(name) ? h("b", {}, set.get(name)) : `${usual} (default)`, meaning,
+        h("code", {}, name), set.has(name) ? valueOf(set.get(name)) : `${usual} (default)`, meaning,
       ]), { label: "Settings of maintenance" })));
   }
 }
