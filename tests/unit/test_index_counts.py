@@ -111,15 +111,23 @@ def _delete(table: str) -> Done:
 
 
 def test_writes_of_rows_say_in_words_what_they_wrote() -> None:
-    write = WriteRows(("t",), RowsMode.UPSERT, 2, (), b"", b"", 10)
+    write = WriteRows(
+        table=("t",),
+        mode=RowsMode.UPSERT,
+        rows=2,
+        columns=(),
+        schema_digest=b"",
+        sha256=b"",
+        size=10,
+    )
     assert what_of_rows(write) == "2 rows to upsert"
     assert what_of_rows(replace(write, rows=1, mode=RowsMode.DELETE)) == "1 row to delete"
     done = ApplyRows(
-        ("t",),
-        "life",
-        4,
-        9,
-        (
+        table=("t",),
+        incarnation="life",
+        after=4,
+        through=9,
+        writes=(
             AppliedWrite(5, 0, inserted=1, updated=1),
             AppliedWrite(7, 0, deleted=3),
             AppliedWrite(9, 0, refused="no_such_column"),

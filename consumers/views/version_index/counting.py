@@ -83,7 +83,7 @@ class Counting:
             return
         known = self._tables.get(one.incarnation or "")
         added = removed = size = 0
-        fragments = {"added": 0, "updated": 0, "removed": 0}
+        fragments = dict.fromkeys(("added", "updated", "removed"), 0)
         for change in changes:
             number = int(str(change[_FRAGMENT_ID]))
             before = known.get(number) if known is not None else None
@@ -100,7 +100,14 @@ class Counting:
         if one.name == MOVES_ROWS:
             moved = min(added, removed)
             added, removed = added - moved, removed - moved
-        one.counts = Counts(added, removed, size, *fragments.values())
+        one.counts = Counts(
+            rows_added=added,
+            rows_removed=removed,
+            bytes_added=size,
+            fragments_added=fragments["added"],
+            fragments_updated=fragments["updated"],
+            fragments_removed=fragments["removed"],
+        )
 
 
 def _is_lance(one: Done) -> bool:

@@ -106,12 +106,12 @@ def counts_of(one: Done) -> Counts | None:
     if one.counts is not None or summary is None:
         return one.counts
     return Counts(
-        summary.rows_added,
-        summary.rows_removed,
-        summary.bytes_added,
-        summary.fragments_added,
-        summary.fragments_updated,
-        summary.fragments_removed,
+        rows_added=summary.rows_added,
+        rows_removed=summary.rows_removed,
+        bytes_added=summary.bytes_added,
+        fragments_added=summary.fragments_added,
+        fragments_updated=summary.fragments_updated,
+        fragments_removed=summary.fragments_removed,
     )
 
 
