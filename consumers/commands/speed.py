@@ -162,6 +162,37 @@ def bench_replay(
     )
 
 
+def bench_against(
+    ref: str,
+    /,
+    *,
+    writers: int = 32,
+    pairs: int = 5,
+    seconds: float = 5.0,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what a commit costs in this tree and in another one, in turns.
+
+    Each round has a service and writers of its own tree. Takes about a minute for a pair.
+
+    Parameters
+    ----------
+    ref
+        A commit of this repository, or the folder of another checkout.
+    writers
+        How many processes write, each with one commit in flight.
+    pairs
+        How often both are measured.
+    seconds
+        How long one measurement takes, cold and warm.
+    as_json
+        Print the whole report as JSON.
+    """
+    bench = need_module("consumers.tools.bench.against", extra="bench")
+    report = bench.run(ref, writers=writers, pairs=pairs, seconds=seconds, report=output.note)
+    output.print_report(report, (AGAINST, "summary"), as_json=as_json)
+
+
 def bench_all(
     *,
     into: Path = Path("bench.json"),
@@ -275,6 +306,16 @@ ROWS = (
     _number("p50 ms", "p50_ms", digits=1),
     _number("p99 ms", "p99_ms", digits=0),
     _number("failed", "failures", digits=0),
+)
+AGAINST = (
+    _text("phase", lambda row: row["phase"]),
+    _text("per commit", lambda row: row["figure"]),
+    _number("this", "this", digits=3),
+    _number("other", "other", digits=3),
+    _number("ratio", "ratio"),
+    _number("least", "least"),
+    _number("greatest", "greatest"),
+    _number("pairs", "pairs", digits=0),
 )
 POINTS = (
     _text("by", lambda row: row["curve"]),

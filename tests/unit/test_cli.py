@@ -15,8 +15,9 @@ from consumers.commands.exit_codes import ExitCode, exit_code
 HELP = Path(__file__).parents[1] / "golden" / "help"
 COMMANDS = sorted(
     [name for name in app if not name.startswith("-")]
-    + ["bench all", "bench commit", "bench conflicts", "bench growth", "bench iceberg"]
-    + ["bench index", "bench merge", "bench replay", "bench report", "bench rows", "bench spark"]
+    + ["bench against", "bench all", "bench commit", "bench conflicts", "bench growth"]
+    + ["bench iceberg", "bench index", "bench merge", "bench replay", "bench report", "bench rows"]
+    + ["bench spark"]
 )
 
 

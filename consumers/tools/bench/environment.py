@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,24 @@ def service_cpu_seconds(pid: int) -> dict[str, float]:
         ticks = int(fields[11]) + int(fields[12])
         name = _part(words)
         found[name] = found.get(name, 0.0) + ticks / os.sysconf("SC_CLK_TCK")
+    return found
+
+
+def service_switches(pid: int) -> dict[str, int]:
+    """Return how often the threads of a service's parts waited so far, by the parts' names.
+
+    Threads that have ended don't count.
+    """
+    found: dict[str, int] = {}
+    for process in (pid, *_descendants(pid)):
+        try:
+            name = _part(Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"))
+        except OSError:
+            continue
+        for status in Path(f"/proc/{process}/task").glob("*/status"):
+            with suppress(OSError):
+                _, _, rest = status.read_text().partition("\nvoluntary_ctxt_switches:")
+                found[name] = found.get(name, 0) + int(rest.split()[0])
     return found
 
 
