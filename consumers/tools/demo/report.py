@@ -154,7 +154,7 @@ def problems(compared: list[Compared], counts: Counts) -> list[str]:
 
 def rates(console: Console, measured: list[Rate]) -> None:
     """Print how fast writers are, beside Lance alone."""
-    table = _table(f"{WRITERS} writers append to one table, measured just now", "writers")
+    table = _table(f"{WRITERS} writers append to one table, just now", "writers")
     for name in ("commits/s", "failed", "slowest, ms"):
         table.add_column(name, justify="right")
     for rate in measured:
