@@ -14,7 +14,7 @@ from tests.integration.test_up import service
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-PASSES = 97
+PASSES = 146
 """As many as pass against Iceberg's own server; the others need what is optional."""
 
 
@@ -25,7 +25,7 @@ def test_the_kit_passes_over_the_log(tmp_path: Path) -> None:
     with service(root, "--kafka-port", "0", "--tables-root", place) as running:
         result = iceberg_kit.run(f"http://127.0.0.1:{running.port}", jars)
     print(result)
-    assert not result.failures
+    assert set(result.failures) <= {iceberg_kit.JAVA_ONLY}
     assert result.counts["successful"] >= PASSES
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from consumers.broker import find_java
 from infra import oldest_spark
 from tests.child import lines_of
 from tests.iceberg_server import IcebergServer
-from tests.integration.test_up import service
+from tests.integration.test_up import run, service
 
 pytestmark = [
     pytest.mark.broker,
@@ -47,3 +48,33 @@ def test_spark_creates_writes_alters_and_reads(tmp_path: Path) -> None:
         assert found["left"] == ["t"]
         loaded = server.ask("GET", "/v1/namespaces/spark/tables/t").json["metadata"]
         assert loaded["properties"]["said"] == "so"
+        assert found["first-view"] == [[3], [4]]
+        assert found["second-view"] == [[2], [4], [5]]
+        assert found["views"] == ["gone", "v"]
+        assert found["views-left"] == ["v"]
+        _undo_and_prove(running.root, server, loaded)
+
+
+def _undo_and_prove(root: Path, server: IcebergServer, table: dict[str, Any]) -> None:
+    """Bring back a view that was dropped and rows that were deleted; prove the log, and copy it."""
+
+    def command(*arguments: str) -> str:
+        done = run(*arguments, "--root", str(root))
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout
+
+    before = json.loads(Path(table["metadata-log"][-1]["metadata-file"]).read_text())
+    position = before["properties"]["commitlog.position"]
+    command("undrop", "spark$gone")
+    rolled = json.loads(command("rollback", "spark$t", "--to", position, "--json"))
+    now = server.ask("GET", "/v1/namespaces/spark/tables/t").json["metadata"]
+    assert now["current-snapshot-id"] == before["current-snapshot-id"]
+    assert now["properties"]["commitlog.position"] == str(rolled[0]["position"])
+    views = server.ask("GET", "/v1/namespaces/spark/views").json["identifiers"]
+    assert [one["name"] for one in views] == ["gone", "v"]
+    for name in ("gone", "v"):
+        loaded = server.ask("GET", f"/v1/namespaces/spark/views/{name}").json["metadata"]
+        said = command("explain", loaded["properties"]["commitlog.position"])
+        assert f"spark${name}" in said
+    command("verify")
+    command("backup", str(root.parent / "backup"))

@@ -285,7 +285,7 @@ def test_a_table_that_did_not_change_is_not_sent_again(server: IcebergServer, ta
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("POST", "/v1/namespaces/analytics/register-view"),
+        ("POST", "/v1/namespaces/analytics/tables/t/tasks"),
         ("POST", "/v1/oauth/tokens"),
         ("POST", "/v1/namespaces/analytics/tables/t/plan"),
         ("GET", "/v1/namespaces/analytics/tables/t/credentials"),
@@ -298,7 +298,7 @@ def test_what_is_not_offered_is_said_so(server: IcebergServer, method: str, path
         assert reply.error["type"] == "UnsupportedOperationException"
         assert path in reply.error["message"]
     endpoints = server.ask("GET", "/v1/config").json["endpoints"]
-    assert not [one for one in endpoints if "register-view" in one or "plan" in one]
+    assert not [one for one in endpoints if "tasks" in one or "plan" in one]
 
 
 def test_no_view_is_there(server: IcebergServer) -> None:

@@ -268,6 +268,37 @@ def test_clients_make_views_beside_tables(world: World, server: IcebergServer) -
     assert world.log.restore([[space, "w"], [space, "t"]], position) is None
 
 
+def test_a_view_is_registered_by_its_metadata(world: World, server: IcebergServer) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    space = world.fresh_name()
+    now = load_catalog("views", type="rest", uri=server.uri)
+    now.create_namespace(space)
+    now.create_table(f"{space}.t", pa.schema([("n", pa.int64())]))
+    views = f"/v1/namespaces/{space}/views"
+    assert server.ask("POST", views, create("w")).status == 200
+    body = {
+        "updates": [
+            {"action": "add-view-version", "view-version": {**version("SELECT 2"), "schema-id": 0}},
+            {"action": "set-current-view-version", "view-version-id": -1},
+        ]
+    }
+    whole = server.ask("POST", f"{views}/w", body).json
+    again, again_at = whole["metadata"], whole["metadata-location"]
+    now.drop_view(f"{space}.w")
+    place = server.ask("GET", f"/v1/namespaces/{space}/tables/t").json["metadata-location"]
+    at = {"name": "w", "metadata-location": again_at}
+    register = f"/v1/namespaces/{space}/register-view"
+    for other in ({**at, "name": "t"}, {**at, "metadata-location": place}):
+        assert server.ask("POST", register, other).status in (400, 409)
+    back = now.register_view(f"{space}.w", again_at)
+    assert str(back.metadata.view_uuid) == again["view-uuid"]
+    registered = server.ask("GET", f"{views}/w").json["metadata"]
+    for member in ("versions", "version-log", "schemas", "current-version-id", "location"):
+        assert registered[member] == again[member]
+    assert server.ask("POST", register, at).error["type"] == "AlreadyExistsException"
+
+
 def test_a_view_and_tables_of_both_formats_commit_over_http_by_one_record(world: World) -> None:
     space = world.fresh_name()
     world.write([space, "l"], pa.table({"n": pa.array([1], pa.int64())}))

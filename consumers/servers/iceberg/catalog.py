@@ -145,6 +145,8 @@ class IcebergCatalog:
         if isinstance(answer, Refused):
             if answer.code is Code.NO_SUCH_NAMESPACE:
                 raise no_such_namespace(table[:-1])
+            if change.is_create and table in (view := self.view()).views:
+                raise self._taken(view, table)
             raise failure_of_table_refusal(answer)
         return self._committed(answer, table)
 
@@ -190,7 +192,7 @@ class IcebergCatalog:
             replaces = old.uuid if old is not None else ""
         if replaces and read_only:
             raise Failure(400, "BadRequestException", "overwrite and read only: use one of them")
-        with _reading(location):
+        with reading(location):
             change = self.service.registration(table, location, replaces, read_only=read_only)
         answer = self.submit(asked, [change])
         if isinstance(answer, Refused):
@@ -341,12 +343,13 @@ class IcebergCatalog:
         return table_reply(self._read(location), location, access=access)
 
     def _read(self, location: str) -> bytes:
-        with _reading(location):
+        with reading(location):
             return self.service.read_metadata(location)
 
 
 @contextmanager
-def _reading(location: str) -> Iterator[None]:
+def reading(location: str) -> Iterator[None]:
+    """Say of a file that can't be read that the request named it."""
     try:
         yield
     except OSError as error:

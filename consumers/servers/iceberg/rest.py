@@ -49,7 +49,6 @@ _VIEW = "/v1/namespaces/{namespace}/views/{view}"
 _METHODS = {"GET", "HEAD", "POST", "DELETE"}
 _UNSUPPORTED = (
     "/v1/oauth/tokens",
-    f"{_NAMESPACE}/register-view",
     f"{_NAMESPACE}/functions",
     f"{_TABLE}/plan",
     f"{_TABLE}/plan/{{plan}}",
@@ -167,6 +166,7 @@ def iceberg_routes(
         ("POST", "/v1/tables/rename", routes.rename_table),
         ("GET", f"{_NAMESPACE}/views", routes.list_views),
         ("POST", f"{_NAMESPACE}/views", routes.create_view),
+        ("POST", f"{_NAMESPACE}/register-view", routes.register_view),
         ("HEAD", _VIEW, routes.view_exists),
         ("GET", _VIEW, routes.load_view),
         ("POST", _VIEW, routes.commit_view),
@@ -338,6 +338,9 @@ class _Routes:
 
     def create_view(self, request: Request, body: bytes) -> Response:
         return self._views.create(_asked(request), _namespace(request), body)
+
+    def register_view(self, request: Request, body: bytes) -> Response:
+        return self._views.register(_asked(request), _namespace(request), body)
 
     def view_exists(self, request: Request, body: bytes) -> Response:
         return self._views.exists(_view(request))

@@ -15,7 +15,13 @@ from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID
 from commitlog.model.operations import DeregisterTable, IcebergChange, RenameTable
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, paginate, rename_taken
+from consumers.servers.iceberg.catalog import (
+    Asked,
+    IcebergCatalog,
+    paginate,
+    reading,
+    rename_taken,
+)
 from consumers.servers.iceberg.replies import (
     Failure,
     already_exists,
@@ -53,6 +59,17 @@ class IcebergViews:
             {"action": "add-view-version", "view-version": version},
             {"action": "set-current-view-version", "view-version-id": -1},
         ]
+        change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
+        return self._answer(asked, change, is_create=True)
+
+    def register(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+        """Make a view of the metadata file of one that was dropped, with its uuid and versions."""
+        node = Node(load_json(body, "body"), "")
+        name = parse_table_id((*namespace, node.member("name").text()))
+        location = node.member("metadata-location").text()
+        with reading(location):
+            found = load_json(self._catalog.service.read_metadata(location), location)
+        updates = _updates_of(Node(found, location))
         change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
         return self._answer(asked, change, is_create=True)
 
@@ -146,6 +163,33 @@ def view_change(name: TableId, body: Any) -> IcebergChange:
     node.member("updates").items()
     sent = requirements.value if requirements else []
     return IcebergChange(name, dump_json(sent), dump_json(node.value["updates"]))
+
+
+def _updates_of(metadata: Node) -> list[dict[str, Any]]:
+    """Return what makes a view of a metadata file: its schemas and versions are numbered anew."""
+    properties = p.strings() if (p := metadata.optional("properties")) else {}
+    updates: list[dict[str, Any]] = [
+        {"action": "assign-uuid", "uuid": metadata.member("view-uuid").text()},
+        {"action": "upgrade-format-version", "format-version": 1},
+        {"action": "set-location", "location": metadata.member("location").text()},
+        {"action": "set-properties", "updates": properties},
+    ]
+    schemas, versions = {}, {}
+    for number, schema in enumerate(metadata.member("schemas").items()):
+        schemas[schema.member("schema-id").int32()] = number
+        updates.append({"action": "add-schema", "schema": schema.object()})
+    for number, version in enumerate(metadata.member("versions").items(), start=1):
+        versions[version.member("version-id").int32()] = number
+        known = schemas.get(version.member("schema-id").int32(), -1)
+        sent = {**version.object(), "schema-id": known}
+        updates.append({"action": "add-view-version", "view-version": sent})
+    logged = [
+        entry.member("version-id").int32() for entry in metadata.member("version-log").items()
+    ]
+    for version_id in (*logged, metadata.member("current-version-id").int32()):
+        wanted = versions.get(version_id, version_id)
+        updates.append({"action": "set-current-view-version", "view-version-id": wanted})
+    return updates
 
 
 def no_such_view(name: TableId) -> Failure:

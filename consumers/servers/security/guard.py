@@ -36,12 +36,15 @@ _SEPARATOR = "\x1f"
 
 Need = tuple[Access, TableId]
 READ, WRITE, ADMIN = Access.READ, Access.WRITE, Access.ADMIN
-_NAMESPACE = re.compile(r"/v1/namespaces/([^/]+)(?:/(properties|tables|views|register))?/?")
+_NAMESPACE = re.compile(
+    r"/v1/namespaces/([^/]+)(?:/(properties|tables|views|register|register-view))?/?"
+)
 _TABLE = re.compile(
     r"/v1/namespaces/([^/]+)/(?:tables|views)/([^/]+)(/metrics|/credentials|/sign)?/?"
 )
 """What is below a table takes read; who signs looks at each request that it signs."""
 _LISTED = ("tables", "views")
+_REGISTERS = ("register", "register-view")
 _AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
 """How addresses begin of the catalogue as of a position: they need the grants that others need."""
 _BATCH_ACCESS = {
@@ -145,7 +148,7 @@ def _needs_of_body(path: str, method: str) -> Callable[[Any], Iterator[Need]] | 
     if path == "/v1/namespaces":
         return lambda body: iter([(ADMIN, _parts(body.get("namespace")))])
     found = _NAMESPACE.fullmatch(path)
-    if found is None or found[2] not in (*_LISTED, "register"):
+    if found is None or found[2] not in (*_LISTED, *_REGISTERS):
         return None
     parent, access = _namespace(found[1]), WRITE if found[2] in _LISTED else ADMIN
     return lambda body: iter([(access, (*parent, *_parts([body.get("name")])))])
