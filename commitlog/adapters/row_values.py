@@ -52,6 +52,9 @@ def convert(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
     Raises Misfit for the first value that doesn't fit.
     """
     given = values.type
+    if types.is_dictionary(given) and values.dictionary.null_count:
+        # A null among a dictionary's values counts as none, and Arrow joins no such dictionaries.
+        return convert(values.dictionary_decode(), wanted, rounds)
     if given.equals(wanted, check_metadata=True) and not _requires(wanted):
         return values
     if types.is_null(given):
@@ -344,9 +347,10 @@ def _requires(kind: pa.DataType) -> bool:
 def _parts_require(kind: pa.DataType) -> bool:
     if types.is_map(kind):
         return _requires(kind.key_type) or not kind.item_field.nullable or _requires(kind.item_type)
+    inner = [kind.field(at) for at in range(kind.num_fields)]
     return any(
-        not kind.field(at).nullable or _requires(kind.field(at).type)
-        for at in range(kind.num_fields)
+        not each.nullable or types.is_dictionary(each.type) or _requires(each.type)
+        for each in inner
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import lance
+import pyarrow as pa
 
 from commitlog.client.row_groups import (
     Group,
@@ -54,7 +55,8 @@ def prepare_group(
         deletion = lance.LanceOperation.Delete(updated, removed, PREDICATE)
         return Prepared(deletion, dataset.version, affected)
     ids = merged.sources[ROW_ID] if merged.moved else merged.sources[ROW_ID].slice(0, 0)
-    fragments = write_moved(info, dataset, merged.rows, ids)
+    rows = _without_columns_of_none(merged.rows, writes) if merged.appends_only else merged.rows
+    fragments = write_moved(info, dataset, rows, ids)
     if merged.appends_only:
         version = info.version if keys is not None else 0
         return Prepared(lance.LanceOperation.Append(fragments), version, keys=keys)
@@ -67,6 +69,12 @@ def prepare_group(
         update_mode="rewrite_rows",
     )
     return Prepared(operation, dataset.version, affected, keys)
+
+
+def _without_columns_of_none(rows: pa.Table, writes: Sequence[Write]) -> pa.Table:
+    """Leave out columns that all writes lack, as appends do: files of 2.0 hold no null structs."""
+    given = {column.name for write in writes for column in write.operation.columns}
+    return rows.select([name for name in rows.schema.names if name in given])
 
 
 def _set_by(writes: Sequence[Write]) -> list[str]:

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.adapters.row_values import holds_blobs
+from commitlog.adapters.row_values import convert, holds_blobs
 from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.model.operations import RowsMode, WriteRows
@@ -337,8 +337,8 @@ class Group:
             chunks: list[pa.Array] = []
             for source in self._sources:
                 is_there = name in source.schema.names
-                nulls = [pa.nulls(source.num_rows, kind)]
-                chunks += source.column(name).chunks if is_there else nulls
+                held = source.column(name).chunks if is_there else [pa.nulls(source.num_rows)]
+                chunks += [convert(chunk, kind, False) for chunk in held]
             whole = pa.chunked_array(chunks, kind)
             numbers = by_column[name]
             arrays.append(whole.take(pa.array(numbers, pa.int64(), mask=numbers < 0)))

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import lance
 import pyarrow as pa
 import pytest
 
 from commitlog import InvalidTransaction
+from commitlog.client import catalogue
 from consumers.tools.row_writer import RowWriter
 from tests.namespace_world import World
 from tests.types.columns import plain
@@ -126,3 +128,17 @@ def test_keys_that_no_upsert_can_go_by_are_refused(world: World) -> None:
     world.log.create_table("nulls$t", pa.schema([pa.field("k", pa.int32())]))
     with pytest.raises(InvalidTransaction, match="key's column 'k' holds a null.*merge_insert"):
         world.log.write_rows("nulls$t", {"k": [1, None]}, mode="upsert", on="k")
+
+
+def test_rows_are_written_to_tables_of_the_oldest_files(world: World) -> None:
+    kind, text = pa.struct([("p", pa.int32())]), pa.dictionary(pa.int8(), pa.string())
+    schema = pa.schema([("k", pa.int32()), ("s", kind), ("d", text)])
+    with mock.patch.object(catalogue, "DATA_STORAGE_VERSION", "2.0"):
+        world.log.create_table("old$t", schema, properties={"rows": "log"})
+    # Files of 2.0 hold no struct that is null, and read a dictionary with a null among its values.
+    world.log.append("old$t", {"k": [1, 2], "s": [{"p": 1}] * 2, "d": ["a", None]})
+    world.log.append("old$t", {"k": [3]}).raise_for_conflict()
+    world.log.merge_insert("old$t", {"k": [1, 2], "d": ["b", "c"]}, "k").raise_for_conflict()
+    found = world.log.open("old$t").to_table().sort_by("k")
+    assert found["s"].to_pylist() == [{"p": 1}, {"p": 1}, None]
+    assert found["d"].to_pylist() == ["b", "c", None]

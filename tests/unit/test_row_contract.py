@@ -322,3 +322,17 @@ def test_values_that_python_cannot_hold_are_shown_as_text() -> None:
     ]  # fmt: skip
     assert [str(row["d"]) for row in found] == ["[ 1 ]", "None", "[]"]
     assert [row["n"] for row in found] == [1, 2, 3]
+
+
+def test_nulls_among_the_values_of_a_dictionary_are_nulls() -> None:
+    text = pa.dictionary(pa.int8(), pa.string())
+    held = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), pa.array(["a", None]))
+    lists = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), held)
+    assert held.null_count == 0
+    found = conform_column(held, pa.field("c", text), "a$t")
+    assert (found.null_count, found.to_pylist()) == (1, ["a", None])
+    inner = conform_column(lists, pa.field("c", pa.list_(text)), "a$t").flatten()
+    assert (inner.null_count, inner.dictionary.null_count) == (1, 0)
+    for values, kind in ((held, text), (lists, pa.list_(required(text)))):
+        with pytest.raises(InvalidTransaction, match="null"):
+            conform_column(values, required(kind, "c"), "a$t")
