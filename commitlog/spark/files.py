@@ -31,7 +31,7 @@ from commitlog.adapters.storage_options import storage_options
 from commitlog.client.repeats import DIGEST, noted, tell_repeat
 from commitlog.client.row_writes import NotForTheLog
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
-from commitlog.errors import Unavailable
+from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.operations import KeyHashes
 from commitlog.model.records import Application, Code, Outcome, Status
@@ -163,6 +163,11 @@ def target_for(
         InvalidTransaction: names a column that doesn't fit.
     """
     given = arrow_schema(schema, table)
+    if not given.names:
+        raise InvalidTransaction(
+            f"the rows for {table} have no columns", field="columns", value=table,
+            advice=f"Select some of {', '.join(info.schema.names)}",
+        )  # fmt: skip
     check_columns(given, info.schema, table)
     return target_of(
         info,
@@ -246,15 +251,20 @@ def brought(table: str, rows: int, digest: int) -> dict[str, int]:
     return {f"for {table}": rows, f"{DIGEST}{table}": digest}
 
 
-def hashes_of(rows: pa.Table | pa.RecordBatch, key: tuple[str, ...]) -> list[bytes]:
+def hashes_of(rows: pa.RecordBatch, key: tuple[str, ...]) -> list[bytes]:
     """Return the hashes of the rows' keys; a key with a null in it equals no other."""
     if not all(name in rows.schema.names for name in key):
         return []
-    columns = [rows.column(name) for name in key]
-    valid = pc.is_valid(columns[0])
-    for column in columns[1:]:
-        valid = pc.and_(valid, pc.is_valid(column))
-    return key_hashes([column.filter(valid) for column in columns])
+    keys = keyed_rows(rows.select(list(key)), key)
+    return key_hashes([keys.column(name) for name in key])
+
+
+def keyed_rows(rows: pa.RecordBatch, key: tuple[str, ...]) -> pa.RecordBatch:
+    """Return the rows that have no null in their key."""
+    valid = pc.is_valid(rows.column(key[0]))
+    for name in key[1:]:
+        valid = pc.and_(valid, pc.is_valid(rows.column(name)))
+    return rows.filter(valid)
 
 
 def commit_files(

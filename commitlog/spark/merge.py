@@ -11,7 +11,6 @@ way a retryable conflict has the join done again over the newer version.
 from __future__ import annotations
 
 import pickle
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,13 +44,14 @@ from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge_files import (
     ADDRESS,
     DELETE,
+    KEY,
     ROW_ID,
     MergePart,
     MergeTask,
+    joined_keys,
     match,
     merge_rows,
     scan_keys,
-    sparks_own,
     with_table_types,
 )
 from commitlog.spark.options import WriteOptions, parse_batches
@@ -66,6 +66,7 @@ BACKLOG_SECONDS = 0.5
 """How long a merge waits if too many writes of rows wait already."""
 PART_SCHEMA = "part binary"
 COUNTED = ("inserted", "updated", "deleted")
+OWN = (ADDRESS, ROW_ID, DELETE)
 
 
 @dataclass(frozen=True)
@@ -253,8 +254,9 @@ def _merge_on_executors(
     columns = spark_schema(task.columns(), task.target.table)
     flag = StructField(DELETE, BooleanType())
     # Spark's own casts would make other values of some.
-    fitted = map_arrow(source, partial(_fit, task=task), StructType([*columns.fields, flag]))
-    keys = StructType([columns[name] for name in task.on])
+    keys = spark_schema(task.keys(), task.target.table)
+    fields = [*columns.fields, flag, *keys.fields]
+    fitted = map_arrow(source, partial(_fit, task=task), StructType(fields))
     tasks = max(spark.sparkContext.defaultParallelism, 1)
     numbers = spark.createDataFrame([(number,) for number in fragments], "fragment long")
     placed_numbers = numbers.repartition(min(tasks, max(len(fragments), 1)), "fragment")
@@ -262,9 +264,9 @@ def _merge_on_executors(
     found = map_arrow(
         placed_numbers, partial(_scan, task=task), StructType([*keys.fields, *places])
     )
-    joined = fitted.join(found, list(task.on), "left")
+    joined = fitted.join(found, keys.names, "left")
     # All rows of a fragment, and all of a key that the table lacks, go to one task.
-    home = f.coalesce(f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*map(_named, task.on)))
+    home = f.coalesce(f.shiftright(f.col(ADDRESS), 32), f.xxhash64(*keys.names))
     placed = joined.repartition(home).sortWithinPartitions(f.col(ADDRESS).asc_nulls_last())
     parts = map_arrow(placed, partial(_merge, task=task), PART_SCHEMA).collect()
     return [pickle.loads(bytes(row.part)) for row in parts]
@@ -272,21 +274,27 @@ def _merge_on_executors(
 
 def _fit(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
     """Yield the source's rows as the table would hold them, in Spark's types; on an executor."""
-    schema = arrow_schema_of(spark_schema(task.columns(), task.target.table))
-    schema = schema.append(pa.field(DELETE, pa.bool_()))
+    schema = _sparks(task.columns(), task).append(pa.field(DELETE, pa.bool_()))
+    keys = _sparks(task.keys(), task)
     for batch in with_table_types(batches, task):
-        yield to_spark(batch, schema)
+        fitted, found = to_spark(batch, schema), to_spark(joined_keys(batch, task), keys)
+        for name in keys.names:
+            fitted = fitted.append_column(name, found.column(name))
+        yield fitted
 
 
 def _scan(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
     """Read the keys of the fragments named in the rows; runs on an executor."""
-    keys = pa.schema([task.columns().field(name) for name in task.on])
-    schema = arrow_schema_of(spark_schema(keys, task.target.table))
+    schema = _sparks(task.keys(), task)
     for name in (ADDRESS, ROW_ID):
         schema = schema.append(pa.field(name, pa.int64()))
     for batch in batches:
         for found in scan_keys(task, batch.column("fragment").to_pylist()):
-            yield to_spark(sparks_own(found, schema), schema)
+            yield to_spark(found, schema)
+
+
+def _sparks(columns: pa.Schema, task: MergeTask) -> pa.Schema:
+    return arrow_schema_of(spark_schema(columns, task.target.table))
 
 
 def _merge(batches: Iterable[pa.RecordBatch], task: MergeTask) -> Iterator[pa.RecordBatch]:
@@ -350,12 +358,27 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
             value=wanted.on,
             advice=f"The table's columns are {', '.join(info.schema.names)}",
         )
+    own = next((n for n in info.schema.names if n.lower().startswith((*OWN, KEY))), None)
+    if own is not None:
+        raise InvalidTransaction(
+            f"{info.name} has a column {own!r}, a name that a merge of Spark uses itself",
+            field="columns", value=own, advice="Merge with `CommitLog.merge_insert`",
+        )  # fmt: skip
     # A column that only says what to delete isn't the table's.
-    asked = set(re.findall(r"\w+", wanted.delete_where))
+    asked = _columns_in(frame, wanted.delete_where)
     extra = {name for name in frame.columns if name in asked and name not in info.schema.names}
     given = arrow_schema(frame.drop(*extra).schema, info.name)
     check_columns(given, info.schema, info.name, partial=not wanted.insert)
     return list(given.names)
+
+
+def _columns_in(frame: DataFrame, condition: str) -> set[str]:
+    """Return the columns of a frame that a condition is about."""
+    if not condition:
+        return set()
+    plan: Any = frame.select(f.expr(condition))._jdf.queryExecution().analyzed()
+    found = plan.references().toSeq()
+    return {str(found.apply(at).name()) for at in range(found.size())}
 
 
 def _named(column: str) -> Column:

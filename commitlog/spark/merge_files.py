@@ -11,7 +11,7 @@ can write a fragment's deletion vector and see that a key comes twice.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -30,10 +30,13 @@ from commitlog.client.rows import delete_rows
 from commitlog.codecs.keys import packed
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction
-from commitlog.spark.files import Files, Target, hashes_of, write_files
+from commitlog.spark.arrow import readable, readable_type
+from commitlog.spark.files import Files, Target, hashes_of, keyed_rows, write_files
 
 ADDRESS, ROW_ID, DELETE = "__address", "__row_id", "__delete"
-"""The columns beside the table's; a table may have no columns of these names."""
+KEY = "__key"
+"""The columns beside the table's, the last with a number; a table may have none of these names."""
+_PLACE = "__place"
 DUPLICATES_MAX = 3
 
 
@@ -54,6 +57,12 @@ class MergeTask:
     def columns(self) -> pa.Schema:
         """Return the source's columns in the table's types."""
         return pa.ipc.read_schema(pa.BufferReader(self.given or self.target.schema))
+
+    def keys(self) -> pa.Schema:
+        """Return the columns by which rows are joined."""
+        columns = self.columns()
+        kinds = [joinable_type(columns.field(name).type) for name in self.on]
+        return pa.schema([(f"{KEY}{at}", kind) for at, kind in enumerate(kinds)])
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,8 @@ class _Rows:
     def __init__(self, task: MergeTask) -> None:
         self._task = task
         self._kept = Kept(task)
-        self._seen: set[bytes] = set()
+        self._seen: set[bytes | int] = set()
+        """Addresses of rows that were found, and hashes of keys that were not."""
         self.keys: set[bytes] = set()
         self.addresses: list[pa.ChunkedArray | pa.Array] = []
         self.row_ids: list[int] = []
@@ -122,20 +132,19 @@ class _Rows:
             yield new.select(self._kept.given.names)
 
     def _look_for_duplicates(self, batch: pa.RecordBatch) -> None:
-        for key in hashes_of(batch, self._task.on):
-            if key in self._seen:
-                self._name_duplicate(batch, key)
-            self._seen.add(key)
+        # The table may have a key more than once, and then a row of the source finds all of them.
+        is_found = pc.is_valid(batch.column(ADDRESS))
+        found = batch.filter(is_found)
+        self._name_duplicates(found, found.column(ADDRESS).to_pylist())
+        new = keyed_rows(batch.filter(pc.invert(is_found)), self._task.on)
+        self._name_duplicates(new, hashes_of(new, self._task.on))
 
-    def _name_duplicate(self, batch: pa.RecordBatch, key: bytes) -> None:
-        if len(self.duplicates) >= DUPLICATES_MAX:
-            return
-        for at in range(batch.num_rows):
-            row = batch.slice(at, 1)
-            if hashes_of(row, self._task.on) == [key]:
-                [named] = python_rows(row.select(list(self._task.on)))
+    def _name_duplicates(self, rows: pa.RecordBatch, marks: Sequence[bytes | int]) -> None:
+        for at, mark in enumerate(marks):
+            if mark in self._seen and len(self.duplicates) < DUPLICATES_MAX:
+                [named] = python_rows(rows.slice(at, 1).select(list(self._task.on)))
                 self.duplicates[json.dumps(named, default=str)] = None
-                return
+            self._seen.add(mark)
 
 
 def merge_rows(batches: Iterable[pa.RecordBatch], task: MergeTask) -> MergePart:
@@ -192,9 +201,33 @@ def with_table_types(
         rows += batch.num_rows
 
 
-def key_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type by which keys of a column are joined: a dictionary's are its values."""
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
+def joinable_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type by which keys of a column are joined: one that both joins compare exactly."""
+    plain = readable_type(kind)
+    if types.is_floating(plain):
+        return pa.int32() if plain.bit_width <= pa.int32().bit_width else pa.int64()
+    return pa.int64() if types.is_temporal(plain) else plain
+
+
+def joinable(values: pa.Array) -> pa.Array:
+    """Return keys in the type by which they are joined.
+
+    Floats by their bits, as Lance compares them, while Spark's join takes -0.0 for 0.0. Times in
+    the column's own unit, since Spark has none below microseconds.
+    """
+    plain = readable_type(values.type)
+    if types.is_floating(plain):
+        return values.cast(plain).view(joinable_type(plain))
+    if types.is_temporal(plain):
+        is_narrow = values.type.bit_width == pa.int32().bit_width
+        return (values.cast(pa.int32()) if is_narrow else values).cast(pa.int64())
+    return readable(values)
+
+
+def joined_keys(rows: pa.RecordBatch, task: MergeTask) -> pa.RecordBatch:
+    """Return the columns by which rows are joined."""
+    columns = [joinable(rows.column(name)) for name in task.on]
+    return pa.RecordBatch.from_arrays(columns, schema=task.keys())
 
 
 def scan_keys(task: MergeTask, fragments: Iterable[int]) -> Iterator[pa.RecordBatch]:
@@ -208,39 +241,29 @@ def scan_keys(task: MergeTask, fragments: Iterable[int]) -> Iterator[pa.RecordBa
         columns=list(task.on), fragments=wanted, with_row_address=True, with_row_id=True
     )
     for batch in scanner.to_batches():
-        found = {n: batch.column(n).cast(key_type(batch.column(n).type)) for n in task.on}
-        found[ADDRESS] = batch.column("_rowaddr").cast(pa.int64())
-        found[ROW_ID] = batch.column("_rowid").cast(pa.int64())
-        yield pa.RecordBatch.from_pydict(found)
-
-
-def sparks_own(keys: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows whose keys Spark can hold: others equal none of Spark's."""
-    for column in schema:
-        values = keys.column(column.name)
-        if pa.types.is_temporal(values.type):
-            cut = pc.cast(values, options=pc.CastOptions(column.type, allow_time_truncate=True))
-            same = pc.equal(cut.cast(values.type), values)
-            keys = keys.filter(pc.or_(same, pc.is_null(same)))
-    return keys
+        found = joined_keys(batch, task)
+        found = found.append_column(ADDRESS, batch.column("_rowaddr").cast(pa.int64()))
+        yield found.append_column(ROW_ID, batch.column("_rowid").cast(pa.int64()))
 
 
 def match(rows: pa.Table, task: MergeTask, fragments: Iterable[int]) -> pa.Table:
-    """Return the rows with the addresses that their keys have in the table, found ones first."""
-    on = list(task.on)
+    """Return the rows with the addresses that their keys have in the table, found ones first.
+
+    A row comes once for each address.
+    """
     place = pa.array(range(rows.num_rows), pa.int64())
-    keys = rows.select(on).append_column("__place", place)
-    empty = pa.schema([("__place", pa.int64()), (ADDRESS, pa.int64()), (ROW_ID, pa.int64())])
+    keys = pa.Table.from_batches([joined_keys(b, task) for b in rows.to_batches()], task.keys())
+    on, keys = keys.column_names, keys.append_column(_PLACE, place)
+    empty = pa.schema([(_PLACE, pa.int64()), (ADDRESS, pa.int64()), (ROW_ID, pa.int64())])
     pieces = [empty.empty_table()]
     for batch in scan_keys(task, fragments):
         piece = pa.Table.from_batches([batch]).join(keys, on, join_type="inner")
         pieces.append(piece.select(empty.names))
     # Rows whose key was found, by address; then the others, in their order.
     found = pa.concat_tables(pieces).sort_by(ADDRESS)
-    others = pc.invert(pc.is_in(place, value_set=found["__place"].combine_chunks()))
-    order = pa.chunked_array([*found["__place"].chunks, place.filter(others)], pa.int64())
-    taken = rows.take(order)
-    absent = pa.nulls(rows.num_rows - found.num_rows, pa.int64())
+    others = place.filter(pc.invert(pc.is_in(place, value_set=found[_PLACE].combine_chunks())))
+    taken = rows.take(pa.chunked_array([*found[_PLACE].chunks, others], pa.int64()))
+    absent = pa.nulls(len(others), pa.int64())
     for name in (ADDRESS, ROW_ID):
         values = pa.chunked_array([*found[name].chunks, absent], pa.int64())
         taken = taken.append_column(name, values)

@@ -300,6 +300,26 @@ def test_columns_that_a_source_lacks_are_kept(world: SparkWorld, way: Write) -> 
     }  # fmt: skip
 
 
+def test_executors_join_keys_as_pylance_does(world: SparkWorld) -> None:
+    schema = pa.schema([("id", pa.float64()), ("name", pa.string())])
+    name, plain = table(world, schema), str(world.root / "keys-plain")
+    rows = pa.table({"id": [0.0, 1.5, float("nan"), None, 1.5], "name": list("abcde")}, schema)
+    given = pa.table({"id": [-0.0, 1.5, float("nan"), None], "name": list("wxyz")}, schema)
+    for part in (rows[:3], rows[3:]):  # A key of two fragments.
+        world.client.append(name, part)
+        lance.write_dataset(part, plain, mode="append")
+    builder = lance.dataset(plain).merge_insert("id").when_matched_update_all()
+    builder.when_not_matched_insert_all().execute(given)
+    source = world.spark.createDataFrame(given)
+    merged = merge(source, name, "id", options=world.options, rows_in_driver=0)
+    assert (merged.updated, merged.inserted) == (3, 2)
+    ours, theirs = (
+        sorted(repr(row) for row in lance.dataset(location).to_table().to_pylist())
+        for location in (world.client.table(name).location, plain)
+    )
+    assert ours == theirs
+
+
 def test_nanoseconds_are_cut_off_where_spark_reads_them(world: SparkWorld) -> None:
     schema = pa.schema([("id", pa.timestamp("ns")), ("name", pa.string())])
     name = table(world, schema)

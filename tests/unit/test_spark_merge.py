@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,9 @@ from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
 from commitlog.spark.files import target_of
-from commitlog.spark.merge import NothingToDo, update_of
+from commitlog.spark.merge import COUNTED, NothingToDo, update_of
 from commitlog.spark.merge_files import (
+    ADDRESS,
     DELETE,
     MergePart,
     MergeTask,
@@ -61,7 +63,7 @@ def parts_of(world: Service, given: pa.Table, *, tasks: int = 1, **how: bool) ->
     homes = [
         (address >> 32 if address is not None else hash(key)) % tasks
         for address, key in zip(
-            matched["__address"].to_pylist(), matched["id"].to_pylist(), strict=True
+            matched[ADDRESS].to_pylist(), matched["id"].to_pylist(), strict=True
         )
     ]
     parts = []
@@ -143,6 +145,41 @@ def test_a_key_that_comes_twice_is_named_and_nothing_is_committed(world: Service
     parts = parts_of(world, source((key, "x"), (2, "x"), (key, "y")))
     with pytest.raises(InvalidTransaction, match=f'"id": {key}'):
         commit(world, parts)
+
+
+@pytest.mark.parametrize("stable", [False, True])
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_all_rows_of_a_key_that_the_table_has_twice_are_changed(
+    world: Service, stable: bool, tasks: int
+) -> None:
+    world.client.create_table(TABLE, SCHEMA, stable_row_ids=stable)
+    for ids in ((1, 1, 2), (1, 4, 4), (3, 5)):
+        world.client.append(TABLE, rows(*ids))
+    given = source((1, "x"), (9, "new"), (4, "-"), (3, "x"), deletes=(4,))
+    parts = parts_of(world, given, tasks=tasks)
+    commit(world, parts)
+    found = world.client.open(TABLE).to_table().to_pylist()
+    assert sorted((row["id"], row["name"]) for row in found) == [
+        (1, "x"), (1, "x"), (1, "x"), (2, "a"), (3, "x"), (5, "a"), (9, "new"),
+    ]  # fmt: skip
+    assert [sum(getattr(part, name) for part in parts) for name in COUNTED] == [1, 4, 2]
+    with pytest.raises(InvalidTransaction, match='more than once, such as {"id": 1}'):
+        commit(world, parts_of(world, source((1, "y"), (1, "z"))))
+
+
+def test_keys_are_joined_as_lance_compares_them(world: Service) -> None:
+    """Zero and minus zero are two keys, and NaN is one."""
+    schema = pa.schema([("id", pa.float64()), ("name", pa.string())])
+    world.client.create_table(TABLE, schema)
+    keys = [0.0, 1.5, math.nan]
+    world.client.append(TABLE, pa.table({"id": keys, "name": ["a"] * 3}, schema=schema))
+    given = pa.table({"id": [-0.0, math.nan, 1.5], "name": ["x", "y", "z"]}, schema=schema)
+    parts = parts_of(world, given.append_column(DELETE, pa.array([False] * 3)))
+    commit(world, parts)
+    found = world.client.open(TABLE).to_table().to_pylist()
+    assert sorted((str(row["id"]), row["name"]) for row in found) == [
+        ("-0.0", "x"), ("0.0", "a"), ("1.5", "z"), ("nan", "y"),
+    ]  # fmt: skip
 
 
 def test_nothing_to_do_is_no_commit(world: Service) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import lance
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.records import Application
@@ -98,6 +99,13 @@ def test_a_sequence_with_other_rows_warns_and_fails_if_that_is_wanted(
     sink.commit(told(sink, [2, 1]))
     with pytest.raises(InvalidTransaction, match="leave strictRepeats out"):
         sink.commit(told(sink, [4]))
+
+
+def test_rows_without_columns_are_refused(world: Service) -> None:
+    options = parse_write({"table": TABLE, "kafka.bootstrap.servers": "h:1"}, streaming=False)
+    for overwrite in (False, True):
+        with pytest.raises(InvalidTransaction, match="have no columns"):
+            BatchSink(options, StructType(), overwrite, lambda _: world.client)
 
 
 def test_any_application_that_repeats_a_sequence_is_told(
