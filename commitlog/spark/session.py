@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyspark
 from pyspark.sql import SparkSession
 
 from commitlog.java import Java, find_java
@@ -104,7 +105,11 @@ def local_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    with _environment(JAVA_HOME=str(java_home(java, scratch)), SPARK_LOCAL_IP="127.0.0.1"):
+    homes = {
+        "JAVA_HOME": str(java_home(java, scratch)),
+        "SPARK_HOME": os.environ.get("SPARK_HOME") or str(spark_home(scratch)),
+    }
+    with _environment(**homes, SPARK_LOCAL_IP="127.0.0.1"):
         return builder.getOrCreate()
 
 
@@ -118,6 +123,17 @@ def java_home(java: Java, scratch: Path) -> Path:
     )
     launcher.chmod(0o755)
     return launcher.parent.parent
+
+
+def spark_home(scratch: Path) -> Path:
+    """Return a SPARK_HOME in `scratch` whose Python workers import the PySpark of this process."""
+    installed, home = Path(pyspark.__file__).parent, scratch / "spark"
+    (home / "python" / "lib").mkdir(parents=True)
+    for name in ("bin", "sbin", "jars"):
+        (home / name).symlink_to(installed / name)
+    for archive in (installed / "python" / "lib").glob("py4j*"):
+        (home / "python" / "lib" / archive.name).symlink_to(archive)
+    return home
 
 
 @contextmanager

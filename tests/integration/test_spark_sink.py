@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 
 from tests.fakes.spark_log import FakeLog
@@ -112,12 +113,14 @@ write(rowsPerFile="10").mode("overwrite").save()
 rows = [[r.id, r.at.timestamp(), r.vector, r.note] for r in read().orderBy("id").limit(2).collect()]
 tell(after=after, rows=rows, now=read().count(), old=read(versionAsOf="2").count(),
      narrow=read(columns="id,note").columns,
-     java=spark._jvm.java.lang.System.getProperty("java.version"))
+     java=spark._jvm.java.lang.System.getProperty("java.version"),
+     workers=spark.range(1).rdd.map(lambda _: __import__("pyspark").__file__).first())
 """
     told = run(log, program, COMMITLOG_JAVA=java)
     assert (told["after"], told["now"], told["old"]) == (200, 100, 100)
     assert told["rows"] == [[0, 0.0, [0.0, 1.0], None], [1, 1.0, [1.0, 1.0], None]]
     assert told["narrow"] == ["id", "note"]
+    assert told["workers"] == pyspark.__file__, "an archive without bytecode is slower to import"
     assert keys(log) == [None, [TABLE, "job", 7], None]
     assert len(log.open(TABLE).get_fragments()) >= 10
     assert ids(log) == list(range(100))
