@@ -9,9 +9,11 @@ from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import Merged, merge
 from commitlog.spark.session import local_session
 from commitlog.spark.statements import NotInSql, check_statements
+from commitlog.spark.writers import check_writers
 
 start_streams_in_any_thread()
 check_statements()
+check_writers()
 
 __all__ = [
     "Batch",

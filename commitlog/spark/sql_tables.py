@@ -28,8 +28,11 @@ COLUMNS = "commitlog.columns"
 """In every column's metadata: the options of CREATE TABLE, and a digest of the columns then."""
 READ = "__CHAR_VARCHAR_TYPE_STRING"
 """Spark's own: a column's type as it was declared. Spark leaves it out of what it writes."""
+NO_OPTIONS = "Spark handed over no options of a table"
 SPARKS_PROPERTIES = ("provider", "owner")
 """What Spark adds to the options of CREATE TABLE and of nothing else."""
+SPARKS_OTHERS = ("external", "is_managed_location", "collation")
+"""What it may add besides."""
 
 
 def sql_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -72,6 +75,14 @@ def check_create_table(options: Mapping[str, str]) -> None:
         raise InvalidTransaction(
             "LOCATION has no effect: the log knows where a table is", field="LOCATION",
             value=given["location"], advice="Leave it out; option 'table' names the table",
+        )  # fmt: skip
+    known = {*SPARKS_PROPERTIES, *SPARKS_OTHERS, *(name.lower() for name in made)}
+    lost = [n for n in given if n not in known and not n.startswith(SQL_PREFIX)]
+    if lost:
+        raise InvalidTransaction(
+            f"COMMENT and TBLPROPERTIES have no effect: Spark would lose {', '.join(sorted(lost))}",
+            field="TBLPROPERTIES", value=sorted(lost),
+            advice="Leave them out, and set properties with update_config of `CommitLog.open`",
         )  # fmt: skip
 
 
@@ -126,14 +137,15 @@ def kept_for_writing(schema: StructType, options: Mapping[str, str], needed: str
 
 def _without_options(needed: str) -> InvalidTransaction:
     return InvalidTransaction(
-        f"option {needed!r} is missing, and Spark handed over no options of a table: the table was"
+        f"option {needed!r} is missing, and {NO_OPTIONS}: the table was"
         " made by CREATE TABLE with columns or AS SELECT; or rows are inserted from columns that"
         " have the names and types of the table's",
         field=needed,
         advice="In the first case DROP TABLE it, make the table in the log"
         " (`CommitLog.create_table`), then CREATE TABLE … USING commitlog OPTIONS (…) without"
         " columns. In the second name the table:"
-        f" INSERT INTO … WITH (`{needed}` = '…', table = '…') SELECT …",
+        f" INSERT INTO … WITH (`{needed}` = '…', table = '…') SELECT …; with a data frame's writer,"
+        " set both as its options",
     )
 
 

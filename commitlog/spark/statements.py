@@ -1,15 +1,19 @@
 """Statements that Spark answers itself: refused where it would say OK and do nothing, or explained.
 
-A Python data source does not hear of ALTER TABLE, nor of CREATE TABLE with columns: Spark changes
-its own catalog and answers OK. It refuses UPDATE, DELETE, MERGE INTO, TRUNCATE and VERSION AS OF,
-and cannot know what does the same here. So `SparkSession.sql` looks at such statements, with
-Spark's own parser: at the first two before they run, at the others once Spark has refused them.
+A Python data source does not hear of ALTER TABLE, COMMENT ON, nor of CREATE TABLE with columns:
+Spark changes its own catalog and answers OK. It refuses UPDATE, DELETE, MERGE INTO, TRUNCATE and
+VERSION AS OF, and cannot know what does the same here. So `SparkSession.sql` looks at such
+statements, with Spark's own parser: at the first three before they run, at the others once Spark
+has refused them. An INSERT for which Spark hands over no options of its table is run again with
+them. `writers` does the same for the methods of data frames.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.errors import AnalysisException, PySparkException
@@ -17,14 +21,19 @@ from pyspark.sql import SparkSession
 from pyspark.sql.catalog import Catalog
 
 from commitlog.errors import InvalidRequest
+from commitlog.spark.sql_tables import KEPT, NO_OPTIONS
 
 FORMAT = "commitlog"
 _IS_CHECKED = "commitlog_checks_statements"
-_MAY_DO_NOTHING = re.compile(rf"\balter\b|\b(?:create|replace)\b.*\b{FORMAT}\b", re.I | re.S)
+_MAY_DO_NOTHING = re.compile(
+    rf"\balter\b|\bcomment\s+on\b|\bexecute\b|\b(?:create|replace)\b.*\b{FORMAT}\b", re.I | re.S
+)
 _SESSION_CATALOG = "spark.sql.catalog.spark_catalog"
 _DELTA = "DeltaCatalog"
+_CHANGES = ("ALTER TABLE", "COMMENT ON")
+_NOT_WHOLE = ("UNSUPPORTED_FEATURE", "NON_PARTITION_COLUMN")
 _TIME_TRAVEL = "UNSUPPORTED_FEATURE.TIME_TRAVEL"
-_MAKE_IT = (
+MAKE_IT = (
     "Make the table in the log (`CommitLog.create_table`), then CREATE TABLE … USING commitlog"
     " OPTIONS (…) without columns; INSERT INTO adds rows"
 )
@@ -42,8 +51,27 @@ _REFUSED = {
     "DeleteFromTable": ("DELETE", "Use `CommitLog.delete`"),
     "MergeIntoTable": ("MERGE INTO", "Use `commitlog.spark.merge`"),
     "TruncateTable": ("TRUNCATE TABLE", "Use `CommitLog.delete` with the predicate 'true'"),
+    "TruncatePartition": ("partitions", "Use `CommitLog.delete`"),
+    "ShowPartitions": ("partitions", "`CommitLog.open` lists the table's fragments"),
+    "InsertIntoStatement": (
+        "INSERT that replaces some rows",
+        "Use `CommitLog.delete` and INSERT INTO, or `commitlog.spark.merge`; INSERT OVERWRITE"
+        " without a partition, and with spark.sql.sources.partitionOverwriteMode=static, replaces"
+        " all rows",
+    ),
 }
 """What Spark refuses: the parsed statement's class, its name, and what to use instead."""
+_OTHERS = re.compile(
+    r"\s*(DESC(?:RIBE)?\s+(?:HISTORY|DETAIL)|OPTIMIZE|VACUUM|RESTORE(?:\s+TABLE)?)\s+([\w.`]+)",
+    re.I,
+)
+_INSTEAD_OF_OTHERS = {
+    "D": "Read the log (`read='log'`), or use `commitlog history`",
+    "O": "Use `CommitLog.compact`, or `commitlog maintain`",
+    "V": "Use `commitlog maintain`",
+    "R": "Use `commitlog rollback`",
+}
+"""Statements of other formats, which Spark cannot parse or takes for something else."""
 
 
 class NotInSql(InvalidRequest, AnalysisException):
@@ -65,6 +93,9 @@ def _checked_sql(plain: Any) -> Any:
         try:
             return plain(self, sqlQuery, *args, **kwargs)
         except PySparkException as error:
+            whole = _with_options(self, sqlQuery, error)
+            if whole is not None:
+                return plain(self, whole, *args, **kwargs)
             refusal = _explained(self, sqlQuery, error)
             if refusal is None:
                 raise
@@ -91,29 +122,60 @@ def _checked_creation(plain: Any) -> Any:
 def _refuse_without_effect(session: Any, text: str) -> None:
     plan = _parsed(session, text)
     kind = _kind(plan)
-    if kind in ("CreateTable", "ReplaceTable"):
+    if kind == "UnresolvedExecuteImmediate":
+        _refuse_without_effect(session, _constant(session, plan.sqlStmtStr().sql()))
+    elif kind in ("CreateTable", "ReplaceTable"):
         if _provider(plan) == FORMAT:
             _refuse_creation(session, "CREATE TABLE", has_columns=plan.columns().nonEmpty())
     elif kind in ("CreateTableAsSelect", "ReplaceTableAsSelect"):
         if _provider(plan) == FORMAT:
             raise NotInSql(
                 "CREATE TABLE … AS SELECT makes no table in the log",
-                field="statement", value="CREATE TABLE … AS SELECT", advice=_MAKE_IT,
+                field="statement", value="CREATE TABLE … AS SELECT", advice=MAKE_IT,
             )  # fmt: skip
-    elif kind != "RenameTable" and _command(plan).startswith("ALTER TABLE"):
-        name = _table_of(plan)
-        if name and _is_ours(session, name):
+    elif kind != "RenameTable":
+        changes = next((each for each in _CHANGES if _command(plan).startswith(each)), None)
+        name = _table_of(plan) if changes else None
+        if name and is_ours(session, name):
             raise NotInSql(
-                f"ALTER TABLE would change Spark's catalog alone, and not the table {name} of the"
+                f"{changes} would change Spark's catalog alone, and not the table {name} of the"
                 " log", field="statement", value=_command(plan), advice=_ALTERED,
             )  # fmt: skip
+
+
+def _constant(session: Any, expression: str) -> str:
+    """Return the text that EXECUTE IMMEDIATE runs; nothing, if Spark cannot tell."""
+    try:
+        return str(session.range(1).selectExpr(expression).first()[0])
+    except PySparkException:  # Spark says what is wrong with it.
+        return ""
+
+
+def _with_options(session: Any, text: str, error: PySparkException) -> str | None:
+    """Return an INSERT with the options of its table, which Spark hands over with some only."""
+    if NO_OPTIONS not in str(error):
+        return None
+    plan = _parsed(session, text)
+    if _kind(plan) != "InsertIntoStatement":
+        return None
+    options = options_of(session, str(_name(plan.table())))
+    behind = plan.table().origin().stopIndex()
+    if not options or not behind.isDefined():
+        return None
+    given = ", ".join(f"{_quoted(key)} = {_quoted(value)}" for key, value in options.items())
+    end = int(behind.get()) + 1
+    return f"{text[:end]} WITH ({given}){text[end:]}"
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _refuse_creation(session: SparkSession, statement: str, *, has_columns: bool) -> None:
     if has_columns:
         raise NotInSql(
             f"{statement} with columns makes no table in the log: Spark would keep the columns and"
-            " ask nobody", field="statement", value=statement, advice=_MAKE_IT,
+            " ask nobody", field="statement", value=statement, advice=MAKE_IT,
         )  # fmt: skip
     catalog = str(session.conf.get(_SESSION_CATALOG, ""))
     if catalog.endswith(_DELTA):
@@ -129,11 +191,17 @@ def _explained(session: SparkSession, text: str, error: PySparkException) -> Not
     if error.getCondition() == _TIME_TRAVEL:
         name = (error.getMessageParameters() or {}).get("relationId")
         statement, advice = "VERSION AS OF and TIMESTAMP AS OF", _AS_OF
+    elif other := _OTHERS.match(text):
+        statement, name = other[1].upper(), other[2]
+        advice = _INSTEAD_OF_OTHERS[statement[0]]
     else:
         plan = _parsed(session, text)
         name = _table_of(plan)
         statement, advice = _REFUSED.get(_kind(plan), ("", ""))
-    if not statement or not name or not _is_ours(session, name):
+        condition = str(error.getCondition())
+        if _kind(plan) == "InsertIntoStatement" and not condition.startswith(_NOT_WHOLE):
+            return None
+    if not statement or not name or not is_ours(session, name):
         return None
     return NotInSql(
         f"Spark's SQL has no {statement} for the table {name} of the log",
@@ -169,10 +237,19 @@ def _command(plan: Any) -> str:
 
 def _table_of(plan: Any) -> str | None:
     """Return the quoted name of the table that a statement is about."""
+    if _kind(plan) == "InsertIntoStatement":
+        return _name(plan.table())
     try:
-        parts = _first_leaf(plan).multipartIdentifier()
+        return _name(_first_leaf(plan))
+    except Exception:  # It is about none.
+        return None
+
+
+def _name(relation: Any) -> str | None:
+    try:
+        parts = relation.multipartIdentifier()
         names = [str(parts.apply(position)) for position in range(parts.size())]
-    except Exception:  # It is about none, or about one that an expression names.
+    except Exception:  # An expression names it.
         return None
     return ".".join("`" + name.replace("`", "``") + "`" for name in names)
 
@@ -181,7 +258,7 @@ def _first_leaf(plan: Any) -> Any:
     return plan.children().head().collectLeaves().head()
 
 
-def _is_ours(session: SparkSession, name: str) -> bool:
+def is_ours(session: SparkSession, name: str) -> bool:
     """Return True if a name in Spark's catalog is a table or view of this format."""
     try:
         frame: Any = session.table(name)
@@ -193,3 +270,11 @@ def _is_ours(session: SparkSession, name: str) -> bool:
         )
     except Exception:  # No such table, or one that Spark cannot read.
         return False
+
+
+def options_of(session: SparkSession, name: str) -> Mapping[str, str]:
+    """Return the options of a table that SQL's CREATE TABLE made; none, if it is another."""
+    if not is_ours(session, name):
+        return {}
+    kept = [f.metadata[KEPT] for f in session.table(name).schema if KEPT in (f.metadata or {})]
+    return dict(json.loads(kept[0])) if kept else {}

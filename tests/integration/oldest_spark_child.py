@@ -74,7 +74,7 @@ def this_format(spark: SparkSession) -> dict[str, Any]:
     spark.sql(f"CREATE TABLE old USING commitlog OPTIONS ({REACH}, table 's$old')")
     spark.sql("INSERT INTO old VALUES (3, 'sql', null, null)")
     said = refused(spark, {
-        "insert": "INSERT INTO old SELECT * FROM old",
+        "insert": "INSERT INTO old SELECT * FROM old WHERE id > 100",
         "alter": "ALTER TABLE old ADD COLUMN x int",
         "create": f"CREATE TABLE made (id int) USING commitlog OPTIONS ({REACH}, table 's$new')",
         "select": f"CREATE TABLE made USING commitlog OPTIONS ({REACH}, table 's$old') AS SELECT 1",

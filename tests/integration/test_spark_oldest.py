@@ -62,7 +62,7 @@ def test_the_oldest_pyspark_has_it_all_beside_delta_and_iceberg(
     assert alone["kinds"] == {"insert": 7, "update_preimage": 2, "update_postimage": 2}
     assert alone["seen"] == alone["outcomes"] > 7
     said = alone["refused"]
-    assert "INSERT INTO … WITH" in said.pop("insert")
+    assert said.pop("insert") == ""
     assert "'maxRowsPerTrigger' needs PySpark 4.2" in said.pop("limit")
     assert all(text.startswith("NotInSql: ") for text in said.values()), said
     formats = found["formats"]

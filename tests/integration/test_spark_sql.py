@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import col, lit
+from pyspark.sql.readwriter import DataFrameWriter
 
 from commitlog.errors import InvalidRequest
 from commitlog.spark import NotInSql
@@ -81,24 +84,23 @@ def test_rows_are_inserted_replaced_and_read_at_a_version(sql: Sql) -> None:
     assert sorted(sql(f"SELECT * FROM {sql.name}"))[:2] == [(1, "a"), (2, "b")]
     other = Sql(sql.world)
     other.create()
-    # Columns of the same names and types come as they are, with the other table's options.
+    # Columns of the same names and types come as they are, with the other table's options or none.
     copy = f"SELECT * FROM {sql.name} WHERE id = 2"
-    plain = "SELECT id, cast(id AS string) AS name FROM range(3)"
+    plain = "SELECT id, cast(id AS string) AS name FROM range(7, 8)"
     for rows in (copy, plain):
-        sql.fails(
-            f"INSERT INTO {other.name} {rows}", "In the second name the table: INSERT INTO … WITH"
-        )
-    assert len(sql.world.rows(sql.table)) == 3
+        with pytest.raises(PySparkException, match="In the second name the table: INSERT INTO"):
+            sql.unheard(f"INSERT INTO {other.name} {rows}")
     assert len(sql.world.rows(other.table)) == 1
-    reach = other.reach().replace("` '", "` = '")
-    sql(f"INSERT INTO {other.name} WITH ({reach}) {copy}")
+    for rows in (copy, plain):
+        sql(f"/* \U0001f600 */ INSERT INTO {other.name} {rows}")
+    assert len(sql.world.rows(sql.table)) == 3
     other_rows = [(row["id"], row["name"]) for row in sql.world.rows(other.table)]
-    assert other_rows == [(1, "a"), (2, "b")]
+    assert other_rows == [(1, "a"), (2, "b"), (7, "7")]
     frame = sql.session.table(sql.name).select("name", "id").filter("id = 3")
     frame.write.format("commitlog").options(**sql.world.options, path=other.table).mode(
         "append"
     ).save()
-    assert len(sql.world.rows(other.table)) == 3
+    assert len(sql.world.rows(other.table)) == 4
     sql(f"INSERT OVERWRITE {sql.name} VALUES (9, 'z')")
     assert sql(f"SELECT * FROM {sql.name}") == [(9, "z")]
     sql(
@@ -135,6 +137,13 @@ def test_alter_table_is_refused_when_it_is_said(sql: Sql) -> None:
         f"/* all of it */ alter  TABLE spark_catalog.`default`.{sql.name} ADD COLUMN x int",
         f"not the table `spark_catalog`.`default`.`{sql.name}` of the log",
     )
+    for change in (f"TABLE {sql.name}", f"COLUMN {sql.name}.id"):
+        sql.refuses(f"COMMENT ON {change} IS 'mine'", "COMMENT ON would change Spark's catalog")
+    sql("DECLARE OR REPLACE VARIABLE said STRING")
+    sql(f"SET VAR said = 'ALTER TABLE {sql.name} ADD COLUMN x int'")
+    for said in ("said", f"'ALTER TABLE {sql.name} ADD COLUMN x int'"):
+        sql.refuses(f"EXECUTE IMMEDIATE {said}", "`CommitLog.add_columns`")
+    assert sql("EXECUTE IMMEDIATE 'SELECT 1'") == [(1,)]
     assert sql(f"DESCRIBE TABLE EXTENDED {sql.name}") == before
     sql(f"ALTER TABLE {sql.name} RENAME TO {sql.name}_new")
     assert sql(f"SELECT * FROM {sql.name}_new") == [(1, "a")]
@@ -176,6 +185,9 @@ def test_tables_that_are_not_in_the_log_are_refused(sql: Sql) -> None:
     for use in (f"SELECT * FROM {sql.name}", f"INSERT INTO {sql.name} VALUES (1)"):
         sql.fails(use, "DROP TABLE it, make the table in the log (`CommitLog.create_table`)")
     sql.fails(f"CREATE TABLE made USING commitlog TBLPROPERTIES ({options})", "as OPTIONS (…)")
+    for lost in ("COMMENT 'mine'", "TBLPROPERTIES ('mine' = 'x')"):
+        made = f"CREATE TABLE made USING commitlog OPTIONS ({options}) {lost}"
+        sql.fails(made, "COMMENT and TBLPROPERTIES have no effect")
     place = f"CREATE TABLE made USING commitlog OPTIONS ({options}) LOCATION '/tmp/made'"
     sql.fails(place, "LOCATION has no effect")
     sql.session.conf.set(CATALOG, "org.apache.spark.sql.delta.catalog.DeltaCatalog")
@@ -197,15 +209,20 @@ EXPLAINED = {
     "SELECT 1 WHERE EXISTS (SELECT * FROM {} TIMESTAMP AS OF '2013-07-01')": "timestampAsOf",
     "SELECT * FROM {} WITH (versionAsOf = '1')": "Write WITH (tag = '…')",
 }
+EXPLAINED_OF_TABLES = {
+    "TRUNCATE TABLE {} PARTITION (id = 1)": "Use `CommitLog.delete`",
+    "INSERT INTO {} REPLACE WHERE id = 1 VALUES (1, 'b')": "Use `CommitLog.delete` and INSERT",
+    "INSERT OVERWRITE {} PARTITION (id = 1) VALUES ('b')": "replaces all rows",
+    "OPTIMIZE {}": "Use `CommitLog.compact`",
+    "vacuum {}": "Use `commitlog maintain`",
+    "RESTORE TABLE {} TO VERSION AS OF 1": "Use `commitlog rollback`",
+    "DESCRIBE HISTORY {}": "Read the log",
+}
 NOT_IN_SQL = [
-    "INSERT INTO {} REPLACE WHERE id = 1 VALUES (1, 'b')",
-    "INSERT OVERWRITE {} PARTITION (id = 1) VALUES ('b')",
     "ALTER TABLE {} ADD CONSTRAINT c CHECK (id > 0)",
     "CREATE TABLE copy LIKE {}",
     "ANALYZE TABLE {} COMPUTE STATISTICS",
     "MSCK REPAIR TABLE {}",
-    "OPTIMIZE {}",
-    "DESCRIBE HISTORY {}",
 ]
 
 
@@ -217,10 +234,70 @@ def test_what_sql_cannot_do_fails_and_changes_nothing(sql: Sql) -> None:
         sql.refuses(statement.format(sql.name), instead)
         if "TRUNCATE" not in statement:  # Of a view, Spark says what it expects.
             sql.refuses(statement.format(view), instead)
+    for statement, instead in EXPLAINED_OF_TABLES.items():
+        sql.refuses(statement.format(sql.name), instead)
     for statement in NOT_IN_SQL:
         with pytest.raises(PySparkException):
             sql(statement.format(sql.name))
     assert sql.world.rows(sql.table) == [{"id": 1, "name": "a"}]
+
+
+def test_writers_of_frames_write_into_the_log_or_say_how(sql: Sql) -> None:
+    sql.create()
+    given = sql.world.options | {"table": sql.table}
+    frame = sql.session.createDataFrame([(2, "b")], "id long, name string")
+
+    def writer(mode: str = "append") -> DataFrameWriter:
+        return frame.write.format("commitlog").options(**given).mode(mode)
+
+    def to(name: str) -> Any:
+        return frame.writeTo(name).using("commitlog").options(**given)
+
+    stream = sql.world.files(sql.name, [{"id": 3, "name": "c"}]).select("id", "name").writeStream
+    stream = stream.format("commitlog").options(**given)
+    stream = stream.option("checkpointLocation", str(sql.world.checkpoint(sql.name)))
+    refused: dict[str, list[Callable[[], object]]] = {
+        "a name that cannot be used": [
+            lambda: writer().saveAsTable("made"),
+            lambda: writer("error").saveAsTable("made"),
+            lambda: frame.write.saveAsTable("made", "commitlog", "append", **given),
+            lambda: writer("overwrite").saveAsTable(sql.name),
+            lambda: to("made").create(),
+            lambda: to(sql.name).replace(),
+            lambda: to("made").createOrReplace(),
+            lambda: stream.toTable("made"),
+        ],
+        "no partitions, clusters or buckets": [
+            lambda: writer().partitionBy("id"),
+            lambda: frame.write.bucketBy(2, "id").format("commitlog"),
+            lambda: stream.clusterBy("id"),
+            lambda: sql.world.files("none").writeStream.start(
+                format="commitlog", partitionBy="id", **given
+            ),
+        ],
+        "`commitlog.spark.merge`": [
+            lambda: to(sql.name).overwrite(col("id") == 1),
+            lambda: to(sql.name).overwritePartitions(),
+            lambda: frame.mergeInto(sql.name, lit(True)),
+        ],
+    }
+    for says, writes in refused.items():
+        for write in writes:
+            with pytest.raises(NotInSql, match=says):
+                write()
+    assert [t for t in sql.session.catalog.listTables() if t.name == "made"] == []
+    assert sql.world.rows(sql.table) == [{"id": 1, "name": "a"}]
+    # Their columns are the table's by name and type, so Spark passes no options on by itself.
+    frame.write.insertInto(sql.name, overwrite=True)
+    assert sql.world.rows(sql.table) == [{"id": 2, "name": "b"}]
+    frame.write.insertInto(sql.name)
+    frame.write.format("commitlog").mode("append").saveAsTable(sql.name)
+    frame.writeTo(sql.name).append()
+    assert len(sql.world.rows(sql.table)) == 4
+    frame.writeTo(sql.name).overwrite(lit(True))
+    assert sql.world.rows(sql.table) == [{"id": 2, "name": "b"}]
+    frame.write.partitionBy("id").format("parquet").saveAsTable(f"plain_{sql.name}")
+    assert sql(f"SELECT * FROM plain_{sql.name}") == [("b", 2)]
 
 
 def test_statements_about_other_tables_are_sparks(sql: Sql) -> None:
