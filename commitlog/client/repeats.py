@@ -50,6 +50,11 @@ class Repeat:
             if not what.startswith(DIGEST) or (what in self.now and what in self.first)
         )
 
+    @property
+    def rows(self) -> tuple[int | None, int]:
+        """Return how many rows were committed, None if unknown, and how many came now."""
+        return None if self.first is None else _rows(self.first), _rows(self.now)
+
     def __str__(self) -> str:
         """Say what was committed and what wasn't."""
         made = ", ".join(f"version {v} of {table}" for table, v in sorted(self.versions.items()))
@@ -85,24 +90,17 @@ def tell_repeat(
     Raises:
         InvalidTransaction: the same, if that is what the caller wants (`strict`).
     """
-    application = transaction.application
-    if outcome.answers is None or outcome.status is not Status.COMMITTED or application is None:
+    if outcome.answers is None:
         return None
-    first = _first(runtime, transaction, outcome.answers)
-    if first is not None and first.transaction_id == transaction.transaction_id:
+    repeat = _compared(runtime, runtime.partition_of(transaction), transaction, outcome)
+    if repeat is None:
         return None
-    repeat = Repeat(
-        application,
-        outcome.versions(),
-        None if first is None else noted_counts(first.properties) or None,
-        noted_counts(transaction.properties),
-    )
     if not repeat.is_other:
         logger.info("%s", repeat)
         return repeat
     if strict:
         raise InvalidTransaction(
-            str(repeat), field="strictRepeats", value=application.sequence,
+            str(repeat), field="strictRepeats", value=repeat.application.sequence,
             advice="To write these rows, give them a sequence or an application id that wasn't"
             " used; to keep the first, leave strictRepeats out",
         )  # fmt: skip
@@ -110,25 +108,53 @@ def tell_repeat(
     return repeat
 
 
-def _first(runtime: Runtime, transaction: Transaction, sequence: int) -> Transaction | None:
-    partition = runtime.partition_of(transaction)
+def repeat_of(runtime: Runtime, partition: int, outcome: Outcome) -> Repeat | None:
+    """Return what the log's records say of a repeat; None if an outcome is of none."""
+    if outcome.answers is None:
+        return None
+    transaction = _transaction_at(runtime.log, partition, outcome.transaction_offset)
+    return None if transaction is None else _compared(runtime, partition, transaction, outcome)
+
+
+def _compared(
+    runtime: Runtime, partition: int, transaction: Transaction, outcome: Outcome
+) -> Repeat | None:
+    application = transaction.application
+    if outcome.answers is None or outcome.status is not Status.COMMITTED or application is None:
+        return None
+    first = _first(runtime.log, partition, outcome.answers)
+    if first is not None and first.transaction_id == transaction.transaction_id:
+        return None
+    return Repeat(
+        application,
+        outcome.versions(),
+        None if first is None else noted_counts(first.properties) or None,
+        noted_counts(transaction.properties),
+    )
+
+
+def _first(log: Log, partition: int, sequence: int) -> Transaction | None:
     try:
-        answer = next(outcomes_before(runtime.log, partition, sequence), None)
+        answer = next(outcomes_before(log, partition, sequence), None)
         if answer is None or answer.sequence != sequence:
             return None
-        reader = runtime.log.read_transactions(partition, answer.transaction_offset)
-        deadline = time.monotonic() + FIRST_SECONDS
-        try:
-            while time.monotonic() < deadline:
-                for submitted in reader.poll(records_max=1, timeout_seconds=0.5):
-                    is_it = submitted.offset == answer.transaction_offset
-                    record = submitted.record if is_it else None
-                    return record if isinstance(record, Transaction) else None
-        finally:
-            reader.close()
+        return _transaction_at(log, partition, answer.transaction_offset)
     except CommitLogError as error:
         # Only a note is missing: the commit itself is known.
         logger.info("outcome %d can't be read any more: %s", sequence, error)
+    return None
+
+
+def _transaction_at(log: Log, partition: int, offset: int) -> Transaction | None:
+    reader = log.read_transactions(partition, offset)
+    deadline = time.monotonic() + FIRST_SECONDS
+    try:
+        while time.monotonic() < deadline:
+            for submitted in reader.poll(records_max=1, timeout_seconds=0.5):
+                record = submitted.record if submitted.offset == offset else None
+                return record if isinstance(record, Transaction) else None
+    finally:
+        reader.close()
     return None
 
 
@@ -186,6 +212,10 @@ def _outcomes(log: Log, partition: int, low: int, high: int) -> Iterator[Outcome
                 raise Unavailable("Kafka didn't send the outcomes in time; try again later")
     finally:
         reader.close()
+
+
+def _rows(counts: Mapping[str, int]) -> int:
+    return sum(rows for what, rows in counts.items() if not what.startswith(DIGEST))
 
 
 def _shown(counts: Mapping[str, int]) -> str:

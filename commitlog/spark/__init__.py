@@ -7,6 +7,7 @@ from commitlog.spark.batches import Batch, each_batch, upsert
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import Merged, merge
+from commitlog.spark.progress import show_repeats
 from commitlog.spark.session import local_session
 from commitlog.spark.statements import NotInSql, check_statements
 from commitlog.spark.writers import check_writers
@@ -24,5 +25,6 @@ __all__ = [
     "local_session",
     "map_arrow",
     "merge",
+    "show_repeats",
     "upsert",
 ]

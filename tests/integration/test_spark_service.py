@@ -12,8 +12,10 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
 from commitlog.errors import InvalidTransaction
-from commitlog.spark import Batch, each_batch, merge, upsert
+from commitlog.spark import Batch, each_batch, merge, show_repeats, upsert
+from commitlog.spark.progress import METRIC
 from tests.spark_world import SparkWorld, finish
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.spark,
@@ -35,19 +37,33 @@ def rows(*ids: int, name: str = "a", op: str = "u") -> list[dict[str, Any]]:
 def test_a_batch_that_spark_forgot_is_in_the_table_once(world: SparkWorld) -> None:
     world.create("s$events", SCHEMA, primary_key="id")
 
-    def run() -> None:
-        frame = world.files("events", rows(1, 2), rows(3), rows(4, 5)).select("id", "name")
+    def run(*last: int) -> Any:
+        frame = world.files("events", rows(1, 2), rows(3), rows(*last)).select("id", "name")
         sink = frame.writeStream.format("commitlog").options(**world.options, table="s$events")
         checkpoint = world.checkpoint("events")
         query = sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        finish(query.start())
+        started = query.start()
+        finish(started)
+        return started
 
-    run()
-    version = world.client.table("s$events").version
-    # As if the driver had died after the log's commit and before Spark noted the batch.
-    for name in ("2", ".2.crc"):
-        (world.checkpoint("events") / "commits" / name).unlink()
-    run()
+    listener = show_repeats(world.spark, world.options)
+    try:
+        first = run(4, 5)
+        version = world.client.table("s$events").version
+        # As if the driver had died after the log's commit and before Spark noted the batch; and
+        # then the source has other rows.
+        for name in ("2", ".2.crc"):
+            (world.checkpoint("events") / "commits" / name).unlink()
+        again = run(4, 5, 6)
+        shown = wait_until(
+            lambda: again.recentProgress[0].observedMetrics.get(METRIC), "the repeat's progress"
+        )
+    finally:
+        world.spark.streams.removeListener(listener)
+    assert (shown.committed_rows, shown.rows, shown.differs) == (2, 3, True)
+    assert shown.message.endswith("what came now (3 rows for s$events) was not written")
+    assert METRIC in json.loads(again.lastProgress.json)["observedMetrics"]
+    assert [progress.observedMetrics for progress in first.recentProgress] == [{}, {}, {}]
     assert [row["id"] for row in world.rows("s$events")] == [1, 2, 3, 4, 5]
     assert world.client.table("s$events").version == version == 4
     made = [row for row in world.log_rows("s$events") if row["application_id"]]

@@ -1,0 +1,113 @@
+"""Repeats in the progress of streaming queries.
+
+Only sinks in Java or Scala report metrics, a Python sink commits in a process of its own, and what
+`observe` collects is known before the commit. But Spark makes a map of observed metrics for each
+progress, and shows the same object to listeners, in `lastProgress` and in `recentProgress`. So a
+listener reads on in the log and puts into that map what the log says of the batch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import QueryProgressEvent, StreamingQueryListener
+
+from commitlog.client.repeats import Repeat, repeat_of
+from commitlog.client.runtime import Runtime
+from commitlog.model.records import Answered, Outcome
+from commitlog.ports import Reader
+from commitlog.spark.connection import connect as connect_to
+from commitlog.spark.files import Connect
+from commitlog.spark.options import parse_batches
+
+METRIC = "commitlog.repeat"
+FIELDS = "committed_rows long, rows long, differs boolean, message string"
+READ_SECONDS = 20.0
+"""A listener keeps others waiting, so it leaves the rest to the next progress."""
+KEPT = 1000
+
+
+def show_repeats(
+    spark: SparkSession, options: Mapping[str, str], *, connect: Connect = connect_to
+) -> StreamingQueryListener:
+    """Have the progress of queries show which batches an earlier commit answered.
+
+    The progress of such a batch has `commitlog.repeat` among its observed metrics: how many rows
+    were committed, how many came now, whether they differ, and this in words. Call it before the
+    queries start; `spark.streams.removeListener` ends it. `options` are those of format `commitlog`
+    that reach the log.
+    """
+    listener = _Repeats(spark, connect(parse_batches(options).connection).runtime())
+    spark.streams.addListener(listener)
+    return listener
+
+
+class _Repeats(StreamingQueryListener):
+    def __init__(self, spark: SparkSession, runtime: Runtime) -> None:
+        self._spark = spark
+        self._runtime = runtime
+        self._lock = threading.Lock()
+        self._readers = [_at_the_end(runtime, number) for number in range(runtime.partitions)]
+        self._found: OrderedDict[tuple[str, int], Repeat] = OrderedDict()
+        """By query and batch."""
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        """Nothing to show yet."""
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        """Nothing to show any more."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        """Put a repeat into the progress of its batch."""
+        progress: Any = event.progress
+        with self._lock:
+            self._read_on()
+            repeat = self._found.pop((str(progress.id), progress.batchId), None)
+        if repeat is not None:
+            progress._jprogress.observedMetrics().put(METRIC, self._row(repeat))
+
+    def _read_on(self) -> None:
+        deadline = time.monotonic() + READ_SECONDS
+        for partition, reader in enumerate(self._readers):
+            end = reader.end_offset()
+            while reader.position() < end and time.monotonic() < deadline:
+                for answered in reader.poll(timeout_seconds=0.5):
+                    outcome = answered.record
+                    repeat = (
+                        repeat_of(self._runtime, partition, outcome)
+                        if isinstance(outcome, Outcome)
+                        else None
+                    )
+                    if repeat is not None:
+                        self._keep(repeat)
+
+    def _keep(self, repeat: Repeat) -> None:
+        application = repeat.application
+        query = application.run or application.application_id
+        self._found[query, application.sequence] = repeat
+        if len(self._found) > KEPT:
+            self._found.popitem(last=False)
+
+    def _row(self, repeat: Repeat) -> Any:
+        """Return a Row of Spark's JVM with its columns' names, which progress needs as JSON."""
+        gateway: Any = self._spark.sparkContext._gateway
+        values = gateway.new_array(gateway.jvm.java.lang.Object, len(FIELDS.split(",")))
+        for at, value in enumerate((*repeat.rows, repeat.is_other, str(repeat))):
+            values[at] = value
+        sql = gateway.jvm.org.apache.spark.sql
+        columns = sql.types.StructType.fromDDL(FIELDS)
+        return sql.catalyst.expressions.GenericRowWithSchema(values, columns)
+
+
+def _at_the_end(runtime: Runtime, partition: int) -> Reader[Answered]:
+    start = runtime.log.read_outcomes(partition, 0)
+    try:
+        end = start.end_offset()
+    finally:
+        start.close()
+    return runtime.log.read_outcomes(partition, end)
