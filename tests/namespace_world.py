@@ -42,7 +42,6 @@ from consumers.servers.namespace.service import Settings
 from consumers.servers.security.identity import Security
 from consumers.servers.server import ServerSettings, make_app
 from consumers.servers.server_heads import LimitedHeads
-from consumers.servers.vending.vendor import Vendor
 from tests.waiting import wait_until
 
 START_SECONDS = 180.0
@@ -270,8 +269,7 @@ class Capture(GivenNamespace):
 
 
 def _iceberg(log: CommitLog, settings: Settings, security: Security) -> list[Route]:
-    vendor = Vendor(log, settings.vending, security, settings.locations)
-    return iceberg_rest.routes(log, load(environment={}), vendor)
+    return iceberg_rest.routes(log, load(environment={}), settings, security)
 
 
 def arrow_stream(rows: pa.Table) -> bytes:

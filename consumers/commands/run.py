@@ -291,7 +291,6 @@ def server(
     from consumers.servers.namespace.routes import routes
     from consumers.servers.page.reading import reading_services
     from consumers.servers.server import serve
-    from consumers.servers.vending.vendor import Vendor
     from consumers.views.health import Health
 
     config = where.load(host=host, port=port, **http.flags())
@@ -307,8 +306,7 @@ def server(
         processes = row_processes(config)
         names = namespace_settings(config)
         lance = routes(client, names, settings.security, settings.metrics, processes)
-        vendor = Vendor(client, names.vending, settings.security, names.locations)
-        ours = iceberg_routes(client, config, vendor)
+        ours = iceberg_routes(client, config, names, settings.security)
         reading = reading_services(client, root, with_sql=config.sql)
         if processes is not None:
             processes.warm()

@@ -30,6 +30,7 @@ from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
 from consumers.servers.iceberg.service import CatalogView, Committed, Refused
+from consumers.servers.security.grants import Principal
 
 
 @dataclass
@@ -187,7 +188,9 @@ class MemoryIcebergService:
     def make_folders(self, location: str) -> None:
         pass
 
-    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
+    def lance_operations(
+        self, items: Sequence[Any], transaction_id: str, who: Principal
+    ) -> tuple[Operation, ...]:
         raise InvalidTransaction("this service has no Lance tables", field="lance-operations")
 
     def replayed(self) -> State:

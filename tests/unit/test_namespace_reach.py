@@ -82,10 +82,21 @@ def stage(world: World, table: str, work: Any) -> dict[str, Any]:
     return request
 
 
+def change(who: dict[str, str]) -> dict[str, Any]:
+    """Return a change of an Iceberg table, beside which a transaction has Lance's operations."""
+    updates = [{"action": "set-properties", "updates": {"by": who["x-api-key"]}}]
+    name = {"namespace": ["bobs"], "name": "ice"}
+    return {"identifier": name, "requirements": [], "updates": updates}
+
+
 def refer_to(world: World, table: str, place: str, who: dict[str, str], way: str = "") -> Any:
     """Stage a version with a base path, and commit it; return the answer."""
     base = lance.DatasetBasePath(place, name="base", is_dataset_root=True)
     request = stage(world, table, lambda dataset: dataset.add_bases([base]))
+    if way == "transactions/commit":
+        operation = {"create_table_version": {**request, "id": table.split("$")}}
+        body: Any = {"table-changes": [change(who)], "lance-operations": [operation]}
+        return world.post("/v1/transactions/commit", body, headers=who)
     if way != "batch-commit":
         return world.post(f"/v1/table/{table}/version/create", request, headers=who)
     body = {"operations": [{"create_table_version": request}]}
@@ -134,6 +145,23 @@ def test_a_base_path_in_a_table_that_one_may_not_read_is_refused(world: World, w
         status, body = refer_to(world, "bobs$t", place, BOB, way)
         assert (status, body["code"]) == (403, 15), (place, body)
     assert query(world, "bobs$t", BOB) == (200, [0, 1])
+
+
+def test_operations_in_an_iceberg_transaction_reach_no_further(
+    world: World, tmp_path: Path
+) -> None:
+    secret = create(world, "hr$salaries", 100)
+    create(world, "bobs$t", 0, BOB)
+    empty = {"name": "ice", "schema": {"type": "struct", "fields": []}}
+    world.post("/v1/namespaces", {"namespace": ["bobs"]}, headers=ADMIN)
+    assert world.post("/v1/namespaces/bobs/tables", empty, headers=BOB)[0] == 200
+    elsewhere = str(tmp_path / "elsewhere" / "foreign.lance")
+    for place in (secret, os.path.dirname(secret), elsewhere):
+        status, body = refer_to(world, "bobs$t", place, BOB, "transactions/commit")
+        assert (status, body["error"]["type"]) == (403, "ForbiddenException"), (place, body)
+    status, body = refer_to(world, "bobs$t", secret, ADMIN, "transactions/commit")
+    assert status == 200, body
+    assert query(world, "bobs$t", BOB)[0] == 403
 
 
 def test_who_may_read_both_may_refer_and_nobody_reads_more_for_it(world: World) -> None:

@@ -47,6 +47,8 @@ from consumers.servers.iceberg.replies import (
     table_reply,
 )
 from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, Refused
+from consumers.servers.security.grants import Principal
+from consumers.servers.security.identity import ANYBODY
 from consumers.servers.vending.vendor import Subject
 
 LOCATION = "location"
@@ -85,6 +87,8 @@ class Asked:
     principal: str
     has_key: bool
     """Whether the id came with the request, so that it may be a repetition."""
+    who: Principal = ANYBODY
+    """As whom it was let in."""
 
 
 class IcebergCatalog:
@@ -120,7 +124,7 @@ class IcebergCatalog:
         operations: list[Operation] = [change.sent for change in request.changes]
         if request.lance_operations:
             items = request.lance_operations
-            operations += self.service.lance_operations(items, asked.transaction_id)
+            operations += self.service.lance_operations(items, asked.transaction_id, asked.who)
         answer = self.submit(asked, operations)
         if isinstance(answer, Refused):
             if answer.code is Code.NO_SUCH_NAMESPACE:

@@ -15,9 +15,10 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from lance_namespace import LanceNamespaceError, TableNotFoundError
+from lance_namespace import LanceNamespaceError, PermissionDeniedError, TableNotFoundError
 
 from commitlog import CommitLog
+from commitlog.adapters.lance_datasets import behind
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.iceberg.creating import register_change, register_reference
 from commitlog.core.iceberg.domain import UnmetRequirement
@@ -41,8 +42,10 @@ from consumers.partition.iceberg_files import TableFiles
 from consumers.servers.iceberg.service import CatalogView, Committed, Refused
 from consumers.servers.namespace.batch import batch_operations
 from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call
-from consumers.servers.namespace.service import Service
+from consumers.servers.namespace.service import Service, Settings
 from consumers.servers.namespace.status import HttpError
+from consumers.servers.security.grants import Principal
+from consumers.servers.security.identity import Security
 
 _TABLES_KEPT = 64
 
@@ -52,10 +55,12 @@ V = TypeVar("V")
 class LogIcebergService:
     """One log, for all requests. Thread-safe."""
 
-    def __init__(self, log: CommitLog) -> None:
-        """Serve this log."""
+    def __init__(
+        self, log: CommitLog, names: Settings | None = None, security: Security | None = None
+    ) -> None:
+        """Serve this log, and Lance's tables in it as `names` says."""
         self._log = log
-        self._lance = Service(log)
+        self._lance = Service(log, names, security)
         self._kept: OrderedDict[str, IcebergTable] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -157,7 +162,9 @@ class LogIcebergService:
         """Make a new table's folders where its client may not: below a local tables root."""
         self.files.make_folders(location)
 
-    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
+    def lance_operations(
+        self, items: Sequence[Any], transaction_id: str, who: Principal
+    ) -> tuple[Operation, ...]:
         """Return the operations of a request's `lance-operations`, as batch-commit reads them.
 
         Those of the first request under this id, if there was one: what they name may be gone.
@@ -171,9 +178,14 @@ class LogIcebergService:
             "lance-operations",
             headers={IDEMPOTENCY_KEY: transaction_id},
             body=json.dumps({"operations": list(items)}).encode(),
+            security=self._lance.security,
+            principal=who,
         )
         try:
-            return batch_operations(self._lance, call)
+            with behind(self._lance.reach.gate(who)):
+                return batch_operations(self._lance, call)
+        except PermissionDeniedError:
+            raise
         except (TableNotFoundError, NoSuchTable) as error:
             raise NoSuchTable(f"lance-{error}") from error
         except (LanceNamespaceError, HttpError, ValueError) as error:

@@ -20,6 +20,7 @@ from consumers.partition.iceberg_files import TableFiles
 from consumers.servers.iceberg.log import OnDemand
 from consumers.servers.iceberg.replies import Failure
 from consumers.servers.iceberg.service import CatalogView
+from consumers.servers.security.grants import Principal
 
 PREFIX = "at-"
 """How the prefix of an address begins that names a position."""
@@ -132,7 +133,9 @@ class PastService:
         """Refuse: what stood is read only."""
         refuse(self._position)
 
-    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
+    def lance_operations(
+        self, items: Sequence[Any], transaction_id: str, who: Principal
+    ) -> tuple[Operation, ...]:
         """Refuse: what stood is read only."""
         refuse(self._position)
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lance_namespace.errors import PermissionDeniedError
 from starlette.responses import Response
 
 from commitlog.core.iceberg.domain import UnmetRequirement
@@ -88,6 +89,8 @@ def failure_of(error: Exception) -> Failure:
         return error
     if isinstance(error, Invalid | InvalidRequest):
         return Failure(400, "BadRequestException", str(error))
+    if isinstance(error, PermissionDeniedError):
+        return Failure(403, "ForbiddenException", str(error))
     if isinstance(error, NoSuchTable):
         return Failure(404, "NoSuchTableException", str(error))
     if isinstance(error, OutcomeUnknown):

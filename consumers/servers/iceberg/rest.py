@@ -34,9 +34,10 @@ from consumers.servers.iceberg.past import PREFIX, Past, PastService, position_o
 from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.iceberg.views import IcebergViews
+from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import json_problem
 from consumers.servers.security.grants import Principal
-from consumers.servers.security.identity import ANYBODY, PRINCIPAL
+from consumers.servers.security.identity import ANYBODY, PRINCIPAL, Security
 from consumers.servers.vending.vendor import Subject, Vendor
 
 _KEY = "Idempotency-Key"
@@ -65,8 +66,17 @@ _MOST = {
 Handler = Callable[[Request, bytes], Response]
 
 
-def routes(log: CommitLog, config: Config, vendor: Vendor | None = None) -> list[Route]:
-    """Return the routes of the catalogue over a log, as its operator set it."""
+def routes(
+    log: CommitLog,
+    config: Config,
+    names: Settings | None = None,
+    security: Security | None = None,
+) -> list[Route]:
+    """Return the routes of the catalogue over a log, as its operator set it.
+
+    `names` says how Lance's tables are served, which one transaction may change as well.
+    """
+    names, security = names or Settings(), security or Security()
     limits = {
         "iceberg_tables_max": config.iceberg_tables_max,
         "iceberg_updates_max": config.iceberg_updates_max,
@@ -78,7 +88,8 @@ def routes(log: CommitLog, config: Config, vendor: Vendor | None = None) -> list
             bounds = "it is at least 1"
             bounds += f", and at most {most:,}, which the log takes" if name in _MOST else ""
             raise ConfigurationError(f"{name} cannot be {limit}: {bounds}")
-    service = LogIcebergService(log)
+    service = LogIcebergService(log, names, security)
+    vendor = Vendor(log, names.vending, security, names.locations)
     past = Past(log, service.files)
     settings = IcebergSettings(
         service.tables_root,
@@ -96,11 +107,10 @@ def routes(log: CommitLog, config: Config, vendor: Vendor | None = None) -> list
     def at(request: Request) -> _Routes:
         position = request.path_params["position"]
         start = f"v1/{PREFIX}{position}"
-        access = TableAccess(vendor, start=start, is_past=True) if vendor else None
+        access = TableAccess(vendor, start=start, is_past=True)
         return _Routes(PastService(past, service.files, position), settings, access=access)
 
-    access = TableAccess(vendor) if vendor else None
-    present = iceberg_routes(service, settings, positioned, access)
+    present = iceberg_routes(service, settings, positioned, TableAccess(vendor))
     return [*present, *_past_routes(at, settings)]
 
 
@@ -365,12 +375,12 @@ class _Routes:
 
 
 def _asked(request: Request) -> Asked:
-    key = request.headers.get(_KEY)
+    key, who = request.headers.get(_KEY), _principal(request)
     if key is None:
-        return Asked(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False)
+        return Asked(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False, who=who)
     if not _UUID.fullmatch(key):
         raise Invalid("header_not_a_uuid", header=_KEY, value=key)
-    return Asked(key.lower(), "iceberg-rest", has_key=True)
+    return Asked(key.lower(), "iceberg-rest", has_key=True, who=who)
 
 
 def _principal(request: Request) -> Principal:

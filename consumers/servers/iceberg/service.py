@@ -20,6 +20,7 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
+from consumers.servers.security.grants import Principal
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,9 @@ class IcebergService(Protocol):
     def make_folders(self, location: str) -> None:
         """Make a new table's folders where its client may not: below a local tables root."""
 
-    def lance_operations(self, items: Sequence[Any], transaction_id: str) -> tuple[Operation, ...]:
+    def lance_operations(
+        self, items: Sequence[Any], transaction_id: str, who: Principal
+    ) -> tuple[Operation, ...]:
         """Return the operations of a request's `lance-operations`.
 
         Those of the first request under this id, if there was one: what they name may be gone.

@@ -45,7 +45,7 @@ _SIGNED = frozenset({"content-md5", "content-type", "range", "if-match", "if-non
 _KNOWN = re.compile(
     "x-amz-(?:checksum-[a-z0-9-]+|sdk-checksum-algorithm|server-side-encryption[a-z0-9-]*"
     "|copy-source(?:-range|-if-[a-z-]+)?|meta-[a-z0-9_.-]+|storage-class|trailer"
-    "|decoded-content-length|expected-bucket-owner|request-payer|mp-object-size|user-agent)"
+    "|decoded-content-length|te|expected-bucket-owner|request-payer|mp-object-size|user-agent)"
 )
 _IGNORED = frozenset({CONTENT_HASH, DATE})
 """Decided here, whatever the client has sent."""
