@@ -6,10 +6,8 @@ time, and the event loop serves others meanwhile.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
-import uuid_utils
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,32 +16,36 @@ from starlette.routing import Route
 from commitlog import CommitLog
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
-from commitlog.model.table import TableId, parse_table_id
 from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg.access import HEADER, TableAccess, staged_uuid, understood
+from consumers.servers.iceberg.asking import (
+    asked_of,
+    namespace_of,
+    principal_of,
+    table_of,
+    view_of,
+)
 from consumers.servers.iceberg.catalog import (
-    Asked,
     IcebergCatalog,
     IcebergSettings,
     Tell,
     tell_nothing,
 )
 from consumers.servers.iceberg.log import LogIcebergService
-from consumers.servers.iceberg.namespaces import SEPARATOR, IcebergNamespaces
+from consumers.servers.iceberg.namespaces import IcebergNamespaces
 from consumers.servers.iceberg.past import PREFIX, Past, PastService, position_of, refuse
+from consumers.servers.iceberg.reach import IcebergReach
 from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import json_problem
-from consumers.servers.security.grants import Principal
-from consumers.servers.security.identity import ANYBODY, PRINCIPAL, Security
+from consumers.servers.security.identity import Security
+from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Subject, Vendor
 
-_KEY = "Idempotency-Key"
 _READ_ONLY = "x-commitlog-read-only"
 """In a registration: the name is a second one of a table, and never committed to."""
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NAMESPACE = "/v1/namespaces/{namespace}"
 _TABLE = "/v1/namespaces/{namespace}/tables/{table}"
 _VIEW = "/v1/namespaces/{namespace}/views/{view}"
@@ -110,7 +112,9 @@ def routes(
         access = TableAccess(vendor, start=start, is_past=True)
         return _Routes(PastService(past, service.files, position), settings, access=access)
 
-    present = iceberg_routes(service, settings, positioned, TableAccess(vendor))
+    places = TablePlaces(log, security, names.locations)
+    reach = IcebergReach(places, IcebergCatalog(service, settings)) if security.is_on else None
+    present = iceberg_routes(service, settings, positioned, TableAccess(vendor), reach)
     return [*present, *_past_routes(at, settings)]
 
 
@@ -148,10 +152,12 @@ def iceberg_routes(
     settings: IcebergSettings,
     positioned: Callable[[str], str] = lambda warehouse: "",
     access: TableAccess | None = None,
+    reach: IcebergReach | None = None,
 ) -> list[Route]:
     """Return the routes of the catalogue; `positioned` says which position a warehouse names.
 
-    With `access` clients are told how to reach the files of tables.
+    With `access` clients are told how to reach the files of tables; `reach` says which places
+    they may name.
     """
     routes = _Routes(service, settings, positioned, access)
     table: list[tuple[str, str, Handler]] = [
@@ -188,6 +194,8 @@ def iceberg_routes(
         for method, path, _ in table
         if path != "/v1/config"
     ]
+    if reach is not None:
+        table = [(method, path, reach.before(method, path, go)) for method, path, go in table]
     served = [_route({method}, path, handler, settings) for method, path, handler in table]
     others = [_route(_METHODS, path, routes.unsupported, settings) for path in _UNSUPPORTED]
     return [*served, *others]
@@ -252,32 +260,32 @@ class _Routes:
         )
 
     def commit_transaction(self, request: Request, body: bytes) -> Response:
-        return self._catalog.commit_transaction(_asked(request), body)
+        return self._catalog.commit_transaction(asked_of(request), body)
 
     def list_namespaces(self, request: Request, body: bytes) -> Response:
         return self._namespaces.children(request.query_params)
 
     def create_namespace(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.create(_asked(request), body)
+        return self._namespaces.create(asked_of(request), body)
 
     def namespace_exists(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.exists(_namespace(request))
+        return self._namespaces.exists(namespace_of(request))
 
     def load_namespace(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.load(_namespace(request))
+        return self._namespaces.load(namespace_of(request))
 
     def drop_namespace(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.drop(_asked(request), _namespace(request))
+        return self._namespaces.drop(asked_of(request), namespace_of(request))
 
     def update_namespace(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.update(_asked(request), _namespace(request), body)
+        return self._namespaces.update(asked_of(request), namespace_of(request), body)
 
     def list_tables(self, request: Request, body: bytes) -> Response:
-        return self._catalog.list_tables(_namespace(request), request.query_params)
+        return self._catalog.list_tables(namespace_of(request), request.query_params)
 
     def create_table(self, request: Request, body: bytes) -> Response:
         return self._catalog.create_table(
-            _asked(request), _namespace(request), body, self._tell(request)
+            asked_of(request), namespace_of(request), body, self._tell(request)
         )
 
     def register_table(self, request: Request, body: bytes) -> Response:
@@ -285,15 +293,15 @@ class _Routes:
         if said not in ("true", "false"):
             raise Failure(400, "BadRequestException", f"{_READ_ONLY} is {said!r}: true or false")
         return self._catalog.register_table(
-            _asked(request),
-            _namespace(request),
+            asked_of(request),
+            namespace_of(request),
             body,
             read_only=said == "true",
             tell=self._tell(request),
         )
 
     def table_exists(self, request: Request, body: bytes) -> Response:
-        return self._catalog.table_exists(_table(request))
+        return self._catalog.table_exists(table_of(request))
 
     def load_table(self, request: Request, body: bytes) -> Response:
         snapshots = request.query_params.get("snapshots", ALL)
@@ -301,25 +309,25 @@ class _Routes:
         # A cache on the way may have weakened it.
         known = {tag.strip().removeprefix("W/") for tag in sent}
         return self._catalog.load_table(
-            _table(request), snapshots=snapshots, known=known, tell=self._tell(request)
+            table_of(request), snapshots=snapshots, known=known, tell=self._tell(request)
         )
 
     def credentials(self, request: Request, body: bytes) -> Response:
         access = self._need_access(request)
-        found = self._catalog.table(_table(request))
-        subject = Subject(_table(request), found.uuid, found.location)
-        return access.credentials(_principal(request), subject)
+        found = self._catalog.table(table_of(request))
+        subject = Subject(table_of(request), found.uuid, found.location)
+        return access.credentials(principal_of(request), subject)
 
     def sign(self, request: Request, body: bytes) -> Response:
-        access, table = self._need_access(request), _table(request)
+        access, table = self._need_access(request), table_of(request)
         found = self._catalog.view().tables.get(table)
         if found is not None:
             subject = Subject(table, found.uuid, found.location)
-            return access.sign(_principal(request), subject, body)
+            return access.sign(principal_of(request), subject, body)
         # A client writes to a table that is only staged.
         uuid = staged_uuid(table, body)
         staged = Subject(table, uuid, self._catalog.new_location(table, uuid))
-        return access.sign(_principal(request), staged, body, is_staged=True)
+        return access.sign(principal_of(request), staged, body, is_staged=True)
 
     def _need_access(self, request: Request) -> TableAccess:
         if self._access is None:
@@ -330,73 +338,45 @@ class _Routes:
         ways, access = understood(request.headers.get(HEADER, "")), self._access
         if access is None or not ways:
             return tell_nothing
-        principal = _principal(request)
+        principal = principal_of(request)
         return lambda subject: access.told(principal, subject, ways)
 
     def commit_table(self, request: Request, body: bytes) -> Response:
-        return self._catalog.commit_table(_asked(request), _table(request), body)
+        return self._catalog.commit_table(asked_of(request), table_of(request), body)
 
     def drop_table(self, request: Request, body: bytes) -> Response:
         purge = request.query_params.get("purgeRequested", "false").lower() == "true"
-        return self._catalog.drop_table(_asked(request), _table(request), purge=purge)
+        return self._catalog.drop_table(asked_of(request), table_of(request), purge=purge)
 
     def unsupported(self, request: Request, body: bytes) -> Response:
         raise unsupported(f"{request.method} {request.url.path}")
 
     def list_views(self, request: Request, body: bytes) -> Response:
-        return self._views.children(_namespace(request), request.query_params)
+        return self._views.children(namespace_of(request), request.query_params)
 
     def create_view(self, request: Request, body: bytes) -> Response:
-        return self._views.create(_asked(request), _namespace(request), body)
+        return self._views.create(asked_of(request), namespace_of(request), body)
 
     def register_view(self, request: Request, body: bytes) -> Response:
         return self._views.register(_asked(request), _namespace(request), body)
 
     def view_exists(self, request: Request, body: bytes) -> Response:
-        return self._views.exists(_view(request))
+        return self._views.exists(view_of(request))
 
     def load_view(self, request: Request, body: bytes) -> Response:
-        return self._views.load(_view(request))
+        return self._views.load(view_of(request))
 
     def commit_view(self, request: Request, body: bytes) -> Response:
-        return self._views.commit(_asked(request), _view(request), body)
+        return self._views.commit(asked_of(request), view_of(request), body)
 
     def drop_view(self, request: Request, body: bytes) -> Response:
-        return self._views.drop(_asked(request), _view(request))
+        return self._views.drop(asked_of(request), view_of(request))
 
     def rename_view(self, request: Request, body: bytes) -> Response:
-        return self._views.rename(_asked(request), body)
+        return self._views.rename(asked_of(request), body)
 
     def metrics(self, request: Request, body: bytes) -> Response:
         return Response(status_code=204)
 
     def rename_table(self, request: Request, body: bytes) -> Response:
-        return self._catalog.rename_table(_asked(request), body)
-
-
-def _asked(request: Request) -> Asked:
-    key, who = request.headers.get(_KEY), _principal(request)
-    if key is None:
-        return Asked(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False, who=who)
-    if not _UUID.fullmatch(key):
-        raise Invalid("header_not_a_uuid", header=_KEY, value=key)
-    return Asked(key.lower(), "iceberg-rest", has_key=True, who=who)
-
-
-def _principal(request: Request) -> Principal:
-    """Return who asks, as the guard found out."""
-    found = request.scope.get(PRINCIPAL, ANYBODY)
-    assert isinstance(found, Principal)
-    return found
-
-
-def _namespace(request: Request) -> TableId:
-    return parse_table_id(request.path_params["namespace"].split(SEPARATOR))
-
-
-def _view(request: Request) -> TableId:
-    return parse_table_id((*_namespace(request), request.path_params["view"]))
-
-
-def _table(request: Request) -> TableId:
-    return parse_table_id((*_namespace(request), request.path_params["table"]))
+        return self._catalog.rename_table(asked_of(request), body)

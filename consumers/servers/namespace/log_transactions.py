@@ -16,6 +16,9 @@ from lance_namespace import InvalidInputError
 from lance_namespace.errors import TransactionNotFoundError
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
 
+from commitlog.adapters.lance_datasets import check_gate
+from commitlog.client.catalogue import default_location
+from commitlog.client.lance_request import parse_message
 from commitlog.client.session import TransactionBuilder
 from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.core.iceberg.errors import Invalid
@@ -29,6 +32,7 @@ from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import BODY_HASH, Service
 from consumers.servers.security.grants import Access
+from consumers.servers.security.places import of_update
 
 TIMEOUT_SECONDS_MAX = 300.0
 
@@ -46,6 +50,9 @@ class _OnTable(Strict):
 
     def table_id(self) -> TableId:
         return parse_table_id(self.table)
+
+    def check_places(self, service: Service, call: Call) -> None:
+        """Refuse what names a place which who asks may not read: rows name none."""
 
 
 class _Rows(_OnTable):
@@ -121,6 +128,16 @@ class LanceCommit(_OnTable):
     message: StrictStr
     read_version: StrictInt | None = None
 
+    def check_places(self, service: Service, call: Call) -> None:
+        """Refuse a message that names a place which who asks may not read."""
+        message = parse_message(_bytes("message", self.message))
+        bases = [*message.update_bases.new_bases, *message.overwrite.initial_bases]
+        named = [base.path for base in bases] + [message.clone.ref_path]
+        known = service.find(self.table_id())
+        genesis = service.log.runtime().genesis
+        home = known.location if known else default_location(genesis, self.table_id(), "new")
+        check_gate(home, list(filter(None, named)))
+
     def add_to(self, builder: TransactionBuilder, service: Service) -> None:
         """Add this to a transaction."""
         message = _bytes("message", self.message)
@@ -135,6 +152,14 @@ class IcebergChange(_OnTable):
 
     requirements: list[dict[str, Any]] = []
     updates: list[dict[str, Any]]
+
+    def check_places(self, service: Service, call: Call) -> None:
+        """Refuse updates that name a place which who asks may not read."""
+        named = [place for update in self.updates for place in of_update(update)]
+        if named and service.table_places.is_on:
+            home = service.table_places.home(self.table_id())
+            for place in named:
+                service.table_places.check(call.principal, self.table_id(), place, own=home)
 
     def add_to(self, builder: TransactionBuilder, service: Service) -> None:
         """Add this to a transaction."""
@@ -187,6 +212,7 @@ def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
     chosen = [one.chosen(index) for index, one in enumerate(request.operations)]
     for one in chosen:
         call.need(Access.WRITE, one.table_id())
+        one.check_places(service, call)
     found = service.first_answer(call)
     if found is not None:
         call.committed, call.position = found[0].transaction_id, found[0].sequence

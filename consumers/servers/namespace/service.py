@@ -48,6 +48,7 @@ from consumers.servers.namespace.turns import Turns, VersionTaken
 from consumers.servers.namespace.version_facts import KnownVersions, written
 from consumers.servers.security.grants import Access
 from consumers.servers.security.identity import Security
+from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Vendor
 
 BODY_HASH = "http.body_sha256"
@@ -95,6 +96,7 @@ class Service:
         self.places = Places(log.runtime().genesis.tables_root, self.settings.locations)
         self.reach = Reach(log, self.places, self.security)
         vending, locations = self.settings.vending, self.settings.locations
+        self.table_places = TablePlaces(log, self.security, locations)
         self.vendor = Vendor(log, vending, self.security, locations)
         self.metrics = metrics or Metrics()
         self.attempts: OrderedDict[str, int] = OrderedDict()

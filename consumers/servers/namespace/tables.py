@@ -64,6 +64,7 @@ def declaration(
     incarnation = service.incarnation(call, number)
     if request.location:
         location = service.location(request.location)
+        service.table_places.check(call.principal, table, location)
     else:
         genesis = service.log.runtime().genesis
         location = catalogue.default_location(genesis, table, incarnation)
@@ -213,9 +214,11 @@ def register_table(service: Service, call: Call) -> dict[str, Any]:
         raise InvalidInputError("location is empty")
     first = service.first_answer(call)
     if first is None:
+        location = service.location(request.location)
+        service.table_places.check(call.principal, table, location)
         operation = catalogue.register_table(
             table,
-            service.location(request.location),
+            location,
             policy="every",
             primary_key=None,
             properties=request.properties,

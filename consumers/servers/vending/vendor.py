@@ -23,12 +23,11 @@ from commitlog import CommitLog
 from commitlog.adapters.places import bound
 from commitlog.adapters.s3_requests import S3Address, s3_address
 from commitlog.adapters.storage_options import Scoped
-from commitlog.messages import IcebergDescription
 from commitlog.model.table import TableId
-from consumers.partition.allowed_places import Places, lies_in, meet
 from consumers.runtime.config import ConfigurationError
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
+from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.scope import Scope, scope_of
 from consumers.servers.vending.sessions import Role, Session, assume
 
@@ -65,9 +64,8 @@ class Vendor:
         """Serve by these settings, to whom the grants let; `locations` are allowed besides."""
         self.security = security
         self.now = clock
-        self._log = log
         self._settings = settings
-        self._places = Places(log.runtime().genesis.tables_root, locations)
+        self._places = TablePlaces(log, security, locations)
         self._lock = threading.Lock()
         self._sessions: OrderedDict[tuple[Scope, Access, str], Session] = OrderedDict()
         self._reached: OrderedDict[tuple[Principal, Subject], tuple[float, Access | None]]
@@ -160,26 +158,10 @@ class Vendor:
 
     def _most(self, principal: Principal, subject: Subject) -> Access | None:
         """Return what is possible beside the tables that have files at the same place."""
-        others = self._others(subject)
+        others = [name for name, _ in self._places.others(subject.location, subject.table)]
         if not all(self.security.may(principal, Access.READ, other) for other in others):
             return None
         return Access.READ if others else Access.WRITE
-
-    def _others(self, subject: Subject) -> list[TableId]:
-        found = [
-            info.table_id
-            for info in self._log.tables()
-            if info.table_id != subject.table and meet(info.location, subject.location)
-        ]
-        runtime = self._log.runtime()
-        for partition in range(runtime.partitions):
-            for one in map(
-                IcebergDescription.from_json, runtime.request(partition, "iceberg_tables")
-            ):
-                is_inside = lies_in(one.metadata_location, subject.location)
-                if is_inside and one.table != subject.table:
-                    found.append(one.table)
-        return found
 
 
 def checked(settings: Scoped) -> Scoped:

@@ -1,0 +1,50 @@
+"""What a request to the Iceberg catalogue says by its path and its headers."""
+
+from __future__ import annotations
+
+import re
+
+import uuid_utils
+from starlette.requests import Request
+
+from commitlog.core.iceberg.errors import Invalid
+from commitlog.model.table import TableId, parse_table_id
+from consumers.servers.iceberg.catalog import Asked
+from consumers.servers.iceberg.namespaces import SEPARATOR
+from consumers.servers.security.grants import Principal
+from consumers.servers.security.identity import ANYBODY, PRINCIPAL
+
+_KEY = "Idempotency-Key"
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+def asked_of(request: Request) -> Asked:
+    """Return who asks, under which transaction id."""
+    key, who = request.headers.get(_KEY), principal_of(request)
+    if key is None:
+        return Asked(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False, who=who)
+    if not _UUID.fullmatch(key):
+        raise Invalid("header_not_a_uuid", header=_KEY, value=key)
+    return Asked(key.lower(), "iceberg-rest", has_key=True, who=who)
+
+
+def principal_of(request: Request) -> Principal:
+    """Return who asks, as the guard found out."""
+    found = request.scope.get(PRINCIPAL, ANYBODY)
+    assert isinstance(found, Principal)
+    return found
+
+
+def namespace_of(request: Request) -> TableId:
+    """Return the namespace of a path."""
+    return parse_table_id(request.path_params["namespace"].split(SEPARATOR))
+
+
+def view_of(request: Request) -> TableId:
+    """Return the view of a path."""
+    return parse_table_id((*namespace_of(request), request.path_params["view"]))
+
+
+def table_of(request: Request) -> TableId:
+    """Return the table of a path."""
+    return parse_table_id((*namespace_of(request), request.path_params["table"]))

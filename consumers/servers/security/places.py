@@ -1,0 +1,123 @@
+"""Whose files lie at a place, and who may name it.
+
+A table can be put at a place, or be made to name files there. What lies in tables is for who may
+read those. What lies elsewhere below the tables root, files of tables that were dropped for
+example, is for who may read everything, unless a table of the same name left it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from commitlog import CommitLog
+from commitlog.core.iceberg.iceberg_table import METADATA_PATH
+from commitlog.messages import IcebergDescription
+from commitlog.model.table import TableId
+from consumers.partition.allowed_places import Places, lies_in, meet
+from consumers.partition.iceberg_files import below
+from consumers.servers.security.grants import Access, Principal
+from consumers.servers.security.identity import Security
+
+_PROPERTIES = (
+    METADATA_PATH,
+    *("write.data.path", "write.object-storage.path", "write.folder-storage.path"),
+)
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+
+
+class TablePlaces:
+    """The places of one log's tables, of both formats."""
+
+    def __init__(self, log: CommitLog, security: Security, locations: Iterable[str] = ()) -> None:
+        """Let who may read a table name its files; `locations` are allowed to everybody."""
+        self._log = log
+        self._security = security
+        self._places = Places(log.runtime().genesis.tables_root, locations)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is refused."""
+        return self._security.is_on
+
+    def is_allowed(self, place: str) -> bool:
+        """Return True if the operator named a prefix of it, besides the tables root."""
+        return self._places.is_allowed(place)
+
+    def others(self, place: str, table: TableId) -> list[tuple[TableId, str]]:
+        """Return the other tables that have files where a place is, and where theirs are."""
+        found = [(info.table_id, info.location) for info in self._log.tables()]
+        runtime = self._log.runtime()
+        for partition in range(runtime.partitions):
+            told = runtime.request(partition, "iceberg_tables")
+            for one in map(IcebergDescription.from_json, told):
+                found.append((one.table, _home(one)))
+        return [(name, home) for name, home in found if name != table and meet(place, home)]
+
+    def check(self, principal: Principal, table: TableId, place: str, *, own: str = "") -> None:
+        """Refuse a place that a table may not name on a principal's behalf.
+
+        `own` is where the table is, or where the log wants it.
+        """
+        if not self._security.is_on or (own and lies_in(place, own)):
+            return
+        if not self._places.holds(place):
+            return  # nothing is read or written there by the server, and no table is put there
+        others = self.others(place, table)
+        for name, _ in others:
+            self._security.check(principal, Access.READ, name)
+        is_in_table = any(lies_in(place, home) for _, home in others)
+        if not (is_in_table or self.is_allowed(place) or self._is_home(table, place)):
+            self._security.check(principal, Access.READ, ())
+
+    def home(self, table: TableId) -> str:
+        """Return where an Iceberg table's files are, empty if there is no such table."""
+        runtime = self._log.runtime()
+        told = runtime.request(runtime.domains.partition(table), "iceberg_table", table=list(table))
+        return "" if told is None else _home(IcebergDescription.from_json(told))
+
+    def _is_home(self, table: TableId, place: str) -> bool:
+        """Return True if a place has the name that the log gives to one of this table's."""
+        path = below(place, self._places.root)
+        if path is None or not table:
+            return False
+        *spaces, name = table
+        iceberg = re.escape("/".join([*spaces, name])) + f"-{_UUID}"
+        lance = re.escape("/".join([*(f"{one}.ns" for one in spaces), name])) + rf"-{_UUID}\.lance"
+        return re.fullmatch(f"(?:{iceberg}|{lance})(?:/.*)?", path) is not None
+
+
+def _home(one: IcebergDescription) -> str:
+    """Return where a table is: the leader tells of its metadata file alone.
+
+    That is in its location, unless a property puts it elsewhere.
+    """
+    return one.metadata_location.rpartition("/")[0].removesuffix("/metadata")
+
+
+def of_update(update: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the places that one update of an Iceberg table names."""
+    snapshot = update.get("snapshot")
+    if isinstance(snapshot, dict):
+        manifests = snapshot.get("manifests")
+        yield from texts(snapshot.get("manifest-list"))
+        yield from texts(*manifests) if isinstance(manifests, list) else ()
+    for name in ("statistics", "partition-statistics"):
+        inner = update.get(name)
+        if isinstance(inner, dict):
+            yield from texts(inner.get("statistics-path"))
+    yield from texts(update.get("location"))
+    yield from of_properties(update.get("updates"))
+
+
+def of_properties(properties: Any) -> list[str]:
+    """Return the places that a table's properties name."""
+    if not isinstance(properties, Mapping):
+        return []
+    return texts(*(properties.get(name) for name in _PROPERTIES))
+
+
+def texts(*values: Any) -> list[str]:
+    """Return what of some values is a text, and not empty."""
+    return [value for value in values if isinstance(value, str) and value]
