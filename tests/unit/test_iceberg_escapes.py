@@ -200,6 +200,8 @@ def test_no_metadata_file_of_others_is_registered(places: Places) -> None:
             status, answer = places.post("namespaces/bobs/register", body, headers)
             assert status in (400, 403, 404), (file, answer)
             assert "metadata" not in answer, file
+        status, answer = places.post("namespaces/bobs/register-view", body)
+        assert status in (400, 403, 404), (file, answer)
     assert places.world.send("GET", "/v1/namespaces/hr/tables/salaries", b"", BOB)[0] == 403
 
 

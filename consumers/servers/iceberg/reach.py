@@ -39,6 +39,7 @@ class IcebergReach:
             "/v1/namespaces/{namespace}/properties": self._namespace,
             **dict.fromkeys(_CREATION, self._creation),
             "/v1/namespaces/{namespace}/register": self._registration,
+            "/v1/namespaces/{namespace}/register-view": self._registration,
             "/v1/namespaces/{namespace}/tables/{table}": self._commit,
             "/v1/namespaces/{namespace}/views/{view}": self._commit,
             "/v1/transactions/commit": self._transaction,

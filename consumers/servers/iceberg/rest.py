@@ -358,7 +358,7 @@ class _Routes:
         return self._views.create(asked_of(request), namespace_of(request), body)
 
     def register_view(self, request: Request, body: bytes) -> Response:
-        return self._views.register(_asked(request), _namespace(request), body)
+        return self._views.register(asked_of(request), namespace_of(request), body)
 
     def view_exists(self, request: Request, body: bytes) -> Response:
         return self._views.exists(view_of(request))
