@@ -18,6 +18,7 @@
         Overloaded              the same, after `retry_after_seconds`
       Fenced                    end this process's term: another leader stands
       WrongLog                  correct the address: this is another cluster, log or domain
+        LogMoved                connect to the cluster that it names
       TopicSettings             correct the topic's settings, then start again
       CorruptLog                stop; run `commitlog verify`
       UnsupportedFormat         upgrade this program
@@ -139,6 +140,27 @@ class InvalidSettings(CommitLogError):
 
 class WrongLog(CommitLogError):
     """The identity of what answers differs from what was expected."""
+
+
+class LogMoved(WrongLog):
+    """The log is on another cluster now: connect to `bootstrap_servers`.
+
+    `transaction_id` is what was submitted here and got no answer, if anything was; the log there
+    answers for it by this id, or takes it again under this id.
+    """
+
+    def __init__(self, message: str, bootstrap_servers: str = "", transaction_id: str = ""):
+        super().__init__(message)
+        self.bootstrap_servers = bootstrap_servers
+        self.transaction_id = transaction_id
+
+    def about(self, transaction_id: str) -> LogMoved:
+        """Return this error for a transaction that got no answer."""
+        message = (
+            f"{self}. Transaction {transaction_id} has no answer here: it may be in the log. Ask"
+            " there by its id, with log.outcome(id), or submit the same there under this id"
+        )
+        return LogMoved(message, self.bootstrap_servers, transaction_id)
 
 
 class TopicSettings(CommitLogError):

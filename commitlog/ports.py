@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
@@ -41,6 +41,34 @@ class LogIdentity:
     transactions_topic_id: str
     outcomes_topic_id: str
     log: str
+
+
+@dataclass(frozen=True, slots=True)
+class MovedPartition:
+    """What a cluster had of one partition when the log was moved away from it."""
+
+    sequence: int
+    """Of its last valid outcome."""
+    hash: str
+    offset: int
+    """Of that outcome."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One move of a log from a cluster to another."""
+
+    from_cluster: str
+    to_cluster: str
+    at_ms: int
+    partitions: tuple[MovedPartition, ...]
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Move:
+        """Read it from JSON."""
+        return cls(
+            **{**found, "partitions": tuple(MovedPartition(**one) for one in found["partitions"])}
+        )
 
 
 class RawRecord(NamedTuple):
@@ -158,7 +186,13 @@ class Log(Protocol):
         """Return the number of partitions, which both topics have."""
 
     def identity(self) -> LogIdentity:
-        """Ask the cluster for its and the topics' ids."""
+        """Return the ids of the cluster and the topics that the log was made with."""
+
+    def moves(self) -> Sequence[Move]:
+        """Return the moves that brought the log to this cluster, oldest first."""
+
+    def check_here(self, timeout_seconds: float = 30.0) -> None:
+        """Raise LogMoved if the log was moved to another cluster."""
 
     def check_settings(self) -> None:
         """Raise TopicSettings, naming topic, setting, value and what was expected."""

@@ -31,7 +31,7 @@ from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
 from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
 from commitlog.errors import TopicSettings, Unavailable, WrongLog
 from commitlog.model.records import Answered, Genesis, Submitted
-from commitlog.ports import LogIdentity, RawRecord
+from commitlog.ports import LogIdentity, Move, RawRecord
 from commitlog.protocol import (
     LOG_NAME_DEFAULT,
     OUTCOMES_SETTINGS,
@@ -72,6 +72,8 @@ class KafkaLog:
         self._settings = settings
         self._topics = (transactions_topic(log), outcomes_topic(log))
         self._admin = new_admin(settings, self._note)
+        self._moves = Moves(settings, log, self._admin)
+        self._identities: dict[LogIdentity, LogIdentity] = {}
         self._watermarks = Watermarks(settings)
         self._lock = threading.Lock()
         self._genesis: dict[int, Genesis] = {}
@@ -132,11 +134,15 @@ class KafkaLog:
             found = self._genesis.get(partition)
         if found is not None:
             return found
-        Moves(self._settings, self.name, self._admin).check_here(self.name)
+        self.check_here()
+        return self.beginning(partition)
+
+    def beginning(self, partition: int) -> Genesis:
+        """Return what a partition begins with, even if the log was moved away."""
         low, high = self._watermarks.ask(self._topics[1], partition, self.timeout_seconds)
         first = self._read(self.read_outcomes(partition, low), low + 1) if low < high else []
         where = f"{self._topics[1]}[{partition}] at {self._settings.address}"
-        genesis = expect_genesis(first, where, self.name, partition, self._cluster_id())
+        genesis = expect_genesis(first, where, self.name, partition, self.identity().cluster_id)
         with self._lock:
             self._genesis[partition] = genesis
         return genesis
@@ -152,6 +158,24 @@ class KafkaLog:
         return counts[0]
 
     def identity(self) -> LogIdentity:
+        """Return the ids of the cluster and the topics that the log was made with."""
+        here = self.identity_here()
+        if here not in self._identities:
+            found = self._moves.identity(here)
+            if found == here:
+                return here  # it may arrive yet
+            self._identities[here] = found
+        return self._identities[here]
+
+    def moves(self) -> tuple[Move, ...]:
+        """Return the moves that brought the log to this cluster, oldest first."""
+        return self._moves.moves(self.identity_here())
+
+    def check_here(self, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+        """Raise LogMoved if the log was moved to another cluster."""
+        self._moves.check_here(timeout_seconds)
+
+    def identity_here(self) -> LogIdentity:
         """Ask the cluster for its and the topics' ids."""
         transactions, outcomes = self._describe_topics()
         return LogIdentity(
@@ -189,7 +213,7 @@ class KafkaLog:
         for name, base, actual, factor in zip(self._topics, _BASES, configs, factors, strict=True):
             problems += settings_problems(name, base, actual, factor)
         if problems:
-            Moves(self._settings, self.name, self._admin).check_here(self.name)
+            self.check_here()
             raise TopicSettings(
                 f"topics at {self._settings.address} are set so that records could be lost or"
                 f" refused: {'; '.join(problems)}. Correct them (kafka-configs), then start again"

@@ -1,14 +1,21 @@
-"""How a log's topics are closed once it goes on elsewhere, and where it says so.
+"""Where a log is that was moved between clusters, as its clusters record it.
 
-A topic beside them, `LOG.moved`, holds one record: where the log is now. And the topics of the log
-take no record any more, whoever sends it, since each is larger than they allow. Reading goes on.
+A topic beside the log's own, `LOG.moved`, holds what happened to it on that cluster: that it
+arrived there, from where and with what proof, or that it left, and where to. The last record
+counts. A log that left takes no record any more, whoever sends it, since each is larger than its
+topics allow. Reading them goes on.
+
+Genesis names the cluster that a log was made on, and checkpoints, indices and archives name its
+topics. An arrival says which topics here continue those, so the log keeps its identity.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
@@ -24,7 +31,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin, new_producer
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.adapters.log_records import to_raw
-from commitlog.errors import Unavailable, WrongLog
+from commitlog.errors import LogMoved, Unavailable
+from commitlog.ports import LogIdentity, Move
 from commitlog.protocol import moved_topic, outcomes_topic, transactions_topic
 
 ADMIN_SECONDS = 30.0
@@ -33,9 +41,12 @@ CLOSED = "1"
 _NOBODY_SAYS = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 """There is no such topic, or its reader has rights of before there was one."""
 
+Event = dict[str, Any]
+"""One record: of an arrival with `here`, `identity` and `moves`, or of a departure without."""
+
 
 class Moves:
-    """What a cluster says of a log's move away from it."""
+    """What a cluster says of a log's moves to it and away from it."""
 
     def __init__(
         self, settings: ClientSettings, log: str, admin: AdminClient | None = None
@@ -43,67 +54,94 @@ class Moves:
         """Set up without asking, by an `admin` client of the cluster's if there is one."""
         self._settings = settings
         self._topic = moved_topic(log)
+        self._log = log
         self._names = (transactions_topic(log), outcomes_topic(log))
         self._admin = admin or new_admin(settings)
 
-    def note(self) -> dict[str, Any] | None:
-        """Return where the log is now, None if it is here."""
+    def events(self, timeout_seconds: float = ADMIN_SECONDS) -> list[Event]:
+        """Return what happened, oldest first; empty if the log was never moved."""
         asked = self._admin.describe_topics(
-            TopicCollection([self._topic]), request_timeout=ADMIN_SECONDS
+            TopicCollection([self._topic]), request_timeout=timeout_seconds
         )
         try:
-            asked[self._topic].result(ADMIN_SECONDS)
+            asked[self._topic].result(timeout_seconds + 1)
         except KafkaException as error:
             if error_of(error).code() in _NOBODY_SAYS:
-                return None
+                return []
             raise self._settings.translate(error, f"looking for {self._topic}") from error
+        except concurrent.futures.TimeoutError as error:
+            where = self._settings.address
+            raise Unavailable(f"{where} did not answer in {timeout_seconds:g} s. Retry") from error
         watermarks = Watermarks(self._settings)
         reader = KafkaReader(self._settings, watermarks, self._topic, 0, 0, to_raw)
-        deadline = time.monotonic() + ADMIN_SECONDS
+        deadline = time.monotonic() + timeout_seconds
+        found: list[Event] = []
         try:
-            while time.monotonic() < deadline:
-                for raw in reader.poll(timeout_seconds=0.2):
-                    found: dict[str, Any] = json.loads(raw.value or b"{}")
-                    return found
-                if reader.end_offset() == 0:
-                    return None  # ended before it was written
+            end = reader.end_offset(timeout_seconds)
+            while reader.position() < end:
+                polled = reader.poll(timeout_seconds=0.2)
+                found += [json.loads(raw.value or b"{}") for raw in polled]
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"{self._topic} did not deliver its records. Retry")
         finally:
             reader.close()
             watermarks.close()
-        raise Unavailable(f"{self._topic} did not deliver its record. Retry")
+        return found
 
-    def check_here(self, log: str) -> None:
-        """Raise WrongLog if the log is elsewhere now."""
-        found = self.note()
+    def departure(self, timeout_seconds: float = ADMIN_SECONDS) -> Event | None:
+        """Return where the log is now, None if it is here."""
+        events = self.events(timeout_seconds)
+        return events[-1] if events and "here" not in events[-1] else None
+
+    def check_here(self, timeout_seconds: float = ADMIN_SECONDS) -> None:
+        """Raise LogMoved if the log is elsewhere now."""
+        found = self.departure(timeout_seconds)
         if found is not None:
-            raise WrongLog(
-                f"the log {log!r} was moved from {self._settings.address} to"
-                f" {found['bootstrap_servers']}: connect there. What this cluster has of it is a"
-                " copy that takes no record any more"
+            servers = str(found["bootstrap_servers"])
+            raise LogMoved(
+                f"the log {self._log!r} was moved from {self._settings.address} to {servers}:"
+                " connect there. What this cluster has of it is a copy that takes no record any"
+                " more",
+                servers,
             )
 
-    def close_here(self, note: Mapping[str, object], factor: int) -> None:
+    def identity(self, here: LogIdentity) -> LogIdentity:
+        """Return the identity that the log of these topics had when it was made."""
+        found = self._arrival(here)
+        return LogIdentity(**found["identity"]) if found is not None else here
+
+    def moves(self, here: LogIdentity) -> tuple[Move, ...]:
+        """Return the moves that brought the log of these topics here, oldest first."""
+        found = self._arrival(here)
+        return tuple(Move.of(one) for one in found["moves"]) if found is not None else ()
+
+    def _arrival(self, here: LogIdentity) -> Event | None:
+        arrivals = (one for one in reversed(self.events()) if one.get("here") == asdict(here))
+        return next(arrivals, None)
+
+    def arrive(
+        self,
+        here: LogIdentity,
+        identity: LogIdentity,
+        moves: tuple[Move, ...],
+        factor: int,
+    ) -> None:
+        """Record that the log is in these topics from now on; may be done again."""
+        if self._arrival(here) is None:
+            event = {
+                # Programs that know departures only stop here, too, instead of failing.
+                "bootstrap_servers": self._settings.address,
+                "here": asdict(here),
+                "identity": asdict(identity),
+                "moves": [asdict(one) for one in moves],
+            }
+            self._append(event, factor)
+
+    def close_here(self, servers: str, factor: int) -> None:
         """Say where the log goes, then take no record any more; may be done again."""
-        config = {"cleanup.policy": "delete", "retention.ms": "-1"}
-        topic = NewTopic(self._topic, num_partitions=1, replication_factor=factor, config=config)
-        try:
-            self._admin.create_topics([topic])[self._topic].result(ADMIN_SECONDS)
-        except KafkaException as error:
-            if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise self._settings.translate(error, f"making {self._topic}") from error
-        if self.note() is None:
-            failures: list[str] = []
-            producer = new_producer(self._settings)
-            value = json.dumps(dict(note)).encode()
-            producer.produce(
-                self._topic,
-                key=b"moved",
-                value=value,
-                partition=0,
-                on_delivery=lambda error, _: failures.append(str(error)) if error else None,
-            )
-            if producer.flush(ADMIN_SECONDS) or failures:
-                raise Unavailable(f"{self._topic} took no record: {failures or 'no answer'}. Retry")
+        if self.departure() is None:
+            now = time.time_ns() // 1_000_000
+            self._append({"bootstrap_servers": servers, "closed_at_ms": now}, factor)
         resources = [
             ConfigResource(
                 ResourceType.TOPIC,
@@ -116,3 +154,23 @@ class Moves:
         ]
         for future in self._admin.incremental_alter_configs(resources).values():
             future.result(ADMIN_SECONDS)
+
+    def _append(self, event: Mapping[str, object], factor: int) -> None:
+        config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+        topic = NewTopic(self._topic, num_partitions=1, replication_factor=factor, config=config)
+        try:
+            self._admin.create_topics([topic])[self._topic].result(ADMIN_SECONDS)
+        except KafkaException as error:
+            if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise self._settings.translate(error, f"making {self._topic}") from error
+        failures: list[str] = []
+        producer = new_producer(self._settings)
+        producer.produce(
+            self._topic,
+            key=b"moved",
+            value=json.dumps(dict(event)).encode(),
+            partition=0,
+            on_delivery=lambda error, _: failures.append(str(error)) if error else None,
+        )
+        if producer.flush(ADMIN_SECONDS) or failures:
+            raise Unavailable(f"{self._topic} took no record: {failures or 'no answer'}. Retry")

@@ -6,6 +6,7 @@ copy has no record, a tombstone takes the offset: readers of transactions pass o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -18,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from commitlog.adapters.kafka_io import new_admin, new_producer
-from commitlog.adapters.kafka_settings import ClientSettings, error_of
+from commitlog.adapters.kafka_settings import ClientSettings, error_of, is_passing
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.ports import RawRecord
 from commitlog.protocol import (
@@ -136,9 +137,17 @@ class RestoredTopics:
     def is_finished(self) -> bool:
         """Return True if both topics take the broker's time, as those of a log in use do."""
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in self._names]
-        described = self._admin.describe_configs(resources, request_timeout=30)
-        found = [described[one].result(DELIVERY_SECONDS)[TIMESTAMPS].value for one in resources]
-        return all(value == "LogAppendTime" for value in found)
+        deadline = time.monotonic() + DELIVERY_SECONDS
+        while True:
+            described = self._admin.describe_configs(resources, request_timeout=30)
+            try:
+                found = [described[one].result(DELIVERY_SECONDS)[TIMESTAMPS] for one in resources]
+                return all(one.value == "LogAppendTime" for one in found)
+            except KafkaException as error:
+                # A broker may not have heard yet of topics that were made a moment ago.
+                if not is_passing(error) or time.monotonic() > deadline:
+                    raise self._settings.translate(error, "reading the topics' settings") from error
+                time.sleep(0.05)
 
     def finish(self) -> None:
         """Have the topics take the broker's time from now on, as a running log needs it."""

@@ -110,7 +110,8 @@ def expect_genesis(
         if (found := getattr(genesis, name)) != value:
             raise WrongLog(
                 f"{where} was made with {name} {found!r}, but this is {value!r}: its records were"
-                " copied from another log. Correct address or log name"
+                " copied from another log. Correct address or log name. To use a log on another"
+                " cluster, bring it there by `commitlog move` or `commitlog restore`"
             )
     return genesis
 

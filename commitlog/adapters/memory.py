@@ -31,7 +31,7 @@ from commitlog.adapters.memory_cluster import (
 )
 from commitlog.errors import CorruptLog, TopicSettings, WrongLog
 from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
-from commitlog.ports import DeliveryFailed, LogIdentity, OnDelivery, RawRecord
+from commitlog.ports import DeliveryFailed, LogIdentity, Move, OnDelivery, RawRecord
 from commitlog.protocol import (
     LOG_NAME_DEFAULT,
     OUTCOMES_SETTINGS,
@@ -296,6 +296,14 @@ class MemoryLog:
         return LogIdentity(
             self.cluster.cluster_id, transactions.topic_id, outcomes.topic_id, self.name
         )
+
+    def moves(self) -> tuple[Move, ...]:
+        """Return nothing: it was never moved."""
+        return ()
+
+    def check_here(self, timeout_seconds: float = 30.0) -> None:
+        """Do nothing: it was never moved."""
+        del timeout_seconds
 
     def check_settings(self) -> None:
         """Raise TopicSettings if records would be lost or refused as the topics are set."""

@@ -20,7 +20,7 @@ from typing import Any
 from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes, error_from
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import CommitLogError, CorruptLog, Overloaded, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, LogMoved, Overloaded, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.wire import (
     WIRE_VERSION,
@@ -44,6 +44,8 @@ class Awaited:
 
     watch: Watch
     deliver: Deliver
+    fail: Callable[[CommitLogError], None]
+    """Told that no answer will come here."""
     anchor: ChainPlace | None
     """The newest outcome known before the transaction was sent; None: its age is unknown."""
 
@@ -110,9 +112,16 @@ class Connection:
         """Begin to connect before anybody waits."""
         self._socket.start()
 
-    def watch(self, watch: Watch, deliver: Deliver, *, is_new: bool) -> Awaited:
+    def watch(
+        self,
+        watch: Watch,
+        deliver: Deliver,
+        fail: Callable[[CommitLogError], None],
+        *,
+        is_new: bool,
+    ) -> Awaited:
         """Ask for an outcome; `is_new` says that nothing was sent under this id before."""
-        awaited = Awaited(watch, deliver, self.anchor if is_new else None)
+        awaited = Awaited(watch, deliver, fail, self.anchor if is_new else None)
         with self._lock:
             self._awaited.setdefault(watch.transaction_id, []).append(awaited)
         self._socket.start()
@@ -217,8 +226,14 @@ class Connection:
         with self._lock:
             requests = list(self._requests.values())
             self._requests.clear()
+            awaited = [one for group in self._awaited.values() for one in group]
+            if isinstance(error, LogMoved):
+                self._awaited.clear()
         for request in requests:
             request.future.set_exception(error)
+        if isinstance(error, LogMoved):
+            for one in awaited:
+                one.fail(error.about(one.watch.transaction_id))
 
     def _on_outcome(self, answer: OutcomeFrame) -> None:
         outcome = decode_outcome_record(answer.record)

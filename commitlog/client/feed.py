@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
+from commitlog.client.moved import Silence
 from commitlog.client.runtime import Runtime
 from commitlog.client.valid_outcomes import ValidOutcomes
 from commitlog.codecs.avro import decode_outcome_record
@@ -70,6 +71,7 @@ class Subscription:
         self._turns = deque(self._feeds)
         self._closed = threading.Event()
         self._in_use = threading.Lock()
+        self._silence = Silence(log)
 
     @property
     def token(self) -> str:
@@ -79,7 +81,7 @@ class Subscription:
     def poll(self, timeout_seconds: float = 1.0, events_max: int = 500) -> list[FeedEvent]:
         """Return what there is, as soon as anything is; empty if nothing came in time.
 
-        Raises CorruptLog if the log contradicts itself, Unavailable after a close.
+        Raises CorruptLog (the log contradicts itself), LogMoved, or Unavailable after a close.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._in_use:
@@ -92,9 +94,9 @@ class Subscription:
                 # Another one goes first each time: a busy partition holds no other up.
                 self._turns.rotate(-1)
                 for feed in self._turns:
-                    if len(events) < events_max:
-                        room = events_max - len(events)
+                    if room := max(0, events_max - len(events)):
                         events += self._events(feed, 0 if events else wait, room)
+                self._silence.note(heard=bool(events))
                 if events or not left:
                     return events
 

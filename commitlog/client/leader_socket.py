@@ -24,6 +24,7 @@ from typing import Any, Protocol
 
 from commitlog import errors
 from commitlog.adapters.places import heed
+from commitlog.client.moved import Moving, where_moved
 from commitlog.errors import CommitLogError, CorruptLog, OutcomeUnknown, Unavailable
 from commitlog.model.records import Answered, LeaderStarted, Outcome
 from commitlog.wire import FrameBuffer, Kind, json_frame, parse_json
@@ -50,7 +51,7 @@ _UNATTENDED_SECONDS = 0.05
 _log = logging.getLogger("commitlog")
 
 
-class TailOfOutcomes(Protocol):
+class TailOfOutcomes(Moving, Protocol):
     """The part of the log that names the leader."""
 
     def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
@@ -194,6 +195,7 @@ class LeaderSocket:
                 self._serve()
             except (OSError, Unavailable, CorruptLog) as error:
                 self.last_error = str(error) or type(error).__name__
+                self._see_whether_it_moved()
             except CommitLogError as error:
                 self.last_error = str(error)
                 self._listener.on_refusal(error)
@@ -231,6 +233,13 @@ class LeaderSocket:
         for kind, body in rest:
             self._take(kind, body)
         self._read(opened)
+
+    def _see_whether_it_moved(self) -> None:
+        """Have nobody wait for a leader that is on another cluster."""
+        moved = where_moved(self._log)
+        if moved is not None:
+            self.last_error = str(moved)
+            self._listener.on_refusal(moved)
 
     def _find_leader(self) -> tuple[socket.socket, list[tuple[Kind, bytes]]]:
         """Return a socket on which the leader has greeted, and the frames that came at once.

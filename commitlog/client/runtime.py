@@ -23,6 +23,7 @@ from typing import Any
 from commitlog.adapters.tracing import tracing
 from commitlog.client.connection import Connection
 from commitlog.client.fallback import Fallback
+from commitlog.client.moved import where_moved
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.log.attribution import attributed
@@ -177,7 +178,7 @@ class Runtime:
         def ask(ticket: Ticket, readable: bool) -> None:
             for connection in connections:
                 watch = Watch(transaction_id, 0, readable)
-                connection.watch(watch, ticket.deliver, is_new=False)
+                connection.watch(watch, ticket.deliver, ticket.fail, is_new=False)
 
         @contextlib.contextmanager
         def attended(is_known: Callable[[], bool]) -> Iterator[None]:
@@ -226,7 +227,7 @@ class Runtime:
             watch = Watch(
                 transaction.transaction_id, transaction.attempt, readable, ticket.payload_hash
             )
-            connection.watch(watch, ticket.deliver, is_new=first[0])
+            connection.watch(watch, ticket.deliver, ticket.fail, is_new=first[0])
             first[0] = False
             self.readable_hint = readable
 
@@ -339,7 +340,7 @@ class Runtime:
     def _resend(self, resend: _Resend) -> float:
         """Append a transaction again if it still matters; return when to try again, else 0."""
         ticket = resend.ticket
-        if ticket.done():
+        if ticket.done() or self._was_moved(ticket):
             return 0.0
         if resend.due > resend.until:
             if not resend.may_be_appended:
@@ -355,6 +356,14 @@ class Runtime:
             ticket.delivery_error = str(error)
             return time.monotonic() + resend.delay
         return 0.0
+
+    def _was_moved(self, ticket: Ticket) -> bool:
+        """Tell a ticket if the log takes no record here any more, because it is elsewhere."""
+        moved = where_moved(self.log)
+        if moved is not None:
+            ticket.fail(moved.about(ticket.transaction_id))
+            self.forget(ticket)
+        return moved is not None
 
 
 def flush_at_exit(runtime: Runtime) -> None:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.shown_values import python_rows
+from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.manifest.manifest_state import diff
 from commitlog.errors import NoSuchVersion
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -90,7 +91,7 @@ def snapshot_parts(versions: TableVersions, version: int) -> list[Part]:
 
 def _whole(versions: TableVersions, after: Version, version: int) -> list[Part]:
     return [
-        _part(versions, after, 0, added=(number,), rows=_live(encoded))
+        _part(versions, after, 0, added=(number,), rows=living_rows(encoded))
         for number, encoded in after.state.fragments.items()
     ]
 
@@ -106,10 +107,12 @@ def _parts(versions: TableVersions, before: Version, after: Version) -> list[Par
     thinned = [n for n in whole if _deleted(old[n]) != _deleted(changed[n])]
     if not (removed or thinned or patched):
         # Only insertions: as many tasks as there are fragments.
-        return [_part(versions, after, version, added=(n,), rows=_live(changed[n])) for n in added]
-    rows = sum(_live(changed[n]) for n in added) + sum(_live(old[n]) for n in removed)
-    rows += sum(abs(_live(old[n]) - _live(changed[n])) for n in thinned)
-    rows += sum(2 * _live(changed[n]) for n in patched)
+        return [
+            _part(versions, after, version, added=(n,), rows=living_rows(changed[n])) for n in added
+        ]
+    rows = sum(living_rows(changed[n]) for n in added) + sum(living_rows(old[n]) for n in removed)
+    rows += sum(abs(living_rows(old[n]) - living_rows(changed[n])) for n in thinned)
+    rows += sum(2 * living_rows(changed[n]) for n in patched)
     return [
         _part(
             versions, after, version,
@@ -136,11 +139,6 @@ def _part(
         before=before, stable_row_ids=info.stable_row_ids,
         added=added, removed=removed, thinned=thinned, patched=patched, rows=rows,
     )  # fmt: skip
-
-
-def _live(encoded: bytes) -> int:
-    fragment = DataFragment.FromString(encoded)
-    return int(fragment.physical_rows - fragment.deletion_file.num_deleted_rows)
 
 
 def _deleted(encoded: bytes) -> bytes:

@@ -42,7 +42,7 @@ def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
 
 
 def restore(place: str, /, *, where: Where = HERE, at: str = "", as_json: AsJson = False) -> None:
-    """Put a backup back: into the empty folder that --root names, or onto an empty cluster.
+    """Put a backup back: into the empty folder that --root names, or onto another cluster.
 
     Tables go to the place that the log names, which must be free. Everything is read again as it
     was written. `commitlog up` refuses the root until all is there; killed, run it again.
@@ -90,13 +90,14 @@ def move(
     """Have the log go on on another Kafka cluster, at the same positions.
 
     Copies both topics while writers write, closes the old cluster's, copies the rest, and reads
-    both sides: they have to be the same. From then on the old cluster takes no record of the log,
-    and says where it is. Killed, it goes on when it is run again. Tables stay where they are.
+    both sides: bytes, chain, state and each table's rows have to be the same. From then on the old
+    cluster takes no record of the log, and says where it is. Killed, it goes on when it is run
+    again. Tables stay where they are.
 
     Parameters
     ----------
     to
-        The new cluster, HOST:PORT,... It has the old one's id (kafka-storage format --cluster-id).
+        The new cluster, HOST:PORT,...
     to_kafka_file
         Kafka client settings for the new cluster; the old one's, if not set.
     """
@@ -107,7 +108,7 @@ def move(
     config = where.load()
     old = ClientSettings(config.need_bootstrap_servers(), config.kafka)
     settings = read_kafka_file(str(to_kafka_file)) if to_kafka_file else config.kafka
-    done = go(old, ClientSettings(to, settings), config.log, to)
+    done = go(old, ClientSettings(to, settings), config.log, to, config.root)
     if as_json:
         output.print_json(done.to_json())
         return
@@ -115,7 +116,9 @@ def move(
         text = (
             f"{side.transactions} transactions and {side.outcomes} outcome records are the same on"
             f" both, sha256 {side.sha256[:16]}; {side.committed} commits, the chain ends with"
-            f" {side.sequence}:{side.hash[:16]}"
+            f" {side.sequence}:{side.hash[:16]}; the state is {side.digest[:16]}"
         )
         output.print_check(f"partition {partition}", "ok", text)
+        for table, rows in side.rows.items():
+            output.print_check(table, "ok", f"{rows} rows on both")
     output.note(f"the log is at {to} now; the old cluster takes no record of it any more")

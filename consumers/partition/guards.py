@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.core.tables.lance_tables import is_in
-from commitlog.errors import CommitLogError, TopicSettings, Unavailable
+from commitlog.errors import CommitLogError, LogMoved, TopicSettings, Unavailable
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.bypass import Bypass, BypassScan, quarantine_foreign
@@ -40,6 +40,8 @@ PULSE_SECONDS = 1.0
 SCAN_SECONDS = 60.0
 TABLES_PER_SCAN = 1_000
 """With more tables the scans take turns: on an object store each look is a request."""
+MOVED_SECONDS = 10.0
+"""How often a leader looks whether its log was moved to another cluster."""
 SETTINGS_SECONDS = 3600.0
 SETTINGS_RETRY_SECONDS = 10.0
 """How often settings are looked at again while they are wrong."""
@@ -316,8 +318,12 @@ class Guards:
         session.mailbox.call(lambda: None)
         self._tried("repairing tables", partial(self.repair, session, versions=LOOKED_AT))
         scan_at = self._clock() + SCAN_SECONDS
+        moved_at = self._clock() + MOVED_SECONDS
         while not stop.wait(PULSE_SECONDS):
             now = self._clock()
+            if now >= moved_at:
+                self.check_here()
+                moved_at = self._clock() + MOVED_SECONDS
             if now >= self._settings_due and not self.check_settings():
                 session.mailbox.post(Ended(TopicSettings(self.settings_problem)))
                 return
@@ -325,6 +331,15 @@ class Guards:
                 self._tried("looking for foreign versions", partial(self.scan, session, stop))
                 self._tried("repairing tables", partial(self.repair, session))
                 scan_at = self._clock() + SCAN_SECONDS
+
+    def check_here(self) -> None:
+        """Raise LogMoved if the log goes on elsewhere, which ends the term."""
+        try:
+            self._log.check_here()
+        except LogMoved:
+            raise
+        except CommitLogError as error:
+            logger.warning("whether the log was moved could not be asked: %s", error)
 
     def _tried(self, what: str, work: Callable[[], object]) -> None:
         try:

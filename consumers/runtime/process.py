@@ -25,7 +25,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from commitlog.errors import Unavailable
+from commitlog.errors import LogMoved, Unavailable
 from consumers.runtime.log_lines import VARIABLE, JsonLines
 
 LIFELINE = "COMMITLOG_SUPERVISOR_FD"
@@ -112,6 +112,13 @@ def _work_patiently(
     while True:
         try:
             return work(stop, ready)
+        except LogMoved as error:
+            if not is_patient:
+                raise
+            # The broker of the same supervisor may be what the log is being moved from.
+            logger.error("%s does nothing any more: %s", name, error)
+            stop.wait()
+            return None
         except Unavailable as error:
             if not (is_patient or was_ready):
                 raise

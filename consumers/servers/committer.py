@@ -135,6 +135,7 @@ class Committer:
 
     def _run_session(self, stop: threading.Event) -> None:
         """Recover, stand by, lead one term."""
+        self._guards.check_here()
         self._guards.await_settings(stop)
         past = DiskFolder(self._options.root / "past" / str(self._options.partition))
         session = Session(self._log, self._genesis, self._checkpoints, past=past)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import read_storage_file
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, LogMoved
 from consumers.broker import BrokerError, find_java
 from consumers.broker.jars import cache_root
 from consumers.broker.pins import kafka_version, mismatches, read_pins
@@ -136,6 +136,10 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
     try:
         genesis = log.genesis()
         partitions = log.partitions()
+    except LogMoved as error:
+        advice = f"use --bootstrap-servers {error.bootstrap_servers}"
+        yield Check("log", Level.FAIL, str(error), advice)
+        return
     except CommitLogError as error:
         yield Check("log", Level.FAIL, str(error), "run `commitlog up` or `commitlog init`")
         return

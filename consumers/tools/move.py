@@ -2,26 +2,26 @@
 
 The topics are copied while writers write. Then the old cluster is closed: it takes no record any
 more, and says where the log goes. What came meanwhile is copied, and both sides are read and
-compared. Killed anywhere, it goes on when it is run again. The tables stay where they are.
+compared. The new cluster records where the log came from, so it keeps its identity there:
+checkpoints, indices and archives fit. Killed anywhere, it goes on when it is run again. The tables
+stay where they are.
 """
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 from commitlog.adapters.kafka import KafkaLog
-from commitlog.adapters.kafka_moved import Moves
+from commitlog.adapters.kafka_moved import Event, Moves
 from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
-from commitlog.adapters.log_records import to_answered
-from commitlog.core.log.chain import Chain
-from commitlog.errors import CommitLogError, CorruptLog, Unavailable, WrongLog
-from commitlog.model.records import Outcome, Status
-from commitlog.ports import RawRecord
+from commitlog.errors import CommitLogError, Unavailable, WrongLog
+from commitlog.ports import Move
 from consumers.tools.backup.writer import batches
+from consumers.tools.moved_proof import Side, end_of, prove
 
 ROUNDS_MAX = 20
 SMALL = 1_000
@@ -31,20 +31,6 @@ CLOSED_SECONDS = 3.0
 CLOSING_SECONDS = 60.0
 
 OnProgress = Callable[[str, int], None]
-
-
-@dataclass(slots=True)
-class Side:
-    """What one cluster has of one partition."""
-
-    transactions: int = 0
-    outcomes: int = 0
-    sha256: str = ""
-    """Of each record's offset, time, key and value, of both topics."""
-    sequence: int = 0
-    hash: str = ""
-    """The chain's last hash."""
-    committed: int = 0
 
 
 @dataclass(slots=True)
@@ -65,35 +51,43 @@ def move(
     new: ClientSettings,
     log: str,
     servers: str,
+    root: Path | None = None,
     on_progress: OnProgress = lambda *_: None,
 ) -> Moved:
     """Move a log; `servers` is what its old cluster tells those who look for it there.
 
-    Done again after its end, it compares both sides once more.
+    The proof starts from the checkpoint in `root`, if there is one. Done again after its end, it
+    compares both sides once more.
 
     Raises:
-        WrongLog: the new cluster has another id, or a log of this name that isn't a copy.
+        WrongLog: the new cluster has a log of this name that isn't a copy.
         CorruptLog: both sides differ; the old one stays closed, and the new one unfinished.
         Unavailable: a cluster doesn't answer, or the old one isn't closed in time.
     """
     source, target = KafkaLog(old, log, 60.0), KafkaLog(new, log, 60.0)
-    moves = Moves(old, log)
+    left, arrived = Moves(old, log), Moves(new, log)
     try:
         partitions = source.partitions()
-        _check_clusters(source, target, moves.note(), servers)
-        topics = RestoredTopics(new, log, partitions, target.replication_factor(), goes_on=True)
+        _check_clusters(source, target, left.departure(), servers)
+        factor = target.replication_factor()
+        topics = RestoredTopics(new, log, partitions, factor, goes_on=True)
         if topics.is_finished():
-            if moves.note() is None:
+            if target.identity() != source.identity():
                 raise WrongLog(f"{servers} has a log {log!r} of its own: name another cluster")
-            return _proven(source, target, partitions, Moved(log, servers))
+            return Moved(log, servers, prove(source, target, partitions, root))
         for _ in range(ROUNDS_MAX):
             if _copy(source, target, topics, partitions, on_progress) < SMALL:
                 break
-        note = {"bootstrap_servers": servers, "closed_at_ms": time.time_ns() // 1_000_000}
-        moves.close_here(note, source.replication_factor())
+        left.close_here(servers, source.replication_factor())
         _await_closed(source, partitions)
         _copy(source, target, topics, partitions, on_progress)
-        moved = _proven(source, target, partitions, Moved(log, servers))
+        moved = Moved(log, servers, prove(source, target, partitions, root))
+        arrived.arrive(
+            target.identity_here(),
+            source.identity(),
+            (*source.moves(), _act(source, target, moved)),
+            factor,
+        )
         topics.finish()
         target.check_settings()
         target.genesis()
@@ -103,34 +97,28 @@ def move(
         target.close()
 
 
-def _check_clusters(
-    source: KafkaLog, target: KafkaLog, note: dict[str, object] | None, servers: str
-) -> None:
+def _check_clusters(source: KafkaLog, target: KafkaLog, note: Event | None, servers: str) -> None:
     if note is not None and note["bootstrap_servers"] != servers:
         raise WrongLog(
             f"the log was closed to be moved to {note['bootstrap_servers']}, not to {servers}: name"
             " the former"
         )
-    if (found := target.cluster_id()) != (wanted := source.cluster_id()):
-        raise WrongLog(
-            f"the log belongs to a cluster with the id {wanted}, which its first record names, and"
-            f" the one at {servers} has {found}: format that with kafka-storage format --cluster-id"
-            f" {wanted}"
-        )
     try:
-        if target.identity() != source.identity():
+        if target.identity_here() != source.identity_here():
             return
     except CommitLogError:
         return  # it has no such topics yet
     raise WrongLog(f"the log is on {servers} already: name another cluster")
 
 
-def _ends(log: KafkaLog, partition: int, is_transactions: bool) -> int:
-    reader = log.read_raw(partition, 0, is_transactions=is_transactions)
-    try:
-        return reader.end_offset()
-    finally:
-        reader.close()
+def _act(source: KafkaLog, target: KafkaLog, moved: Moved) -> Move:
+    """Return what is recorded of a move."""
+    return Move(
+        source.cluster_id(),
+        target.cluster_id(),
+        time.time_ns() // 1_000_000,
+        tuple(side.moved() for side in moved.partitions),
+    )
 
 
 def _copy(
@@ -144,7 +132,7 @@ def _copy(
     count = 0
     for partition in range(partitions):
         for is_transactions in (True, False):
-            start = _ends(target, partition, is_transactions)
+            start = end_of(target, partition, is_transactions)
             found = batches(source, partition, start, is_transactions=is_transactions)
             end = topics.put(
                 partition,
@@ -161,7 +149,7 @@ def _await_closed(source: KafkaLog, partitions: int) -> None:
     """Wait until nothing comes any more: brokers hear of settings one after the other."""
 
     def ends() -> list[int]:
-        return [_ends(source, one, which) for one in range(partitions) for which in (True, False)]
+        return [end_of(source, one, which) for one in range(partitions) for which in (True, False)]
 
     deadline = time.monotonic() + CLOSING_SECONDS
     known, since = ends(), time.monotonic()
@@ -174,44 +162,3 @@ def _await_closed(source: KafkaLog, partitions: int) -> None:
                 "the old cluster still takes records, although its topics were closed: see that all"
                 " of its brokers run, then run this again"
             )
-
-
-def _proven(source: KafkaLog, target: KafkaLog, partitions: int, moved: Moved) -> Moved:
-    """Read both sides and compare them; on the new one, what its leader added is left out."""
-    for partition in range(partitions):
-        ends = {which: _ends(source, partition, which) for which in (True, False)}
-        there, here = _side(source, partition, ends), _side(target, partition, ends)
-        if there != here:
-            raise CorruptLog(
-                f"partition {partition} differs: the old cluster has {asdict(there)}, and the new"
-                f" one {asdict(here)}. Delete the new cluster's topics, and run this again"
-            )
-        moved.partitions.append(here)
-    return moved
-
-
-def _side(log: KafkaLog, partition: int, ends: dict[bool, int]) -> Side:
-    """Read one side up to the old one's ends: its bytes, and the chain that they make."""
-    side, made, chain = Side(), hashlib.sha256(), Chain()
-    for raw in _records(log, partition, ends[True], is_transactions=True):
-        if raw.value is not None:  # tombstones fill gaps on the new side
-            made.update(repr(tuple(raw)).encode())
-            side.transactions += 1
-    for raw in _records(log, partition, ends[False], is_transactions=False):
-        made.update(repr(tuple(raw)).encode())
-        side.outcomes += 1
-        record = to_answered(partition, *raw).record
-        if chain.admit(record) or not isinstance(record, Outcome):
-            continue
-        side.sequence, side.hash = record.sequence, record.hash.hex()
-        if record.status is Status.COMMITTED:
-            side.committed += 1
-    side.sha256 = made.hexdigest()
-    return side
-
-
-def _records(
-    log: KafkaLog, partition: int, end: int, *, is_transactions: bool
-) -> Iterator[RawRecord]:
-    for batch in batches(log, partition, 0, is_transactions=is_transactions):
-        yield from (one for one in batch if one.offset < end)

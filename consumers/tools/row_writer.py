@@ -108,13 +108,16 @@ class RowWriter:
     def _follow(self, partition: int, stop: threading.Event) -> None:
         tail = Tail(self._log.runtime().log, partition)
         busy: dict[str, threading.Thread] = {}
+        warned = ""
         try:
             while not stop.is_set():
                 began = time.monotonic()
                 try:
                     self._cycle(partition, tail, busy, ASK_SECONDS)
                 except CommitLogError as error:
-                    logger.warning("partition %d: %s", partition, error)
+                    if str(error) != warned:  # it may be the same for hours
+                        logger.warning("partition %d: %s", partition, error)
+                    warned = str(error)
                     stop.wait(PAUSE_SECONDS)
                 left = began + self._options.age_seconds - time.monotonic()
                 if left > 0:

@@ -48,7 +48,7 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import TableId
-from commitlog.ports import LogIdentity
+from commitlog.ports import LogIdentity, Move
 from tests.fakes.lance_contents import Contents, Made, lance_fields
 
 START_MS = 1_700_000_000_000
@@ -384,6 +384,14 @@ class ReadOnlyLog:
     def partitions(self) -> int:
         """Return their number."""
         return len(self.logs)
+
+    def moves(self) -> tuple[Move, ...]:
+        """Return nothing: it was never moved."""
+        return ()
+
+    def check_here(self, timeout_seconds: float = 30.0) -> None:
+        """Do nothing: it was never moved."""
+        del timeout_seconds
 
     def identity(self) -> LogIdentity:
         """Return fixed ids."""

@@ -10,7 +10,7 @@ from commitlog.adapters.memory import Decode, MemoryLog, MemoryOutcomesWriter, M
 from commitlog.adapters.memory_cluster import Partition
 from commitlog.errors import Unavailable
 from commitlog.model.records import Answered, Genesis, Submitted
-from commitlog.ports import LogIdentity, OnDelivery, Record
+from commitlog.ports import LogIdentity, Move, OnDelivery, Record
 from commitlog.protocol import outcomes_topic, transactions_topic
 from tests.simulation.scheduler import Process, Scheduler
 
@@ -161,6 +161,14 @@ class SimulatedLog:
     def identity(self) -> LogIdentity:
         """Return the cluster's and the topics' ids."""
         return self._log.identity()
+
+    def moves(self) -> tuple[Move, ...]:
+        """Return nothing: it was never moved."""
+        return ()
+
+    def check_here(self, timeout_seconds: float = 30.0) -> None:
+        """Do nothing: it was never moved."""
+        del timeout_seconds
 
     def check_settings(self) -> None:
         """Raise TopicSettings if records would be lost."""

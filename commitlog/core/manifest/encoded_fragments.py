@@ -14,7 +14,7 @@ from typing import Any
 from commitlog.core.manifest.fragments import Fragments
 from commitlog.core.manifest.wire import find, split
 from commitlog.errors import UnsupportedFormat
-from commitlog.lancepb.table_pb2 import Manifest
+from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 
 _FRAGMENTS = Manifest.FRAGMENTS_FIELD_NUMBER
 
@@ -32,6 +32,12 @@ def changes(before: Fragments, after: Fragments) -> tuple[Removed, Put]:
         tuple(i for i in before if i not in after),
         tuple((i, encoded) for i, encoded in after.items() if before.get(i) != encoded),
     )
+
+
+def living_rows(encoded: bytes) -> int:
+    """Return how many rows of a fragment aren't deleted."""
+    fragment = DataFragment.FromString(encoded)
+    return int(fragment.physical_rows - fragment.deletion_file.num_deleted_rows)
 
 
 class EncodedFragments(Fragments):

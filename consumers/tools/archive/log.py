@@ -7,7 +7,7 @@ outcomes topic is whole and stays the truth about both.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -24,11 +24,13 @@ FOLDER = "archive"
 class ArchivedLog:
     """A log and its archive, as one log; see `commitlog.ports.Log`."""
 
-    def __init__(self, log: ArchivableLog, folder: Path) -> None:
-        """Take a log, and the folder of its archive."""
+    def __init__(
+        self, log: ArchivableLog, folder: Path, archives: Mapping[int, Archive] | None = None
+    ) -> None:
+        """Take a log, and the folder of its archive, or what of it is open."""
         self._log = log
         self._folder = folder
-        self._archives: dict[int, Archive] = {}
+        self._archives = dict(archives or {})
 
     def __getattr__(self, name: str) -> Any:
         # All that isn't said here is the log's own.

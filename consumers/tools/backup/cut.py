@@ -20,6 +20,8 @@ class Cut:
 
     sequence: int = 0
     hash: str = ""
+    offset: int = -1
+    """Of that outcome."""
     outcomes_end: int = 0
     """The offset after the last outcome record."""
     decided: set[int] = field(default_factory=set)
@@ -120,6 +122,7 @@ def cut(
                 found.is_whole = False
                 break
             found.sequence, found.hash = record.sequence, record.hash.hex()
+            found.offset = raw.offset
             found.decided.add(record.transaction_offset)
             heads.take(record)
         found.outcomes_end = raw.offset + 1

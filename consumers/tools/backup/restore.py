@@ -1,4 +1,4 @@
-"""`commitlog restore`: puts a backup into an empty root, or onto an empty cluster with its id.
+"""`commitlog restore`: puts a backup into an empty root, or onto another cluster.
 
 A note in the root says that it isn't finished until all is there and was read back; nothing starts
 on such a root, and running the restore again begins it anew.
@@ -10,16 +10,18 @@ import contextlib
 import hashlib
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.kafka_moved import Moves
 from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.errors import CorruptLog, WrongLog
-from commitlog.ports import RawRecord
+from commitlog.ports import Move, MovedPartition, RawRecord
 from consumers.broker import EmbeddedBroker
 from consumers.runtime.config import Config
 from consumers.runtime.places import MARKS
@@ -71,7 +73,7 @@ def restore(
     Raises:
         BadBackup: there is none, or a file of it isn't what was written.
         RootUnusable: the root, or the place of the tables, isn't empty.
-        WrongLog: the cluster isn't the log's, or has a log of that name.
+        WrongLog: the cluster has a log of that name.
     """
     root = config.need_root()
     source = store_for(place)
@@ -93,6 +95,8 @@ def restore(
             for saved, end in zip(backup.partitions, cuts, strict=True):
                 _put(topics, log, source, saved, end, done)
                 on_progress("transactions", done.transactions)
+            if config.bootstrap_servers:
+                _arrive(settings, log, backup, cuts)
             topics.finish()
             log.check_settings()
             log.genesis()
@@ -136,21 +140,22 @@ def _is_used(backup: Backup) -> bool:
 def _cluster(config: Config, root: Path, backup: Backup) -> Iterator[str]:
     """Yield the servers of the cluster that the log is put on."""
     if config.bootstrap_servers:
-        log = KafkaLog.connect(config.bootstrap_servers, backup.log, config.kafka)
-        found = log.cluster_id()
-        log.close()
-        if found != backup.cluster_id:
-            raise WrongLog(
-                f"the log belongs to a cluster with the id {backup.cluster_id}, and this one's is"
-                f" {found}: format the new cluster with that id (kafka-storage format"
-                f" --cluster-id {backup.cluster_id}), or leave --bootstrap-servers out"
-            )
         yield config.bootstrap_servers
         return
     with EmbeddedBroker.start(
         root, port=config.kafka_port, fsync=config.fsync, cluster_id=backup.cluster_id
     ) as broker:
         yield broker.bootstrap_servers
+
+
+def _arrive(settings: ClientSettings, log: KafkaLog, backup: Backup, cuts: list[Cut]) -> None:
+    """Record on a cluster that the log, which names the one that it was made on, goes on here."""
+    here, ends = log.identity_here(), (MovedPartition(c.sequence, c.hash, c.offset) for c in cuts)
+    now = time.time_ns() // 1_000_000
+    act = Move(backup.cluster_id, here.cluster_id, now, tuple(ends))
+    # New topics: what else remembers the old ones may know more than was restored.
+    made = replace(here, cluster_id=backup.cluster_id)
+    Moves(settings, backup.log).arrive(here, made, (act,), log.replication_factor())
 
 
 def _put(

@@ -30,7 +30,7 @@ from commitlog.model.records import (
     Submitted,
     Transaction,
 )
-from commitlog.ports import Log, LogIdentity
+from commitlog.ports import Log, LogIdentity, Move
 from commitlog.protocol import transaction_key
 from consumers import history
 from consumers.tools.bench.index_log import NODE, TableLog
@@ -314,6 +314,14 @@ class _LiveLog:
 
     def partitions(self) -> int:
         return 1
+
+    def moves(self) -> tuple[Move, ...]:
+        """Return nothing: it was never moved."""
+        return ()
+
+    def check_here(self, timeout_seconds: float = 30.0) -> None:
+        """Do nothing: it was never moved."""
+        del timeout_seconds
 
     def identity(self) -> LogIdentity:
         return LogIdentity("bench", "transactions", "outcomes", self.name)

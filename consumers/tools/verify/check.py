@@ -125,6 +125,10 @@ class _Check:
         self._walk = Walk(log, partition, replica)
         self._save_at = time.monotonic() + options.save_seconds
         self._witnesses = list(witnesses(options.root, partition))
+        for move in log.moves():
+            known = move.partitions[partition]
+            name = f"the move from cluster {move.from_cluster}"
+            self._witnesses.append(Witness(name, known.sequence, known.hash, known.offset))
         if options.expected_head is not None:
             self._witnesses.append(options.expected_head)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from commitlog.adapters.lance_rows import count_rows
+from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.errors import CommitLogError
-from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.table import format_table_id
 from consumers.tools.verify.findings import Kind, Problem
 from consumers.tools.verify.versions import Life
@@ -27,7 +27,7 @@ def read_contents(
             text = f"the rows of {name}, version {version}, cannot be read: {error}"
             yield Problem(Kind.ROWS, text, table=name, version=version)
             continue
-        expected = {number: _living(data) for number, data in life.state.fragments.items()}
+        expected = {number: living_rows(data) for number, data in life.state.fragments.items()}
         wrong = [n for n in sorted({*expected, *read}) if expected.get(n) != read.get(n)]
         for number in wrong:
             text = (
@@ -35,8 +35,3 @@ def read_contents(
                 f"and the log says {expected.get(number)}"
             )
             yield Problem(Kind.ROWS, text, table=name, version=version)
-
-
-def _living(encoded: bytes) -> int:
-    fragment = DataFragment.FromString(encoded)
-    return int(fragment.physical_rows - fragment.deletion_file.num_deleted_rows)

@@ -1,0 +1,49 @@
+"""Asks whether nothing comes any more because the log was moved to another cluster."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from commitlog.errors import CommitLogError, LogMoved
+
+SILENCE_SECONDS = 10.0
+ASK_SECONDS = 3.0
+"""Who asks has something else to do: to connect again, to send again, to wait for events."""
+
+
+class Moving(Protocol):
+    """The part of a log that knows."""
+
+    def check_here(self, timeout_seconds: float = 30.0) -> None:
+        """Raise LogMoved if the log was moved to another cluster."""
+
+
+def where_moved(log: Moving) -> LogMoved | None:
+    """Return the error that names where a log is, None if it is here or nobody can tell now."""
+    try:
+        log.check_here(ASK_SECONDS)
+    except LogMoved as error:
+        return error
+    except CommitLogError:
+        pass
+    return None
+
+
+class Silence:
+    """Asks when nothing has come for a while."""
+
+    def __init__(self, log: Moving) -> None:
+        """Begin to listen."""
+        self._log = log
+        self._heard = time.monotonic()
+
+    def note(self, *, heard: bool) -> None:
+        """Note whether anything came; raise LogMoved if it can't, since the log is elsewhere."""
+        now = time.monotonic()
+        if not heard and now - self._heard < SILENCE_SECONDS:
+            return
+        self._heard = now
+        moved = None if heard else where_moved(self._log)
+        if moved is not None:
+            raise moved

@@ -1,0 +1,182 @@
+"""Proves that two clusters have the same log: its bytes, its chain, and its tables' rows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.log_records import to_answered
+from commitlog.core.log.chain import Chain
+from commitlog.core.log.replica import Replica
+from commitlog.core.manifest.encoded_fragments import living_rows
+from commitlog.core.partition.machine import Machine
+from commitlog.errors import CorruptLog
+from commitlog.model.records import Answered, Outcome, Status
+from commitlog.model.table import format_table_id
+from commitlog.ports import MovedPartition, RawRecord
+from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.follower import Recordings
+from consumers.tools.archive.log import FOLDER, ArchivedLog
+from consumers.tools.archive.proof import Archive
+from consumers.tools.backup.writer import batches
+from consumers.tools.verify.walk import Walk, new_replica
+
+
+@dataclass(slots=True)
+class Side:
+    """What one cluster has of one partition."""
+
+    transactions: int = 0
+    outcomes: int = 0
+    sha256: str = ""
+    """Of each record's offset, time, key and value, of both topics."""
+    sequence: int = 0
+    hash: str = ""
+    """The chain's last hash."""
+    offset: int = -1
+    """Of the chain's last outcome."""
+    committed: int = 0
+    digest: str = ""
+    """Of the state that the log makes."""
+    rows: dict[str, int] = field(default_factory=dict)
+    """The rows of each table's newest version."""
+
+    def moved(self) -> MovedPartition:
+        """Return what is recorded of it."""
+        return MovedPartition(self.sequence, self.hash, self.offset)
+
+
+def prove(
+    source: KafkaLog, target: KafkaLog, partitions: int, root: Path | None = None
+) -> list[Side]:
+    """Read both sides up to the old one's ends and compare them; CorruptLog if they differ.
+
+    The state is followed from the checkpoint in `root`, if there is one that is old enough.
+    """
+    sides = []
+    for partition in range(partitions):
+        ends = {which: end_of(source, partition, which) for which in (True, False)}
+        there, here = _bytes(source, partition, ends), _bytes(target, partition, ends)
+        if there == here:
+            _follow(source, source, partition, ends[False], there, root)
+            _follow(source, target, partition, ends[False], here, root)
+        if there != here:
+            raise CorruptLog(
+                f"partition {partition} differs: the old cluster has {_told(there, here)}, and the"
+                f" new one {_told(here, there)}. Delete the new cluster's topics, and run this"
+                " again"
+            )
+        sides.append(here)
+    return sides
+
+
+def end_of(log: KafkaLog, partition: int, is_transactions: bool) -> int:
+    """Return where a topic ends."""
+    reader = log.read_raw(partition, 0, is_transactions=is_transactions)
+    try:
+        return reader.end_offset()
+    finally:
+        reader.close()
+
+
+def _told(one: Side, other: Side) -> str:
+    """Show what one side has that the other hasn't."""
+    left, right = asdict(one), asdict(other)
+    left["rows"] = {name: rows for name, rows in one.rows.items() if other.rows.get(name) != rows}
+    return json.dumps({name: value for name, value in left.items() if value != right[name]})
+
+
+def _bytes(log: KafkaLog, partition: int, ends: Mapping[bool, int]) -> Side:
+    """Read one side up to the old one's ends: its bytes, and the chain that they make."""
+    side, made, chain = Side(), hashlib.sha256(), Chain()
+    for raw in _records(log, partition, ends[True], is_transactions=True):
+        if raw.value is not None:  # tombstones fill gaps on the new side
+            made.update(repr(tuple(raw)).encode())
+            side.transactions += 1
+    for raw in _records(log, partition, ends[False], is_transactions=False):
+        made.update(repr(tuple(raw)).encode())
+        side.outcomes += 1
+        record = to_answered(partition, *raw).record
+        if chain.admit(record) or not isinstance(record, Outcome):
+            continue
+        side.sequence, side.hash, side.offset = record.sequence, record.hash.hex(), raw.offset
+        if record.status is Status.COMMITTED:
+            side.committed += 1
+    side.sha256 = made.hexdigest()
+    return side
+
+
+def _records(
+    log: KafkaLog, partition: int, end: int, *, is_transactions: bool
+) -> Iterator[RawRecord]:
+    for batch in batches(log, partition, 0, is_transactions=is_transactions):
+        yield from (one for one in batch if one.offset < end)
+
+
+def _follow(
+    source: KafkaLog, log: KafkaLog, partition: int, end: int, side: Side, root: Path | None
+) -> None:
+    """Apply what a side has to the old cluster's last checkpoint, and count the tables' rows."""
+    genesis, identity = source.beginning(partition), source.identity()
+    machine, replica = Machine(genesis), new_replica()
+    found = Checkpoints(root, identity, genesis).load() if root is not None else None
+    if found is not None and found.chain.sequence <= side.sequence:
+        machine, replica = found.machine, found.replica()
+    archived = log if root is None else _archived(log, root, source, partition)
+    _apply(machine, replica, archived, partition, end, side.sequence)
+    side.digest, side.rows = machine.digest().hex(), rows_of(machine)
+
+
+def _archived(log: KafkaLog, root: Path, source: KafkaLog, partition: int) -> ArchivedLog:
+    identity, genesis = source.identity(), source.beginning(partition)
+    archive = Archive.open(root / FOLDER, identity, genesis)
+    return ArchivedLog(log, root / FOLDER, {partition: archive})
+
+
+def _apply(
+    machine: Machine,
+    replica: Replica,
+    log: KafkaLog | ArchivedLog,
+    partition: int,
+    end: int,
+    sequence: int,
+) -> None:
+    recordings = Recordings(machine.genesis.tables_root)
+
+    def is_beyond(answered: Answered) -> bool:
+        return answered.offset >= end
+
+    walk = Walk(log, partition, replica, is_beyond=is_beyond)
+    try:
+        for batch in walk.batches():
+            for one in batch:
+                recorded = recordings.of(one.outcome)
+                machine.apply(one.submitted, one.outcome, recordings=recorded)
+    finally:
+        walk.close()
+    if walk.sequence < sequence and walk.problem is not None:
+        raise CorruptLog(
+            f"partition {partition} cannot be followed: {walk.problem.message}. Name the log's"
+            " --root, whose checkpoint and archive may have what the topics haven't, or run"
+            " `commitlog verify`"
+        )
+
+
+def rows_of(machine: Machine) -> dict[str, int]:
+    """Return how many rows the newest version of each table has."""
+    found = {
+        format_table_id(name): sum(map(living_rows, table.manifest.fragments.values()))
+        for name, table in machine.tables.items()
+        if table.manifest is not None
+    }
+    for name, iceberg in machine.iceberg.tables.items():
+        current = iceberg.current_snapshot_id
+        snapshot = None if current is None else iceberg.snapshots.get(current)
+        summary = snapshot.get("summary") or {} if snapshot is not None else {"total-records": "0"}
+        if "total-records" in summary:
+            found[format_table_id(name)] = int(summary["total-records"])
+    return dict(sorted(found.items()))
