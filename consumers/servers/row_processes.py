@@ -82,7 +82,7 @@ class RowProcesses:
     def close(self) -> None:
         """End the children."""
         for child in self._children:
-            child.close()
+            child.end()
 
     def _warm(self) -> None:
         child = self._take(0)
@@ -127,6 +127,7 @@ class _Child:
         self._made_of = (factory, argument, memory_bytes)
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._is_over = False
 
     @property
     def pid(self) -> int | None:
@@ -147,10 +148,12 @@ class _Child:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        self._connection = Connection(ours.detach())
+        connection = self._connection = Connection(ours.detach())
+        problem = "the server ends" if self._is_over else ""
         try:
-            self._connection.send(self._made_of)
-            problem = self._receive(START_SECONDS)
+            if not problem:
+                connection.send(self._made_of)
+                problem = _received(connection, START_SECONDS)
         except (EOFError, OSError, TimeoutError) as error:
             problem = f"it ended as it started, or took over {START_SECONDS:g} s: {error}"
         if problem:
@@ -160,10 +163,12 @@ class _Child:
     def ask(self, work: Any, seconds: float) -> Any:
         """Return its answer; WorkLost if there is none in time."""
         self.start()
-        assert self._connection is not None
+        connection = self._connection
         try:
-            self._connection.send(work)
-            return self._receive(seconds)
+            if connection is None:
+                raise EOFError
+            connection.send(work)
+            return _received(connection, seconds)
         except TimeoutError:
             self.close()
             raise WorkLost(f"it took over {seconds:g} s and was ended; ask for less") from None
@@ -172,6 +177,11 @@ class _Child:
             self.close()
             logger.error("a process for work on rows ended: %s", reason)
             raise WorkLost(f"the process that was at it ended: {reason}") from error
+
+    def end(self) -> None:
+        """Kill it for good, whatever it is at, and though it may be starting just now."""
+        self._is_over = True
+        self.close()
 
     def close(self) -> None:
         """Kill it."""
@@ -184,16 +194,12 @@ class _Child:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
 
-    def _receive(self, seconds: float) -> Any:
-        assert self._connection is not None
-        if not self._connection.poll(seconds):
-            raise TimeoutError
-        return self._connection.recv()
-
     def _ended(self) -> str:
-        assert self._process is not None
+        process = self._process
+        if process is None:
+            return "the server ends"
         try:
-            code = self._process.wait(END_SECONDS)
+            code = process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
             return "it closed its connection"
         if code >= 0:
@@ -201,3 +207,9 @@ class _Child:
         with contextlib.suppress(ValueError):
             return f"by {signal.Signals(-code).name}"
         return f"by signal {-code}"
+
+
+def _received(connection: Connection, seconds: float) -> Any:
+    if not connection.poll(seconds):
+        raise TimeoutError
+    return connection.recv()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sized
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from commitlog.errors import Unavailable
+from consumers.servers import row_processes
 from consumers.servers.row_processes import ProcessSettings, RowProcesses, WorkLost
 from tests.waiting import wait_until
 
@@ -61,6 +64,42 @@ def processes() -> Iterator[RowProcesses]:
     made = RowProcesses(_MINE, "", ProcessSettings(3, GIGABYTE, wait_seconds=240))
     yield made
     made.close()
+
+
+def test_a_child_that_is_ended_as_it_starts_is_gone_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made, started = RowProcesses(_MINE, "", ProcessSettings(1, GIGABYTE)), []
+
+    def popen(*arguments: Any, **options: Any) -> Any:
+        process = subprocess.Popen(*arguments, **options)
+        started.append(process)
+        made.close()
+        return process
+
+    patched = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
+    monkeypatch.setattr(row_processes, "subprocess", patched)
+    with pytest.raises(Unavailable, match="the server ends"):
+        made.ask(("pid", None), 60)
+    assert started[0].wait(60) is not None
+    assert made.pids() == []
+
+
+@pytest.mark.parametrize("when", ["starting", "at work"])
+def test_a_child_that_is_ended_meanwhile_says_so(
+    when: str, processes: RowProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = row_processes._received
+
+    def closing(connection: Any, seconds: float) -> Any:
+        processes.close()
+        return original(connection, seconds)
+
+    if when == "at work":
+        processes.ask(("pid", None), 60)
+    monkeypatch.setattr(row_processes, "_received", closing)
+    with pytest.raises(Unavailable if when == "starting" else WorkLost):
+        processes.ask(("pid", None), 60)
 
 
 def test_a_child_answers_again_and_again(processes: RowProcesses) -> None:
