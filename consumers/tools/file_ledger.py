@@ -18,6 +18,7 @@ from uuid import UUID
 from google.protobuf.message import DecodeError, Message
 
 from commitlog.adapters.lance_refs import referenced_versions
+from commitlog.codecs.manifest_file import TRANSACTIONS_DIRECTORY
 from commitlog.core.catalogue.version_deletion import held_versions, merged, without
 from commitlog.core.decisions import Change, ChangeKind, Refused
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
@@ -91,6 +92,8 @@ class Life:
     version: int = 0
     dropped: Record | None = None
     is_live: bool = True
+    is_registered: bool = False
+    """Whether it has, or had, versions that the log didn't make."""
     came_back: bool = False
     """Whether it was dropped and registered again."""
     deleted: list[tuple[VersionRanges, Record]] = field(default_factory=list)
@@ -232,7 +235,12 @@ class FileLedger:
             life.came_back = bool(life.version)
             for part in list(life.parts):
                 self._read(life, part, frozenset(), change.version)
+            life.is_registered = True
         life.version = change.version
+        if named := change.delta.transaction_file:
+            beside = life.place(f"{TRANSACTIONS_DIRECTORY}/{named}")
+            use = _Use(life.incarnation, change.version, change.version)
+            self._uses.setdefault(beside, []).append(use)
         if change.delta.header is not None:
             bases = ManifestHeader(change.delta.header).message.base_paths
             life.bases = {base.id: base for base in bases}
@@ -281,6 +289,8 @@ class FileLedger:
                 message = LanceMessage.FromString(operation.message)
             except DecodeError:
                 continue
+            named = f"{message.read_version}-{message.uuid}.txn"
+            yield life.place(f"{TRANSACTIONS_DIRECTORY}/{named}")
             yield from paths_in(life, message)
 
 

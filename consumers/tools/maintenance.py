@@ -28,6 +28,7 @@ from commitlog.adapters.lance_refs import (
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import is_there
 from commitlog.client.tables import TableInfo
+from commitlog.codecs.manifest_file import decode_manifest, transaction_path
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
 from commitlog.errors import CommitLogError, InvalidSettings
@@ -389,6 +390,10 @@ class Maintenance:
         def do() -> str:
             store = store_for(info.location)
             for version in surplus:
+                with contextlib.suppress(FileNotFoundError):
+                    state, _ = decode_manifest(store.read(paths[version]))
+                    if beside := transaction_path(state):
+                        store.delete(beside)
                 store.delete(paths[version])
             return f"{len(surplus):,} manifests removed; the log makes any of them again"
 

@@ -23,6 +23,7 @@ from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage import FileFound, store_for
 from commitlog.codecs.manifest_file import (
+    TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
     decode_manifest,
     parse_manifest_name,
@@ -301,6 +302,9 @@ def owner(life: Life, path: str) -> str:
     if folder == VERSIONS_DIRECTORY:
         parsed = parse_manifest_name(name)
         return f"{life.location}/{path}" if parsed is not None and parsed.staged_by else ""
+    if folder == TRANSACTIONS_DIRECTORY:
+        # Versions from before a table was registered name files that the log doesn't know.
+        return f"{life.location}/{path}" if not life.is_registered else ""
     return f"{life.location}/{path}" if folder in {"data", "_deletions", QUARANTINE} else ""
 
 

@@ -113,6 +113,7 @@ def test_manifests_of_a_latest_table_are_thinned_and_each_version_still_opens(
         left = sorted(version["version"] for version in opened(made).versions())
         assert len(left) == 6
         assert left[0] == 2, "the tagged one"
+        assert len(list((made.location(T) / "_transactions").iterdir())) == 6
         assert made.client.open(T, 4).count_rows() == 3
         assert made.client.open(T, 1).count_rows() == 0, "older than all that are left"
         assert ids(made) == list(range(12))

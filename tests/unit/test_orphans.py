@@ -11,6 +11,7 @@ from pathlib import Path
 import lance
 import pytest
 
+from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.errors import NoSuchTable, NoSuchVersion, TransactionRejected
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
@@ -72,6 +73,29 @@ def is_proven(world: Service) -> None:
 def ids_of(world: Service, version: int | None = None) -> list[int]:
     dataset = lance.dataset(str(world.location(TABLE)), version=version)
     return sorted(dataset.to_table()["id"].to_pylist())
+
+
+def test_a_transactions_file_goes_with_its_version(world: Service) -> None:
+    for number in range(3):
+        world.client.append(TABLE, rows(number))
+    folder = world.location(TABLE) / "_transactions"
+    stray = folder / "7-0b5b2c1e-9a4e-4c1b-8e61-6b3f0a6f9d10.txn"
+    stray.write_bytes(b"of a writer that died")
+    expired = {f"_transactions/{_named(world, version)}" for version in (1, 2)}
+    world.client.expire_versions(TABLE, retain_versions=2)
+    assert {path: why for path, (why, _) in found(world).items()} == {
+        f"_transactions/{stray.name}": Why.ABANDONED,
+        **dict.fromkeys(expired, Why.EXPIRED),
+    }
+    remove(world)
+    assert {path.name for path in folder.iterdir()} == {_named(world, 3), _named(world, 4)}
+    assert found(world) == {}
+    is_proven(world)
+
+
+def _named(world: Service, version: int) -> str:
+    data = (world.location(TABLE) / "_versions" / manifest_name(version)).read_bytes()
+    return decode_manifest(data)[0].transaction_file
 
 
 def test_what_versions_read_is_needed(world: Service) -> None:
@@ -147,7 +171,7 @@ def test_files_of_deleted_versions_go_and_those_of_others_stay(world: Service) -
     assert {why for why, _ in listed.values()} == {Why.EXPIRED}
     assert all(f"versions 1 to {head - 1} were deleted" in reason for _, reason in listed.values())
     kinds = {path.split("/")[0] for path in listed}
-    assert kinds == {"data", "_deletions", "_indices"}
+    assert kinds == {"data", "_deletions", "_indices", "_transactions"}
     world.client.open(TABLE).tags.delete("kept")
     more = found(world)
     assert set(more) > set(listed)
@@ -164,7 +188,7 @@ def test_removing_goes_on_where_it_was_killed(world: Service) -> None:
     world.client.compact(TABLE)
     world.client.expire_versions(TABLE, retain_versions=1)
     todo = set(found(world))
-    assert len(todo) == 5
+    assert len([path for path in todo if path.startswith("data/")]) == 5
     done: set[str] = set()
     while todo - done:
         removed = remove(world, stop_after=1)
