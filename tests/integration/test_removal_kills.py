@@ -42,7 +42,7 @@ def test_killed_at_every_step(tmp_path: Path) -> None:
         for step in range(1, STEPS_MAX):
             # Each child finds less to do, so the first steps of what is left come again.
             child = [sys.executable, "-m", "tests.integration.removal_child", up.kafka]
-            done = subprocess.run([*child, str(1 + step % 5)], timeout=CHILD_SECONDS, check=False)
+            done = subprocess.run([*child, str(1 + step % 8)], timeout=CHILD_SECONDS, check=False)
             assert sorted(lance.dataset(str(place)).to_table()["id"].to_pylist()) == [2, 3]
             if done.returncode == 0:
                 break
