@@ -19,24 +19,19 @@ from typing import Any, NamedTuple
 import lance
 
 from commitlog import CommitLog
-from commitlog.adapters.lance_refs import (
-    GUARD_TAG,
-    guarded_version,
-    referenced_versions,
-    versions_with_files,
-)
+from commitlog.adapters.lance_refs import referenced_versions, versions_with_files
 from commitlog.adapters.storage import store_for
-from commitlog.client.opening import is_there
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import decode_manifest, transaction_path
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.tables.lance_tables import VersionRanges, is_in
+from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.errors import CommitLogError, InvalidSettings
 from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.model.table import Policy as Manifests
 from commitlog.model.table import TableId
 from commitlog.ports import Log
+from consumers.tools.guard_tag import keep_guard
 from consumers.tools.iceberg_upkeep import IcebergUpkeep
 from consumers.tools.maintenance_policy import PREFIX, Policy
 from consumers.tools.orphans import REASON, Leftover, Leftovers, said
@@ -198,30 +193,12 @@ class Maintenance:
     def _look_at(self, info: TableInfo, *, dry_run: bool) -> list[Act]:
         results: list[str] = []
         acts = self._done(self._due(info), dry_run=dry_run, results=results)
-        if not dry_run:
-            self._guard(info)
+        policy = self._policy(info)
+        if not dry_run and policy.mode == "on":
+            keep_guard(info, self._log.opened.newest(info), is_on=policy.guard == "on")
         if not dry_run and not any(results):
             self._seen[info.incarnation] = info.version, info.deleted
         return acts
-
-    def _guard(self, info: TableInfo) -> None:
-        """Have a tag on the oldest version that has a file keep strangers' cleanups off."""
-        policy, guarded = self._policy(info), guarded_version(info.location)
-        if policy.mode == "off":
-            return
-        tags = self._log.opened.newest(info).tags
-        if policy.guard == "off":
-            if guarded:
-                tags.delete(GUARD_TAG)
-            return
-        if guarded and not is_in(guarded, info.deleted) and is_there(info.location, guarded):
-            return
-        found = versions_with_files(info.location)
-        oldest = next((v for v in found if not is_in(v, info.deleted)), 0)
-        if guarded and oldest:
-            tags.update(GUARD_TAG, oldest)
-        elif oldest:
-            tags.create(GUARD_TAG, oldest)
 
     def _done(
         self, due: Iterable[Act], *, dry_run: bool, results: list[str] | None = None
