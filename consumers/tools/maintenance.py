@@ -195,7 +195,7 @@ class Maintenance:
         acts = self._done(self._due(info), dry_run=dry_run, results=results)
         policy = self._policy(info)
         if not dry_run and policy.mode == "on":
-            keep_guard(info, self._log.opened.newest(info), is_on=policy.guard == "on")
+            keep_guard(info, self._log.opened.newest(info).tags, is_on=policy.guard == "on")
         if not dry_run and not any(results):
             self._seen[info.incarnation] = info.version, info.deleted
         return acts
