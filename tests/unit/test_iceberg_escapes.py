@@ -137,6 +137,12 @@ def test_a_table_s_own_place_is_named_freely(places: Places) -> None:
         ADMIN,
     )
     assert status == 200, answer
+    beside = {f"write.{name}.path": f"{places.root}/beside" for name in ("data", "metadata")}
+    given = {**change, "updates": [{"action": "set-properties", "updates": beside}]}
+    assert places.post("namespaces/bobs/tables/t", given, ADMIN)[0] == 200
+    listed = naming(f"{places.root}/beside")[3]
+    status, answer = places.post("namespaces/bobs/tables/t", {**change, "updates": [listed]})
+    assert status == 200, "the administrator allowed it"
     back = {"action": "set-location", "location": places.mine}
     assert places.post("namespaces/bobs/tables/t", {**change, "updates": [back]}, ADMIN)[0] == 200
 

@@ -7,7 +7,7 @@ to a table's location.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -72,7 +72,7 @@ class IcebergReach:
         location = texts(body.get(LOCATION))
         named = of_properties(body.get("properties"))
         self._check(principal_of(request), name, location)
-        self._check(principal_of(request), name, named, own="".join(location))
+        self._check(principal_of(request), name, named, own=location)
 
     def _registration(self, request: Request, body: dict[str, Any]) -> None:
         file = texts(body.get("metadata-location"))
@@ -86,7 +86,7 @@ class IcebergReach:
             return  # whoever reads it next refuses it
         found = read_any(load_json(data, file[0]), file[0])
         self._check(principal, name, [found.location])
-        self._check(principal, name, _of_table(found), own=found.location)
+        self._check(principal, name, _of_table(found), own=[found.location])
 
     def _commit(self, request: Request, body: dict[str, Any]) -> None:
         name = table_of(request) if "table" in request.path_params else view_of(request)
@@ -107,17 +107,18 @@ class IcebergReach:
         if named:
             self._check(principal_of(request), name, named, own=self._own(name, given))
 
-    def _own(self, name: TableId, updates: list[dict[str, Any]]) -> str:
-        """Return where a table is, or where the log wants one that was staged."""
+    def _own(self, name: TableId, updates: list[dict[str, Any]]) -> list[str]:
+        """Return where a table's files are, or where the log wants one that was staged."""
         view = self._catalog.view()
         known = view.tables.get(name) or view.views.get(name)
         if known is not None:
-            return known.location
+            # Whoever put them into its properties was allowed to.
+            return [known.location, *of_properties(known.properties)]
         uuids = [uuid for one in updates for uuid in texts(one.get("uuid"))]
-        return self._catalog.new_location(name, uuids[0]) if uuids else ""
+        return [self._catalog.new_location(name, uuids[0])] if uuids else []
 
     def _check(
-        self, principal: Principal, name: TableId, places: list[str], *, own: str = ""
+        self, principal: Principal, name: TableId, places: list[str], *, own: Sequence[str] = ()
     ) -> None:
         for place in places:
             self._places.check(principal, name, place, own=own)

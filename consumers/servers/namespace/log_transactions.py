@@ -158,8 +158,9 @@ class IcebergChange(_OnTable):
         named = [place for update in self.updates for place in of_update(update)]
         if named and service.table_places.is_on:
             home = service.table_places.home(self.table_id())
+            own = [home] if home else []
             for place in named:
-                service.table_places.check(call.principal, self.table_id(), place, own=home)
+                service.table_places.check(call.principal, self.table_id(), place, own=own)
 
     def add_to(self, builder: TransactionBuilder, service: Service) -> None:
         """Add this to a transaction."""

@@ -55,12 +55,14 @@ class TablePlaces:
                 found.append((one.table, _home(one)))
         return [(name, home) for name, home in found if name != table and meet(place, home)]
 
-    def check(self, principal: Principal, table: TableId, place: str, *, own: str = "") -> None:
+    def check(
+        self, principal: Principal, table: TableId, place: str, *, own: Iterable[str] = ()
+    ) -> None:
         """Refuse a place that a table may not name on a principal's behalf.
 
-        `own` is where the table is, or where the log wants it.
+        `own` is where the table's files are, or where the log wants it.
         """
-        if not self._security.is_on or (own and lies_in(place, own)):
+        if not self._security.is_on or any(lies_in(place, one) for one in own):
             return
         if not self._places.holds(place):
             return  # nothing is read or written there by the server, and no table is put there
