@@ -119,6 +119,19 @@ def prepare_merge(
     )
 
 
+def check_key_types(info: TableInfo, on: Sequence[str]) -> None:
+    """Reject key columns of which Lance finds no two values equal."""
+    for name in on:
+        if is_json(info.schema.field(name).type):
+            raise InvalidTransaction(
+                f"column {name!r} of {info.name} is JSON, which cannot be part of a key:"
+                " Lance finds no two of its values equal",
+                field="on",
+                value=name,
+                advice="Choose columns of numbers, text, bytes, dates, times, lists or structs",
+            )
+
+
 def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[bytes]:
     """Return the hashes of the source's keys; refuse unknown columns and keys that come twice."""
     unknown = [name for name in on if name not in info.schema.names]
@@ -137,15 +150,7 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
             value=missing,
             advice=f"Its columns are {', '.join(source.schema.names)}",
         )
-    for name in on:
-        if is_json(info.schema.field(name).type):
-            raise InvalidTransaction(
-                f"column {name!r} of {info.name} is JSON, which cannot be part of a key:"
-                " Lance finds no two of its values equal",
-                field="on",
-                value=name,
-                advice="Choose columns of numbers, text, bytes, dates, times, lists or structs",
-            )
+    check_key_types(info, on)
     hashes = hashes_of(info, on, source)
     if len(set(hashes)) != len(hashes):
         counts = Counter(hashes)

@@ -68,7 +68,7 @@ def prepare_append(
         # pylance wraps what went wrong in the caller's stream beyond recognition.
         if keys.error is not None:
             raise keys.error from None
-        _raise_wrong_rows(info, error)
+        raise_wrong_rows(info.name, error)
         raise
     count = sum(fragment.physical_rows for fragment in fragments)
     return Prepared(
@@ -79,11 +79,11 @@ def prepare_append(
     )
 
 
-def _raise_wrong_rows(info: TableInfo, error: Exception) -> None:
+def raise_wrong_rows(table: str, error: Exception) -> None:
     """Raise InvalidTransaction if it was the rows that were wrong."""
     if any(words in str(error) for words in _WRONG_ROWS):
         raise InvalidTransaction(
-            f"Lance refuses rows for {info.name}: {error}",
+            f"Lance refuses rows for {table}: {error}",
             field="data",
             advice="Correct the rows",
         ) from error
@@ -191,7 +191,7 @@ def write_moved(
     try:
         fragments = write_fragments(rows, dataset)
     except (OSError, ValueError) as error:
-        _raise_wrong_rows(info, error)
+        raise_wrong_rows(info.name, error)
         raise
     if info.stable_row_ids:
         ids = row_ids.to_pylist()

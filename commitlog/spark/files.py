@@ -30,6 +30,7 @@ from commitlog.adapters.row_values import arrow_stream
 from commitlog.adapters.storage_options import storage_options
 from commitlog.client.repeats import DIGEST, noted, tell_repeat
 from commitlog.client.row_writes import NotForTheLog
+from commitlog.client.rows import raise_wrong_rows
 from commitlog.codecs.keys import HASH_BYTES, key_hashes, packed
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
@@ -220,10 +221,11 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
             data_storage_version=target.data_storage_version or None,
             storage_options=storage_options(target.location) or None,
         )
-    except Exception:
+    except Exception as error:
         # pylance wraps what went wrong in the rows beyond recognition.
         if failed:
             raise failed[0] from None
+        raise_wrong_rows(target.table, error)
         raise
     written = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
     known = packed(keys) if count <= KEYS_MAX else None

@@ -29,6 +29,7 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests
 from commitlog.client.execution import Execution
+from commitlog.client.merging import check_key_types
 from commitlog.client.repeats import noted
 from commitlog.client.rows import Prepared
 from commitlog.client.tables import TableInfo
@@ -358,6 +359,7 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
             value=wanted.on,
             advice=f"The table's columns are {', '.join(info.schema.names)}",
         )
+    check_key_types(info, wanted.on)
     own = next((n for n in info.schema.names if n.lower().startswith((*OWN, KEY))), None)
     if own is not None:
         raise InvalidTransaction(

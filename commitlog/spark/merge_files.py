@@ -27,7 +27,7 @@ from commitlog.adapters.row_digest import rows_digest
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.shown_values import python_rows
 from commitlog.client.rows import delete_rows
-from commitlog.codecs.keys import packed
+from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import readable, readable_type
@@ -204,6 +204,8 @@ def with_table_types(
 def joinable_type(kind: pa.DataType) -> pa.DataType:
     """Return the type by which keys of a column are joined: one that both joins compare exactly."""
     plain = readable_type(kind)
+    if types.is_nested(plain):
+        return pa.binary()
     if types.is_floating(plain):
         return pa.int32() if plain.bit_width <= pa.int32().bit_width else pa.int64()
     return pa.int64() if types.is_temporal(plain) else plain
@@ -213,9 +215,13 @@ def joinable(values: pa.Array) -> pa.Array:
     """Return keys in the type by which they are joined.
 
     Floats by their bits, as Lance compares them, while Spark's join takes -0.0 for 0.0. Times in
-    the column's own unit, since Spark has none below microseconds.
+    the column's own unit, since Spark has none below microseconds. Lists, structs and maps by their
+    hashes, since neither Arrow nor Spark joins by all of them.
     """
     plain = readable_type(values.type)
+    if types.is_nested(plain):
+        hashes = zip(key_hashes([values]), values.is_valid().to_pylist(), strict=True)
+        return pa.array([found if is_valid else None for found, is_valid in hashes], pa.binary())
     if types.is_floating(plain):
         return values.cast(plain).view(joinable_type(plain))
     if types.is_temporal(plain):

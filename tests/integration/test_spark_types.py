@@ -301,17 +301,22 @@ def test_columns_that_a_source_lacks_are_kept(world: SparkWorld, way: Write) -> 
 
 
 def test_executors_join_keys_as_pylance_does(world: SparkWorld) -> None:
-    schema = pa.schema([("id", pa.float64()), ("name", pa.string())])
+    kinds = {"id": pa.float64(), "tags": pa.list_(pa.int32()), "name": pa.string()}
+    schema = pa.schema(list(kinds.items()))
     name, plain = table(world, schema), str(world.root / "keys-plain")
-    rows = pa.table({"id": [0.0, 1.5, float("nan"), None, 1.5], "name": list("abcde")}, schema)
-    given = pa.table({"id": [-0.0, 1.5, float("nan"), None], "name": list("wxyz")}, schema)
+
+    def rows_of(ids: list[float | None], names: str) -> pa.Table:
+        return pa.table({"id": ids, "tags": [[7]] * len(ids), "name": list(names)}, schema)
+
+    rows = rows_of([0.0, 1.5, float("nan"), None, 1.5], "abcde")
+    given = rows_of([-0.0, 1.5, float("nan"), None], "wxyz")
     for part in (rows[:3], rows[3:]):  # A key of two fragments.
         world.client.append(name, part)
         lance.write_dataset(part, plain, mode="append")
-    builder = lance.dataset(plain).merge_insert("id").when_matched_update_all()
+    builder = lance.dataset(plain).merge_insert(["id", "tags"]).when_matched_update_all()
     builder.when_not_matched_insert_all().execute(given)
     source = world.spark.createDataFrame(given)
-    merged = merge(source, name, "id", options=world.options, rows_in_driver=0)
+    merged = merge(source, name, ["id", "tags"], options=world.options, rows_in_driver=0)
     assert (merged.updated, merged.inserted) == (3, 2)
     ours, theirs = (
         sorted(repr(row) for row in lance.dataset(location).to_table().to_pylist())

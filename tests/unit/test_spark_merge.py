@@ -61,7 +61,7 @@ def parts_of(world: Service, given: pa.Table, *, tasks: int = 1, **how: bool) ->
     given = pa.Table.from_batches(with_table_types(given.to_batches(), task))
     matched = match(given, task, [f.fragment_id for f in dataset.get_fragments()])
     homes = [
-        (address >> 32 if address is not None else hash(key)) % tasks
+        (address >> 32 if address is not None else hash(repr(key))) % tasks
         for address, key in zip(
             matched[ADDRESS].to_pylist(), matched["id"].to_pylist(), strict=True
         )
@@ -180,6 +180,30 @@ def test_keys_are_joined_as_lance_compares_them(world: Service) -> None:
     assert sorted((str(row["id"]), row["name"]) for row in found) == [
         ("-0.0", "x"), ("0.0", "a"), ("1.5", "z"), ("nan", "y"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.list_(pa.int32()), ([1, None], [1, 2], None)),
+        (pa.struct([("x", pa.float64())]), ({"x": 0.0}, {"x": -0.0}, None)),
+        (pa.map_(pa.string(), pa.int32()), ([("a", 1)], [("a", 2)], None)),
+    ],
+    ids=["list", "struct", "map"],
+)
+def test_keys_may_be_nested(world: Service, kind: pa.DataType, values: tuple[Any, ...]) -> None:
+    schema = pa.schema([("id", kind), ("name", pa.string())])
+    world.client.create_table(TABLE, schema)
+    here, new, null = values
+    held = pa.table({"id": pa.array([here, null], kind), "name": ["a", "b"]}, schema=schema)
+    world.client.append(TABLE, held)
+    given = {"id": pa.array([new, here, null], kind), "name": ["x", "y", "z"]}
+    flags = pa.array([False] * 3)
+    commit(world, parts_of(world, pa.table(given, schema=schema).append_column(DELETE, flags)))
+    found = world.client.open(TABLE).to_table()
+    rows = zip(found["id"].to_pylist(), found["name"].to_pylist(), strict=True)
+    expected = [(here, "y"), (new, "x"), (null, "b"), (null, "z")]
+    assert sorted(map(repr, rows)) == sorted(map(repr, expected))
 
 
 def test_nothing_to_do_is_no_commit(world: Service) -> None:

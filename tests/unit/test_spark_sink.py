@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -106,6 +107,17 @@ def test_rows_without_columns_are_refused(world: Service) -> None:
     for overwrite in (False, True):
         with pytest.raises(InvalidTransaction, match="have no columns"):
             BatchSink(options, StructType(), overwrite, lambda _: world.client)
+
+
+def test_rows_that_lance_refuses_are_an_error_of_the_rows(world: Service) -> None:
+    world.client.create_table("shop$notes", pa.schema([("note", pa.json_())]))
+    options = parse_write(
+        {"table": "shop$notes", "kafka.bootstrap.servers": "h:1"}, streaming=False
+    )
+    given = pa.schema([("note", pa.string())])
+    sink = BatchSink(options, from_arrow_schema(given), False, lambda _: world.client)
+    with pytest.raises(InvalidTransaction, match=r"Lance refuses rows for shop\$notes: .*JSON"):
+        sink.write(iter(pa.table({"note": ["{bad"]}, schema=given).to_batches()))
 
 
 def test_any_application_that_repeats_a_sequence_is_told(
