@@ -15,10 +15,11 @@ import commitlog
 import commitlog.spark
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
+from commitlog.client.row_tickets import RowsOutcome, RowsTicket
 from commitlog.client.session import TransactionBuilder
 from commitlog.client.snapshot import Snapshot
 
-RETURNED = (TransactionBuilder, Subscription, FeedEvent, Snapshot)
+RETURNED = (TransactionBuilder, RowsTicket, RowsOutcome, Subscription, FeedEvent, Snapshot)
 """Classes that callers get without importing them."""
 
 
