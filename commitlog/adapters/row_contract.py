@@ -15,7 +15,7 @@ What fits:
   judged by value;
 - timestamps of another time zone: the instant is kept. With and without a zone never mix;
 - text in all its layouts, bytes in all theirs, dates in both, lists in all, dictionaries and their
-  values; structs and maps by their parts, structs by name;
+  values; structs and maps by their parts, structs by name. Text that isn't UTF-8 fits nowhere;
 - an extension type and its storage; bytes as blobs. JSON is text that isn't empty.
 
 Text never becomes a number or bytes, a boolean never a number, a decimal never a float. A null
@@ -29,6 +29,7 @@ import difflib
 import pyarrow as pa
 from pyarrow import types
 
+from commitlog.adapters.row_text import check_text
 from commitlog.adapters.row_values import (
     Misfit,
     aligned,
@@ -138,6 +139,7 @@ def conform_column(
     try:
         converted = compact(convert(values, field.type, rounds))
         require(converted, field)
+        check_text(converted)
     except Misfit as found:
         path = ".".join((field.name, *found.path))
         raise InvalidTransaction(

@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.adapters.row_values import convert, holds_blobs
+from commitlog.adapters.row_text import check_text
+from commitlog.adapters.row_values import Misfit, convert, holds_blobs
 from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.model.operations import RowsMode, WriteRows
@@ -64,10 +65,15 @@ def read_write(info: TableInfo, operation: WriteRows, payload: bytes | None) -> 
         with pa.ipc.open_stream(payload) as reader:
             rows = reader.read_all()
             rows.validate()
+            for column in rows.columns:
+                for chunk in column.chunks:
+                    check_text(chunk)
     except (pa.ArrowException, OSError) as error:
         raise RowsUnusable(
             Code.ROWS_REFUSED, f"its rows are not an Arrow stream: {error}"
         ) from None
+    except Misfit as found:
+        raise RowsUnusable(Code.ROWS_REFUSED, f"{found.shown} is in it: {found.reason}") from None
     if rows.num_rows != operation.rows:
         problem = f"it has {rows.num_rows} rows, and its record says {operation.rows}"
         raise RowsUnusable(Code.ROWS_REFUSED, problem)

@@ -28,7 +28,7 @@ def schema_fields(schema: pa.Schema | LanceSchema) -> tuple[list[Field], SchemaM
             raise problem.error()
         try:
             schema = LanceSchema.from_pyarrow(schema)
-        except ValueError as error:
+        except (ValueError, pa.ArrowException) as error:
             raise InvalidTransaction(
                 f"Lance has no place for this schema: {error}", field="schema", value=schema
             ) from error

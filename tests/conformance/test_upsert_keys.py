@@ -142,3 +142,19 @@ def test_rows_are_written_to_tables_of_the_oldest_files(world: World) -> None:
     found = world.log.open("old$t").to_table().sort_by("k")
     assert found["s"].to_pylist() == [{"p": 1}, {"p": 1}, None]
     assert found["d"].to_pylist() == ["b", "c", None]
+
+
+def test_no_request_brings_text_that_lance_cannot_read(world: World) -> None:
+    offsets = pa.array([0, 2], pa.int32()).buffers()[1]
+    text = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+    rows = pa.table({"k": text})
+    place = f"/v1/table/{world.fresh_name()}$t"
+    status, answer = world.rows(f"{place}/create", rows)
+    assert (status, "not UTF-8" in answer["error"]) == (400, True), answer
+    assert world.rows(f"{place}/create", pa.table({"k": ["a"]}))[0] == 200
+    for asked in ("insert", "insert?mode=overwrite", f"merge_insert?{UPSERT}"):
+        status, answer = world.rows(f"{place}/{asked}", rows)
+        assert (status, "not UTF-8" in answer["error"]) == (400, True), answer
+    metadata = pa.schema([pa.field("k", pa.string())], metadata={b"\xff": b"x"})
+    with pytest.raises(InvalidTransaction, match="no place for this schema"):
+        world.log.create_table("utf$t", metadata)

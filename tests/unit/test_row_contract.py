@@ -19,6 +19,7 @@ from commitlog.adapters.row_contract import (
     fits,
     present,
 )
+from commitlog.adapters.row_text import checked
 from commitlog.adapters.shown_values import python_rows
 from commitlog.errors import InvalidTransaction
 
@@ -336,3 +337,38 @@ def test_nulls_among_the_values_of_a_dictionary_are_nulls() -> None:
     for values, kind in ((held, text), (lists, pa.list_(required(text)))):
         with pytest.raises(InvalidTransaction, match="null"):
             conform_column(values, required(kind, "c"), "a$t")
+
+
+def not_utf8(kind: pa.DataType) -> pa.Array:
+    """Return text of which the second value isn't UTF-8."""
+    width = pa.int64() if kind == pa.large_string() else pa.int32()
+    offsets = pa.array([0, 2, 4], width).buffers()[1]
+    return pa.Array.from_buffers(kind, 2, [None, offsets, pa.py_buffer(b"ok\xff\xfe")])
+
+
+def _held(values: pa.Array) -> list[pa.Array]:
+    each = pa.array([0, 1, 2], pa.int32())
+    keyed = pa.MapArray.from_arrays(each, pa.array([1, 2]), values)
+    return [
+        values,
+        not_utf8(pa.large_string()),
+        pa.ListArray.from_arrays(each, values),
+        pa.StructArray.from_arrays([values, pa.array([1, 2])], names=["s", "n"]),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), values),
+        keyed,
+        pa.ExtensionArray.from_storage(pa.json_(), values),
+    ]
+
+
+@pytest.mark.parametrize(
+    "values", _held(not_utf8(pa.string())), ids=lambda values: str(values.type)
+)
+def test_text_that_is_not_utf8_is_refused(values: pa.Array) -> None:
+    field = pa.field("c", values.type)
+    with pytest.raises(InvalidTransaction, match="row 11 of column 'c' is b'.xff.xfe'.*not UTF-8"):
+        conform_column(values, field, "a$t", first_row=10)
+    good = conform_column(values.slice(0, 1), field, "a$t")
+    assert len(good) == 1
+    read = pa.RecordBatch.from_arrays([values], schema=pa.schema([field]))
+    with pytest.raises(InvalidTransaction, match="row 1 of column 'c'.*not UTF-8"):
+        checked(pa.RecordBatchReader.from_batches(read.schema, [read])).read_all()

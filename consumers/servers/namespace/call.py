@@ -18,6 +18,7 @@ import pyarrow as pa
 from lance_namespace import InvalidInputError, UnsupportedOperationError
 from pydantic import BaseModel
 
+from commitlog.adapters.row_text import checked
 from commitlog.client.caller import Caller
 from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
@@ -263,6 +264,9 @@ class Call:
 
     def arrow(self) -> pa.RecordBatchReader:
         """Open the body as an Arrow IPC stream; rows are read as they are asked for."""
+        return checked(self._stream())
+
+    def _stream(self) -> pa.RecordBatchReader:
         assert self.stream is not None
         try:
             # As it came, a decimal may lie where native code can't read one.
@@ -275,7 +279,7 @@ class Call:
 
     def rows(self) -> pa.RecordBatchReader | pa.Table:
         """Read the body's rows if they may fit a record of the log, else as `arrow`."""
-        found = self.arrow()
+        found = self._stream()
         length = self.headers.get("content-length", "")
         if not length.isdecimal() or int(length) > ROWS_INLINE_BYTES_MAX:
             return found

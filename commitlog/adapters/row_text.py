@@ -1,0 +1,117 @@
+"""Text in Arrow's arrays that isn't UTF-8: Lance writes it, and can't read the file again.
+
+Arrow doesn't look at text when it reads a stream, nor when buffers are made into an array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pyarrow as pa
+from pyarrow import types
+
+from commitlog.adapters.row_values import Misfit, is_list
+from commitlog.errors import InvalidTransaction
+
+_REASON = "it is not UTF-8"
+
+
+def check_text(values: pa.Array) -> None:
+    """Raise Misfit for the first value that has text which isn't UTF-8."""
+    if not _holds_text(values.type) or _is_good(values):
+        return
+    good, bad = 0, len(values)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if _is_good(values.slice(0, middle)):
+            good = middle
+        else:
+            bad = middle
+    raise Misfit(bad - 1, _shown(values.slice(bad - 1, 1)), str(values.type), _REASON)
+
+
+def checked(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Return the same rows; InvalidTransaction as they are read if text isn't UTF-8."""
+    return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))
+
+
+def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    first = 0
+    for batch in rows:
+        for field, values in zip(batch.schema, batch.columns, strict=True):
+            try:
+                check_text(values)
+            except Misfit as found:
+                raise InvalidTransaction(
+                    f"row {first + found.position} of column {field.name!r} is {found.shown}:"
+                    f" {found.reason}",
+                    field=field.name,
+                    value=found.shown,
+                    advice="Correct the value, or use a column of binary",
+                ) from None
+        first += batch.num_rows
+        yield batch
+
+
+def _is_good(values: pa.Array) -> bool:
+    try:
+        for text in _texts(values):
+            text.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _texts(values: pa.Array) -> Iterator[pa.Array]:
+    kind = values.type
+    if not _holds_text(kind):
+        return
+    if isinstance(kind, pa.BaseExtensionType):
+        yield from _texts(values.storage)
+    elif types.is_dictionary(kind):
+        held = values.dictionary
+        # Of a slice, only the values that it has, where Arrow can pick them.
+        if not types.is_string_view(held.type):
+            held = held.take(values.indices.unique().drop_null())
+        yield from _texts(held)
+    elif types.is_struct(kind):
+        for part in values.flatten():
+            yield from _texts(part)
+    elif types.is_map(kind):
+        start, end = values.offsets[0].as_py(), values.offsets[len(values)].as_py()
+        yield from _texts(values.keys.slice(start, end - start))
+        yield from _texts(values.items.slice(start, end - start))
+    elif is_list(kind):
+        yield from _texts(values.flatten())
+    elif not types.is_nested(kind):
+        yield values
+
+
+def _holds_text(kind: pa.DataType) -> bool:
+    if isinstance(kind, pa.BaseExtensionType):
+        return _holds_text(kind.storage_type)
+    if types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    if types.is_nested(kind):
+        return _parts_hold_text(kind)
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+@lru_cache(maxsize=1024)
+def _parts_hold_text(kind: pa.DataType) -> bool:
+    return any(_holds_text(kind.field(at).type) for at in range(kind.num_fields))
+
+
+def _shown(value: pa.Array) -> str:
+    bad = next(text for text in _texts(value) if not _is_good(text))
+    held = next(one for one in bad.cast(pa.large_binary()).to_pylist() if _is_bad(one))
+    return repr(held[:40])
+
+
+def _is_bad(held: bytes | None) -> bool:
+    try:
+        (held or b"").decode()
+    except UnicodeDecodeError:
+        return True
+    return False
