@@ -209,11 +209,11 @@ def _pack(outcome: Outcome, kept_from_ms: int, made_ms: int) -> bytes:
     row = [
         outcome.transaction_id,
         outcome.sequence if outcome.answers is None else outcome.answers,
-        outcome.status.value,
+        outcome.status,
         outcome.attempt,
         outcome.payload_hash.hex(),
         kept_from_ms,
-        outcome.code.value,
+        outcome.code,
         [_result(result) for result in outcome.results],
         outcome.sequence,
         [[f.table, f.requirement, f.actual] for f in outcome.failed_requirements],
