@@ -64,7 +64,8 @@ def arrow_schema(schema: LanceSchema) -> pa.Schema:
     children: dict[int, list[Field]] = {}
     for field in _parts(schema)[1]:
         children.setdefault(field.parent_id, []).append(field)
-    read = [_as_read(field, its, children) for field, its in zip(stored, children[-1], strict=True)]
+    top = children.get(-1, [])  # a declared table has none
+    read = [_as_read(field, its, children) for field, its in zip(stored, top, strict=True)]
     return pa.schema(read, stored.metadata)
 
 
