@@ -306,3 +306,22 @@ def test_no_view_is_there(server: IcebergServer) -> None:
     assert server.ask("HEAD", path).status == 404
     reply = server.ask("GET", path)
     assert (reply.status, reply.error["type"]) == (404, "NoSuchViewException")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/v1/namespaces/a%00b", None),
+        ("GET", "/v1/namespaces?pageToken=%00", None),
+        ("GET", "/v1/namespaces?parent=a%00", None),
+        ("POST", "/v1/namespaces", {"namespace": ["n"], "properties": {"a": "x\0y"}}),
+        ("POST", "/v1/namespaces", {"namespace": ["n"], "properties": {"x\0y": "a"}}),
+        ("POST", "/v1/namespaces/n/register", {"name": "r", "metadata-location": "/t/\0"}),
+    ],
+)
+def test_a_nul_is_refused_wherever_it_is(
+    server: IcebergServer, method: str, path: str, body: Any
+) -> None:
+    reply = server.ask(method, path, body)
+    assert (reply.status, reply.error["type"]) == (400, "BadRequestException")
+    assert "NUL" in reply.error["message"]

@@ -20,6 +20,7 @@ from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg.access import HEADER, TableAccess, staged_uuid, understood
 from consumers.servers.iceberg.asking import (
     asked_of,
+    check_texts,
     namespace_of,
     principal_of,
     table_of,
@@ -205,6 +206,7 @@ def _route(methods: set[str], path: str, handler: Handler, settings: IcebergSett
     async def endpoint(request: Request) -> Response:
         try:
             body = await _body(request, settings.body_bytes_max)
+            check_texts(request, body)
             return await run_in_threadpool(handler, request, body)
         except Exception as error:  # every failure has an answer of the catalogue's own shape
             return failure_of(error).response(has_body=request.method != "HEAD")
