@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from consumers.runtime.roots import RESTORING, RootUnusable, take
 from consumers.tools.backup import writer
 from consumers.tools.backup.cut import Heads, cut, end_of
 from consumers.tools.backup.restore import restore
-from consumers.tools.backup.saved import NAME, Backup, BadBackup, files_of
+from consumers.tools.backup.saved import NAME, Backup, BadBackup, digest, files_of
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_up import COMMAND
 from tests.integration.test_up import run as commitlog
@@ -80,6 +81,30 @@ def test_a_run_that_was_killed_leaves_the_backup_as_it_was(
             back_up(log_of(made), place, None)
     assert (tmp_path / "backup" / NAME).read_bytes() == before
     assert back_up(log_of(made), place, None).outcomes == 1
+
+
+def test_a_backup_that_was_killed_is_whole_once_it_is_run_again(tmp_path: Path) -> None:
+    place = tmp_path / "backup"
+    for point in ("log/0/transactions", "file", "backup.json"):
+        shutil.rmtree(tmp_path / "root", ignore_errors=True)
+        assert backed_up_by_child(tmp_path, point).returncode == -signal.SIGKILL
+        assert not (place / NAME).exists()
+    shutil.rmtree(tmp_path / "root")
+    done = backed_up_by_child(tmp_path, "nowhere")
+    position, count = map(int, done.stdout.split())
+    store = store_for(str(place))
+    backup = Backup.read(store, str(place))
+    assert backup is not None
+    assert cut(store, backup.partitions[0], Heads(), None, None).sequence == position
+    copied = files_of(store, backup)
+    assert len(copied) == count
+    for path, one in copied.items():
+        assert digest(store, path) == one.sha256
+
+
+def backed_up_by_child(folder: Path, point: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tests.backup_child", str(folder), point]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_another_log_and_a_forked_one_are_refused(made: Service, tmp_path: Path) -> None:
