@@ -29,6 +29,8 @@ SMALL = 1_000
 CLOSED_SECONDS = 3.0
 """How long nothing more may come until the old cluster's topics count as closed."""
 CLOSING_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
+"""How long a cluster may take for an answer."""
 
 OnProgress = Callable[[str, int], None]
 
@@ -64,7 +66,7 @@ def move(
         CorruptLog: both sides differ; the old one stays closed, and the new one unfinished.
         Unavailable: a cluster doesn't answer, or the old one isn't closed in time.
     """
-    source, target = KafkaLog(old, log, 60.0), KafkaLog(new, log, 60.0)
+    source, target = (KafkaLog(side, log, ANSWER_SECONDS) for side in (old, new))
     left, arrived = Moves(old, log), Moves(new, log)
     try:
         partitions = source.partitions()

@@ -21,6 +21,7 @@ from consumers.commands.exit_codes import ExitCode
 from consumers.runtime import roots
 from consumers.runtime.config import write_endpoints
 from consumers.runtime.process import OnReady
+from consumers.tools import move as moving
 from consumers.tools.backup.saved import Backup
 
 ARGUMENTS = {
@@ -54,6 +55,7 @@ def _stay_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_part(_: str, __: Path, work: Callable[[Event, OnReady], None], **___: Any) -> None:
         work(Event(), lambda _: None)
 
+    monkeypatch.setattr(moving, "ANSWER_SECONDS", 0.5)
     for module in (run, rows, upkeep):
         monkeypatch.setattr(module, "run_part", run_part)
     for name in ("stop_on_signals", "configure_logging"):
