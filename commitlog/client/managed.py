@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
 import lance
-from lance.dataset import DatasetOptimizer
+from lance.dataset import DatasetOptimizer, MergeInsertBuilder
 
+from commitlog.adapters.lance_namespace import LogNamespace
 from commitlog.client.upkeep import KeepsTables
 from commitlog.errors import InvalidTransaction
 from commitlog.model.table import TableId
@@ -17,13 +21,58 @@ _REMOVED = (
     *("index_files_removed", "transaction_files_removed"),
 )
 _HARMLESS = frozenset({"error_if_tagged_old_versions", "delete_rate_limit", "delete_concurrency"})
+_WRITES = (
+    *("add_bases", "add_columns", "alter_columns", "commit_existing_index_segments"),
+    *("create_index", "create_scalar_index", "delete", "delete_config_keys", "drop_columns"),
+    *("drop_index", "insert", "merge", "migrate_manifest_paths_v2", "replace_field_metadata"),
+    *("replace_schema", "replace_schema_metadata", "restore", "truncate_table", "update"),
+    *("update_config", "update_field_metadata", "update_metadata", "update_schema_metadata"),
+)
+"""Methods of Lance's dataset that commit a version."""
+_UNKNOWN = "commit result"
+"""In what Lance says of every commit that its namespace refuses."""
+
+
+@contextmanager
+def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
+    """Raise the log's refusal in place of Lance's "Commit result … is unknown"."""
+    namespace = dataset._namespace_client
+    if not isinstance(namespace, LogNamespace):
+        yield  # its manifest went to another process, which may only read
+        return
+    namespace.refused = None
+    try:
+        yield
+    except OSError as error:
+        if namespace.refused is None or _UNKNOWN not in str(error).lower():
+            raise
+        raise namespace.refused from error
+
+
+def _says_why(write: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(write)
+    def refusable(self: lance.LanceDataset, *arguments: Any, **options: Any) -> Any:
+        with _saying_why(self):
+            return write(self, *arguments, **options)
+
+    return refusable
+
+
+class _Merge(MergeInsertBuilder):
+    dataset: lance.LanceDataset
+
+    def execute(self, *arguments: Any, **options: Any) -> Any:
+        """Carry the merge out, and say why if the log refuses it."""
+        with _saying_why(self.dataset):
+            return super().execute(*arguments, **options)
 
 
 class ManagedDataset(lance.LanceDataset):
     """A dataset whose `optimize.compact_files` and `cleanup_old_versions` are the log's own.
 
     Lance itself gives a compaction up as soon as somebody deletes a row of its fragments, and
-    deletes versions that the log still has.
+    deletes versions that the log still has. Of a write that the log refused it says that its
+    result is unknown; here the write raises `CommitConflict`, which names the reason.
     """
 
     _log: KeepsTables
@@ -38,6 +87,12 @@ class ManagedDataset(lance.LanceDataset):
         managed = cast(ManagedDataset, dataset)
         managed._log, managed._table = log, table
         return dataset
+
+    def merge_insert(self, on: Any = None) -> MergeInsertBuilder:
+        """Return what merges rows, as Lance's own does."""
+        merge = _Merge(self._ds, on)
+        merge.dataset = self
+        return merge
 
     def cleanup_old_versions(self, *arguments: Any, **options: Any) -> Any:
         """Delete old versions by a record, as `CommitLog.expire_versions`; data files stay."""
@@ -75,7 +130,16 @@ class ManagedDataset(lance.LanceDataset):
         return _Optimizer(self)
 
 
+for _write in _WRITES:
+    setattr(ManagedDataset, _write, _says_why(getattr(lance.LanceDataset, _write)))
+
+
 class _Optimizer(DatasetOptimizer):
+    def optimize_indices(self, **options: Any) -> None:
+        """Add to indices the rows that came since, as Lance's own does."""
+        with _saying_why(self._dataset):
+            super().optimize_indices(**options)
+
     def compact_files(self, **options: Any) -> Any:
         """Merge small fragments and drop deleted rows; leaves the dataset at the new head."""
         if options.get("defer_index_remap"):
