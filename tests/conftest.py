@@ -8,6 +8,7 @@ new is looked for by the other profiles.
 
 import os
 import random
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -88,6 +89,9 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    names = Counter(item.nodeid for item in items)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise pytest.UsageError(f"workers would run these once, being of one name: {twice}")
     items.sort(key=_cost, reverse=_is_worker(config))
 
 

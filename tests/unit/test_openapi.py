@@ -5,7 +5,7 @@ import os
 import random
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -61,22 +61,41 @@ def as_arrow(context: Any, value: Any) -> bytes:
     return (rows, rows[:100], b"no rows")[chosen]
 
 
-@SCHEMA.exclude(path="/readyz").parametrize()
-@settings(
-    max_examples=4,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    phases=(Phase.generate,),
-    suppress_health_check=list(HealthCheck),
-)
-def test_answers_are_as_documented(case: schemathesis.Case[Any], world: World) -> None:
-    name = str(case.path_parameters.get("id", ""))
-    if case.operation.path.startswith("/v1/table") and len(name) % 2:
-        # A table that is there gets further than one that isn't.
-        case.path_parameters["id"] = "a$t"
-        world.rows("/v1/table/a$t/create?mode=exist_ok", numbers(0, 5))
-    case.call_and_validate(base_url=world.uri, checks=CHECKED, timeout=60)
+def of_each_operation(schema: Any) -> pytest.MarkDecorator:
+    """Parametrize a test; schemathesis itself gives its tests one name, which workers run once."""
+    found = [result.ok() for result in schema.get_all_operations() if isinstance(result, Ok)]
+    return pytest.mark.parametrize("operation", found, ids=[each.label for each in found])
+
+
+def ask_about(operation: Any, count: int, ask: Callable[[schemathesis.Case[Any]], None]) -> None:
+    """Ask a few questions about an operation, the same ones each time."""
+
+    @settings(
+        max_examples=count,
+        derandomize=True,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate,),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy())
+    def asked(case: schemathesis.Case[Any]) -> None:
+        ask(case)
+
+    asked()
+
+
+@of_each_operation(SCHEMA.exclude(path="/readyz"))
+def test_answers_are_as_documented(operation: Any, world: World) -> None:
+    def ask(case: schemathesis.Case[Any]) -> None:
+        name = str(case.path_parameters.get("id", ""))
+        if operation.path.startswith("/v1/table") and len(name) % 2:
+            # A table that is there gets further than one that isn't.
+            case.path_parameters["id"] = "a$t"
+            world.rows("/v1/table/a$t/create?mode=exist_ok", numbers(0, 5))
+        case.call_and_validate(base_url=world.uri, checks=CHECKED, timeout=60)
+
+    ask_about(operation, 4, ask)
 
 
 @pytest.mark.slow
@@ -176,17 +195,12 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     sql.close()
 
 
-@ASKED.parametrize()
-@settings(
-    max_examples=5,
-    derandomize=True,
-    deadline=None,
-    database=None,
-    phases=(Phase.generate,),
-    suppress_health_check=list(HealthCheck),
-)
-def test_questions_are_answered_as_documented(case: schemathesis.Case[Any], asked: str) -> None:
-    case.call_and_validate(base_url=asked, checks=CHECKED, timeout=60)
+@of_each_operation(ASKED)
+def test_questions_are_answered_as_documented(operation: Any, asked: str) -> None:
+    def ask(case: schemathesis.Case[Any]) -> None:
+        case.call_and_validate(base_url=asked, checks=CHECKED, timeout=60)
+
+    ask_about(operation, 5, ask)
 
 
 def test_a_question_s_answer_has_the_documented_shape(asked: str) -> None:
