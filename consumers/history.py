@@ -15,10 +15,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 
 from commitlog.adapters.lance_refs import lance_tags
+from commitlog.adapters.places import bound
 from commitlog.errors import (
     CommitLogError,
     NoSuchTable,
@@ -37,6 +39,8 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoload_known_extensions": False,
 }
 NEAR_NAMES_MAX = 3
+PLACES = ("location", "metadata_location")
+"""Columns that name a place."""
 ATTEMPTS = 2
 """A segment may be merged away between opening a snapshot and reading it, after its grace."""
 
@@ -123,13 +127,22 @@ def read(root: str | os.PathLike[str], work: Callable[[Ask], list[Row]]) -> list
 
 
 def ask(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Sequence[object]) -> list[Row]:
-    """Run one query on an open connection and return its rows."""
+    """Run one query on an open connection and return its rows.
+
+    The index has places as the log records them; the rows have them as they are bound.
+    """
     result = connection.execute(sql, list(parameters))
     names = [str(column[0]) for column in result.description or ()]
     return [
-        {name: jsonable(value) for name, value in zip(names, row, strict=True)}
+        {name: _shown(name, value) for name, value in zip(names, row, strict=True)}
         for row in result.fetchall()
     ]
+
+
+def _shown(name: str, value: Any) -> Value:
+    if name in PLACES and value:
+        return bound(str(value))
+    return jsonable(value)
 
 
 def history(

@@ -1,5 +1,6 @@
 """Does a root that was moved or copied, or whose tables are gone, start anything?"""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,11 @@ def test_a_moved_root_is_refused_and_works_once_its_place_is_bound(
         for command in (["doctor", "--json"], ["verify", "--contents"]):
             found = run(*command, "--root", str(moved), "--places", binding)
             assert found.returncode == ExitCode.OK, found.stdout
+        listed = run("tables", "--root", str(moved), "--places", binding, "--json")
+        of_page = running.get("/api/table?table=shop$orders")
+        for shown in (listed.stdout, json.dumps(of_page)):
+            assert str(moved / "tables") in shown
+            assert str(root / "tables") not in shown
         found = run("doctor", "--root", str(moved), "--json")
         assert found.returncode == ExitCode.REFUSED, "nobody says where they are"
         assert not root.exists(), "nothing is made at a place without its data"
