@@ -38,6 +38,9 @@ from commitlog.core.tables.branch_names import branch_location
 from commitlog.errors import CommitConflict, InvalidTransaction, NoSuchTable
 from commitlog.model.table import TableId
 
+COMMIT_UNKNOWN = "commit result"
+"""In what pylance says when it could not find out whether it committed, or was refused."""
+
 _log = logging.getLogger("commitlog")
 
 
@@ -224,8 +227,8 @@ class LogNamespace(GivenNamespace):
 
     def create_table_version(self, request: Any) -> Any:
         """Commit what pylance staged."""
-        staged = self.staged_in(request)
         self.refused = None
+        staged = self.staged_in(request)
         try:
             committed = self._store.commit(staged)
         except CommitConflict as error:
@@ -250,3 +253,9 @@ class LogNamespace(GivenNamespace):
         except NoSuchTable as error:
             raise TableVersionNotFoundError(str(error)) from error
         return {"version": version, "manifest_path": object_path(self.location, path)}
+
+
+def refusal_of(dataset: Any) -> CommitConflict | None:
+    """Return why the log refused the last native write of a dataset, None if it didn't."""
+    namespace = getattr(dataset, "_namespace_client", None)
+    return namespace.refused if isinstance(namespace, LogNamespace) else None

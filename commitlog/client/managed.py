@@ -11,7 +11,7 @@ from typing import Any, cast
 import lance
 from lance.dataset import DatasetOptimizer, MergeInsertBuilder
 
-from commitlog.adapters.lance_namespace import LogNamespace
+from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.upkeep import KeepsTables
 from commitlog.errors import InvalidTransaction
 from commitlog.model.table import TableId
@@ -29,24 +29,18 @@ _WRITES = (
     *("update_config", "update_field_metadata", "update_metadata", "update_schema_metadata"),
 )
 """Methods of Lance's dataset that commit a version."""
-_UNKNOWN = "commit result"
-"""In what Lance says of every commit that its namespace refuses."""
 
 
 @contextmanager
 def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
     """Raise the log's refusal in place of Lance's "Commit result … is unknown"."""
-    namespace = dataset._namespace_client
-    if not isinstance(namespace, LogNamespace):
-        yield  # its manifest went to another process, which may only read
-        return
-    namespace.refused = None
     try:
         yield
     except OSError as error:
-        if namespace.refused is None or _UNKNOWN not in str(error).lower():
+        refused = refusal_of(dataset)
+        if refused is None or COMMIT_UNKNOWN not in str(error).lower():
             raise
-        raise namespace.refused from error
+        raise refused from error
 
 
 def _says_why(write: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from lance_namespace import (
     UnsupportedOperationError,
 )
 
-from commitlog.adapters.lance_namespace import LogNamespace
+from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
 from commitlog.client.caller import acting_for
 from commitlog.client.tables import TableInfo
 from commitlog.errors import OutcomeUnknown, without_build_paths
@@ -24,8 +24,6 @@ from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import BODY_HASH, Service
 
-UNKNOWN = "commit result"
-"""In what pylance says when it could not find out whether it committed."""
 _PYLANCE = frozenset({"lance", "pyarrow"})
 
 
@@ -76,10 +74,7 @@ def _answered(call: Call, outcome: Outcome, transaction: Transaction) -> dict[st
 
 def refused_commit(dataset: lance.LanceDataset, error: Exception) -> Exception:
     """Return why the log refused what pylance offered it, or else pylance's own reason."""
-    namespace = getattr(dataset, "_namespace_client", None)
-    if isinstance(namespace, LogNamespace) and namespace.refused is not None:
-        return namespace.refused
-    return of_pylance(error)
+    return refusal_of(dataset) or of_pylance(error)
 
 
 def of_pylance(error: BaseException) -> Exception:
@@ -91,7 +86,7 @@ def of_pylance(error: BaseException) -> Exception:
     if isinstance(error, Exception) and not _is_raised_by_pylance(error):
         return error
     text = without_build_paths(str(error))
-    if UNKNOWN in text.lower():
+    if COMMIT_UNKNOWN in text.lower():
         return OutcomeUnknown(text, "")
     if "conflict" in text.lower():
         return ConcurrentModificationError(text)
