@@ -9,7 +9,6 @@ import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -18,9 +17,9 @@ import pyarrow as pa
 
 from commitlog.adapters.row_values import is_blob
 from commitlog.spark.arrow import spark_schema
+from tests.made_tables import TYPES, MadeTable
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "types.md"
-BEGIN, END = "<!-- made by `python -m tests.spark_kinds --write` -->", "<!-- end of Spark's -->"
+WRITTEN = MadeTable(TYPES, "python -m tests.spark_kinds --write")
 AT = datetime(2013, 7, 1, 12, 30, 1, 123456)
 
 
@@ -129,16 +128,8 @@ def _as_read(kind: Kind) -> str:
     return str(schema.fields[0].dataType.simpleString())
 
 
-def written() -> str:
-    """Return the table that the documentation has."""
-    text = DOCUMENT.read_text()
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
-
-
 if __name__ == "__main__":
     if "--write" in sys.argv[1:]:
-        text = DOCUMENT.read_text()
-        before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-        DOCUMENT.write_text(f"{before}\n{document()}\n{after}")
+        WRITTEN.write(document())
     else:
         print(document())

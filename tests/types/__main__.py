@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tests.namespace_world import World
-from tests.types.matrix import document, run, write_down
+from tests.types.matrix import WRITTEN, document, run
 
 
 def main() -> int:
@@ -17,7 +17,7 @@ def main() -> int:
         table = document(dict(run(world)))
         world.close()
     if "--write" in sys.argv[1:]:
-        write_down(table)
+        WRITTEN.write(table)
     else:
         print(table)
     return 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -16,11 +15,11 @@ import pyarrow as pa
 from commitlog import CommitLogError
 from commitlog.adapters.row_values import is_blob
 from commitlog.client import catalogue
+from tests.made_tables import TYPES, MadeTable
 from tests.namespace_world import World
 from tests.types.columns import Column, columns, plain
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "types.md"
-BEGIN, END = "<!-- made by `python -m tests.types --write` -->", "<!-- end -->"
+WRITTEN = MadeTable(TYPES, "python -m tests.types --write")
 YES = "yes"
 UPSERT = "on=id&when_matched_update_all=true&when_not_matched_insert_all=true"
 NOTES = {
@@ -282,19 +281,6 @@ def _noted(reason: str) -> str:
 
 def differing(found: dict[str, dict[str, str]]) -> list[str]:
     """Return the types whose row isn't the documented one."""
-    documented = written_down().splitlines()
+    documented = WRITTEN.read().splitlines()
     rows = document(found).splitlines()[2:]
     return [row.split(" | ")[0].removeprefix("| ") for row in rows if row not in documented]
-
-
-def written_down() -> str:
-    """Return the table that the documentation holds."""
-    text = DOCUMENT.read_text()
-    return text[text.index(BEGIN) + len(BEGIN) : text.index(END)].strip()
-
-
-def write_down(table: str) -> None:
-    """Put a table into the documentation."""
-    text = DOCUMENT.read_text()
-    before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-    DOCUMENT.write_text(f"{before}\n{table}\n{after}")

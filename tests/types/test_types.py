@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.namespace_world import World
-from tests.types.matrix import differing, document, run, written_down
+from tests.types.matrix import WRITTEN, differing, document, run
 
 NEWER = ["map", "map of structs", "blob"]
 """The types that older files can't hold."""
@@ -22,7 +22,7 @@ def test_the_table_of_types_is_what_the_paths_do(tmp_path: Path) -> None:
         found = dict(run(world))
     finally:
         world.close()
-    assert document(found) == written_down(), "write it anew: python -m tests.types --write"
+    assert document(found) == WRITTEN.read(), "write it anew: python -m tests.types --write"
 
 
 @pytest.mark.parametrize("storage_version", OTHERWISE)

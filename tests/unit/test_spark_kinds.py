@@ -6,11 +6,11 @@ from pyspark.sql.types import StructField, StructType
 
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import arrow_schema
-from tests.spark_kinds import document, written
+from tests.spark_kinds import WRITTEN, document
 
 
 def test_the_documentation_has_the_table_that_the_suite_holds() -> None:
-    assert written() == document()
+    assert WRITTEN.read() == document()
 
 
 @pytest.mark.parametrize(
