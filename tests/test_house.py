@@ -592,9 +592,9 @@ def test_the_public_surface_changes_knowingly(request: pytest.FixtureRequest) ->
     assert found == golden.read_text(encoding="utf-8"), "pytest --rewrite, if it is meant"
 
 
-def test_the_changelog_begins_with_this_version() -> None:
+def test_the_newest_release_in_the_changelog_is_this_version() -> None:
     version = re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    first = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    first = re.search(r"^## (\d\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert version is not None
     assert first is not None
     assert first[1].rstrip(",") == version[1]
