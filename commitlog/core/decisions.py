@@ -82,7 +82,7 @@ class PlaceWanted:
     location: str
     """The table's."""
     path: str
-    """The place: a normalized location of its own."""
+    """The place, as it is named: it need not have a clear meaning."""
 
 
 @dataclass(frozen=True, slots=True)

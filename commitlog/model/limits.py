@@ -70,7 +70,7 @@ class Rules:
         return before[-1] if before else LANCE_RELEASE_AT_FIRST
 
 
-PROTOCOL_SUPPORTED = 4
+PROTOCOL_SUPPORTED = 5
 """The newest ProtocolVersion that this program decides by, and what new logs begin with."""
 
 UPDATES_BUILT_HERE_SINCE = 2
@@ -195,6 +195,14 @@ ICEBERG_POSITION_SINCE = 4
 
 LOG_TAGS_SINCE = 4
 """The protocol under which the log itself, the root of its namespaces, has properties: its tags."""
+
+ICEBERG_NAMED_PLACES_SINCE = 5
+"""The protocol under which snapshots, statistics and properties of an Iceberg table name no place
+outside of the tables root unless the leader's policy allows it."""
+
+ICEBERG_MERGES_SINCE = 5
+"""The protocol under which an append that may come of a MERGE isn't put over rows that the MERGE
+didn't read."""
 
 ICEBERG_OVERTAKEN_MAX = 10_000
 """How many snapshots a rebase looks back for the one that the client saw."""

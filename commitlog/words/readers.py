@@ -58,6 +58,10 @@ WORDS: dict[str, str] = {
         "base path {path} of {table} is neither a table of this log nor a place that its leader "
         "allows; name one below the tables root, or have the operator add it to allowed_locations"
     ),
+    "iceberg_place_not_allowed": (
+        "{table}: {location} is neither below the tables root nor a place that the log's leader "
+        "allows; name one below the tables root, or have the operator add it to allowed_locations"
+    ),
     "operation_unusable": "{table}: {detail}",
     "name_unusable": "the {what} {name!r} {problem}",
     "name_nul": "holds a NUL character",
@@ -214,6 +218,10 @@ WORDS: dict[str, str] = {
     ),
     "iceberg_overtakes": (
         "its operation {operation} would overtake {overtaken!j} that it had not read"
+    ),
+    "iceberg_merge_overtakes": (
+        "a MERGE may have added its rows because it had not read {overtaken!j}; read again, or set "
+        "write.merge.isolation-level to snapshot"
     ),
     "iceberg_list_outside_root": "{path} is not below the tables root",
     "iceberg_list_missing": "{path} does not exist",

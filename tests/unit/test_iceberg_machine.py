@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.core.decisions import ChangeKind, FileWanted, Found, Need, Wanted
+from commitlog.core.decisions import ChangeKind, FileWanted, Found, Need, PlaceWanted, Wanted
 from commitlog.core.iceberg.creating import register_change
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CorruptLog
@@ -23,8 +23,9 @@ from commitlog.model.operations import (
     RenameTable,
 )
 from commitlog.model.records import Code, Observation, Outcome, Status, TableAbsent
+from consumers.partition.allowed_places import Places
 from tests.core_world import ROOT, World, append, replayed_from_parts
-from tests.unit.iceberg_examples import change, create_updates, metadata
+from tests.unit.iceberg_examples import LOCATION, change, create_updates, metadata
 
 EVENTS, OTHER = ("db", "events"), ("db", "other")
 CREATE = ({"type": "assert-create"},)
@@ -77,7 +78,7 @@ def world() -> IcebergWorld:
 
 
 class IcebergWorld(World):
-    """Keeps metadata files as well."""
+    """Keeps metadata files as well; tables may name files below `LOCATION`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,6 +102,9 @@ class IcebergWorld(World):
         if isinstance(wanted, FileWanted) and wanted.location == ROOT:
             data = self.files.get(f"{ROOT}/{wanted.path}")
             return Found(Observation(wanted.path, -1 if data is None else len(data)))
+        if isinstance(wanted, PlaceWanted):
+            is_allowed = Places(ROOT, [LOCATION]).holds(wanted.path)
+            return Found(Observation(wanted.path, 0 if is_allowed else -1))
         return super().observe(wanted)
 
     def check_replay(self) -> None:

@@ -8,7 +8,12 @@ import pytest
 
 from commitlog.core.decisions import ChangeKind
 from commitlog.core.iceberg.creating import register_change
-from commitlog.model.limits import ICEBERG_PLACES_SINCE, PROTOCOL_SUPPORTED, Rules
+from commitlog.model.limits import (
+    ICEBERG_NAMED_PLACES_SINCE,
+    ICEBERG_PLACES_SINCE,
+    PROTOCOL_SUPPORTED,
+    Rules,
+)
 from commitlog.model.operations import (
     CreateNamespace,
     DeregisterTable,
@@ -19,7 +24,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import Code, Status
 from tests.core_world import ROOT, replayed_from_parts
-from tests.unit.iceberg_examples import change, metadata
+from tests.unit.iceberg_examples import LOCATION, change, metadata, snapshot
 from tests.unit.test_iceberg_machine import (
     EVENTS,
     OTHER,
@@ -195,4 +200,69 @@ def test_protocol_3_knows_no_second_names() -> None:
     world.ask("c", made())
     assert world.ask("s", second(world, read_only=True)).status is Status.COMMITTED
     assert world.ask("w", set_property(OTHER, a="2")).status is Status.COMMITTED
+    world.check_replay()
+
+
+def _snapshot(**places: object) -> dict[str, object]:
+    return {"action": "add-snapshot", "snapshot": {**snapshot(9, 1), **places}}
+
+
+def _statistics(place: str) -> dict[str, object]:
+    sizes = {"file-size-in-bytes": 1, "file-footer-size-in-bytes": 1, "blob-metadata": []}
+    found = {"snapshot-id": 9, "statistics-path": place, **sizes}
+    return {"action": "set-statistics", "statistics": found}
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "/elsewhere/x.avro",
+        f"{ROOT}/../elsewhere/x.avro",
+        f"{ROOT}-too/x.avro",
+        "file:/elsewhere/x.avro",
+        "s3://another/x.avro",
+        "relative.avro",
+        f"{ROOT}/{'x' * 2_000}/../x",
+    ],
+)
+def test_files_outside_of_the_root_are_what_the_leader_allows(
+    world: IcebergWorld, place: str
+) -> None:
+    world.ask("c", made())
+    allowed = world.ask("a", change([_snapshot()], (), EVENTS))
+    assert allowed.status is Status.COMMITTED, allowed.message
+    assert [seen.path for seen in allowed.observed] == [f"{LOCATION}/metadata/snap-9.avro"]
+    partition = _statistics(place) | {"action": "set-partition-statistics"}
+    partition["partition-statistics"] = partition.pop("statistics")
+    registered = metadata(location=f"{ROOT}/ice/other", snapshots=1)
+    registered["snapshots"][0]["manifest-list"] = place
+    file = f"{ROOT}/ice/other/metadata/1.metadata.json"
+    asked = [
+        change([_snapshot(**{"manifest-list": place, "snapshot-id": 10})], (), EVENTS),
+        change([_statistics(place)], (), EVENTS),
+        change([partition], (), EVENTS),
+        register_change(OTHER, metadata=registered, metadata_location=file),
+    ]
+    for name in ("write.data.path", "write.object-storage.path"):
+        update = {"action": "set-properties", "updates": {name: place}}
+        asked.append(change([update], (), EVENTS))
+    for number, one in enumerate(asked):
+        refused = world.ask(f"r{number}", one)
+        assert refused.code is Code.LOCATION_NOT_ALLOWED, (one, refused.message)
+        assert "allowed_locations" in refused.message
+        # One of two: all or nothing.
+        both = world.ask(f"b{number}", set_property(a="1"), one)
+        assert both.status is Status.REJECTED
+    assert "a" not in world.machine.iceberg.tables[EVENTS].properties
+    world.check_replay()
+
+
+def test_protocol_4_asks_nobody_where_files_are() -> None:
+    world = IcebergWorld(rules=Rules(ICEBERG_NAMED_PLACES_SINCE - 1))
+    world.ask("ns", CreateNamespace(("db",)))
+    world.ask("c", made())
+    update = _snapshot(**{"manifest-list": "/elsewhere/x.avro"})
+    taken = world.ask("s", change([update], (), EVENTS))
+    assert taken.status is Status.COMMITTED
+    assert not taken.observed
     world.check_replay()

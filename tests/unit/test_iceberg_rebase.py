@@ -16,7 +16,12 @@ from commitlog.core.iceberg.manifests import ListHeader, Record
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.recorded import decide_again
-from commitlog.model.limits import ICEBERG_REBASE_SINCE, PROTOCOL_SUPPORTED, Rules
+from commitlog.model.limits import (
+    ICEBERG_MERGES_SINCE,
+    ICEBERG_REBASE_SINCE,
+    PROTOCOL_SUPPORTED,
+    Rules,
+)
 from commitlog.model.operations import CreateNamespace, IcebergChange
 from commitlog.model.records import Code, Outcome, Status
 from consumers.partition.manifest_lists import ManifestLists
@@ -328,6 +333,63 @@ def test_the_table_says_what_is_rebased(
     world.commit(world.written(over=base.snapshot_id, operation=overtaken))
     outcome = world.commit(late)
     assert (outcome.status is Status.COMMITTED) == is_rebased, outcome.message
+    world.check()
+
+
+SPARK = {"engine-name": "spark", "engine-version": "4.1.4"}
+MERGED = SPARK | {"spark.merge-into.num-target-rows-inserted": "1"}
+STREAMED = {"spark.sql.streaming.epochId": "3"}
+
+
+@pytest.mark.parametrize(
+    ("says", "level", "is_rebased"),
+    [
+        (SPARK, "", True),
+        (MERGED, "", False),
+        (MERGED, "serializable", False),
+        (MERGED, "snapshot", True),
+        # Before 4.1 Spark doesn't say which of its batches are a MERGE.
+        (SPARK | {"engine-version": "3.5.6"}, "", False),
+        (SPARK | {"engine-version": "4.0.1"}, "snapshot", True),
+        (SPARK | {"engine-version": "3.5.6"} | STREAMED, "", True),
+        (SPARK | {"engine-version": "10.0"}, "", True),
+        (SPARK | {"engine-version": "own"}, "", True),
+        ({"engine-name": "flink", "engine-version": "2.0.0"}, "", True),
+    ],
+)
+def test_a_merge_does_not_go_over_rows_that_it_has_not_read(
+    world: Writers, says: Mapping[str, str], level: str, is_rebased: bool
+) -> None:
+    if level:
+        world.set(**{"write__merge__isolation-level": level})
+    base = world.written()
+    world.commit(base)
+    first, late = (world.written(over=base.snapshot_id, says=says) for _ in range(2))
+    assert world.commit(first).status is Status.COMMITTED
+    outcome = world.commit(late)
+    assert (outcome.status is Status.COMMITTED) == is_rebased, outcome.message
+    if not is_rebased:
+        assert outcome.code is Code.EXPECTATION_FAILED
+        assert "write.merge.isolation-level" in outcome.message
+    world.check()
+
+
+def test_a_merge_goes_over_compactions(world: Writers) -> None:
+    base = world.written()
+    world.commit(base)
+    late = world.written(over=base.snapshot_id, says=MERGED)
+    world.commit(world.written(over=base.snapshot_id, operation="replace"))
+    assert world.commit(late).status is Status.COMMITTED
+    world.check()
+
+
+def test_protocol_4_takes_a_merge_for_an_append() -> None:
+    world = Writers(protocol=ICEBERG_MERGES_SINCE - 1)
+    base = world.written()
+    world.commit(base)
+    first, late = (world.written(over=base.snapshot_id, says=MERGED) for _ in range(2))
+    world.commit(first)
+    assert world.commit(late).status is Status.COMMITTED
     world.check()
 
 

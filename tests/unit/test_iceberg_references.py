@@ -32,7 +32,7 @@ from commitlog.model.operations import CreateNamespace, IcebergChange
 from commitlog.model.records import Code, Observation, Status
 from consumers.partition.observer import digest
 from tests.core_world import ROOT
-from tests.unit.iceberg_examples import metadata
+from tests.unit.iceberg_examples import LOCATION, metadata
 from tests.unit.test_iceberg_machine import EVENTS, OTHER, IcebergWorld, set_property
 
 _PLACE = f"{ROOT}/ice/events/metadata/00001-x.metadata.json"
@@ -60,7 +60,8 @@ def world() -> ReferenceWorld:
 
 
 def encoded(location: str = f"{ROOT}/ice/events", **members: Any) -> bytes:
-    return json.dumps({**metadata(location=location), **members}).encode()
+    found = json.dumps({**metadata(location=location), **members})
+    return found.replace(LOCATION, location).encode()
 
 
 def asked(

@@ -16,6 +16,7 @@ from commitlog.core.catalogue.iceberg_lists import ListRebases
 from commitlog.core.catalogue.iceberg_places import (
     check_alone,
     check_free,
+    check_named,
     check_writable,
     checked_place,
 )
@@ -44,6 +45,7 @@ from commitlog.errors import CorruptLog
 from commitlog.model.limits import (
     ICEBERG_BOUNDS_SINCE,
     ICEBERG_LOOKS_TOGETHER_SINCE,
+    ICEBERG_MERGES_SINCE,
     ICEBERG_POSITION_SINCE,
     ICEBERG_REBASE_SINCE,
     ICEBERG_REFERENCES_SINCE,
@@ -123,6 +125,7 @@ def _decided(draft: Draft, root: str) -> tuple[IcebergResult, ...]:
         namespaces=namespaces,
         others={**others, **{name: view.uuid for name, view in views.items()}},
         fits=lists.fits if lists is not None else None,
+        has_merges=draft.rules.protocol >= ICEBERG_MERGES_SINCE,
         position=position_said(draft.rules, draft.sequence),
         updates_max=(
             ICEBERG_UPDATES_MAX
@@ -134,6 +137,7 @@ def _decided(draft: Draft, root: str) -> tuple[IcebergResult, ...]:
     if isinstance(decided, IcebergRefused):
         raise _refused(decided)
     check_writable(draft, operations, decided)
+    check_named(draft, decided, root)
     made = decide_views(
         views,
         of_views,
@@ -338,6 +342,7 @@ def _decided_again(
         others=others,
         # It committed, so the lists of what was rebased fitted.
         fits=(lambda _: None) if any(result.rebased for result in outcome.results) else None,
+        has_merges=rules.protocol >= ICEBERG_MERGES_SINCE,
         position=position_said(rules, outcome.sequence),
         registered=registered_in(operations, files) if files else None,
     )

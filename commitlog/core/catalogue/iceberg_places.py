@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from commitlog.core.decisions import FileWanted, Refused, rejected
+from commitlog.core.decisions import FileWanted, PlaceWanted, Refused, rejected
 from commitlog.core.draft import Draft
 from commitlog.core.iceberg.domain import IcebergResult
+from commitlog.core.iceberg.named_places import named_places
 from commitlog.core.iceberg.requests import registers_read_only
 from commitlog.core.tables.lance_tables import location_parts, normalize_location
-from commitlog.model.limits import ICEBERG_PLACES_SINCE, ICEBERG_READ_ONLY_SINCE
+from commitlog.model.limits import (
+    ICEBERG_NAMED_PLACES_SINCE,
+    ICEBERG_PLACES_SINCE,
+    ICEBERG_READ_ONLY_SINCE,
+)
 from commitlog.model.operations import IcebergChange
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code
@@ -35,6 +40,38 @@ def check_writable(
                 table=format_table_id(result.table),
             )
     draft.read_only_made = {one.table for one in operations if registers_read_only(one)}
+
+
+def check_named(draft: Draft, decided: Sequence[IcebergResult], root: str) -> None:
+    """Refuse places outside of the tables root that the leader's policy doesn't allow.
+
+    Whoever reads the table follows them. The outcome holds what the leader's policy said.
+    """
+    if draft.rules.protocol < ICEBERG_NAMED_PLACES_SINCE:
+        return
+    wanted: dict[PlaceWanted, TableId] = {}
+    for result in decided:
+        for place in named_places(result):
+            if _is_below(place, root):
+                continue
+            if len(place) > _LOCATION_BYTES_MAX:
+                raise _place_refused(result.table, place)
+            wanted.setdefault(PlaceWanted(result.after.location, place), result.table)
+    for (one, table), found in zip(wanted.items(), draft.want_all(wanted), strict=True):
+        if found.observation.size < 0:
+            raise _place_refused(table, one.path)
+
+
+def _is_below(place: str, root: str) -> bool:
+    try:
+        return bool(root) and normalize_location(place).startswith(f"{root}/")
+    except Refused:
+        return False  # no policy holds it
+
+
+def _place_refused(table: TableId, place: str) -> Refused:
+    named = {"table": format_table_id(table), "location": place}
+    return _not_at_all(Code.LOCATION_NOT_ALLOWED, "iceberg_place_not_allowed", **named)
 
 
 def _not_at_all(code: Code, reason: str, **arguments: Any) -> Refused:

@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+from commitlog.core.iceberg.actions import Update
 from commitlog.core.iceberg.errors import Invalid, Stale
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import Registered
@@ -76,6 +77,8 @@ class IcebergResult:
     """Whether `after` is somebody else's metadata file, taken over as it is."""
     plan: Plan | None = None
     """How it was rebased, if it was."""
+    updates: tuple[Update, ...] = ()
+    """What was applied."""
 
     @property
     def is_changed(self) -> bool:
@@ -98,6 +101,7 @@ def decide_iceberg(
     others: Mapping[TableId, str],
     check_location: Callable[[str], str] = lambda location: "",
     fits: Fits | None = None,
+    has_merges: bool = True,
     position: int = 0,
     updates_max: int = RECORD_BYTES_MAX,
     registered: Registered | None = None,
@@ -107,9 +111,10 @@ def decide_iceberg(
     `others` are the tables of other formats, by name, with their uuids: they hold their names, but
     no Iceberg change can touch them. `check_location` says why metadata cannot be written at a
     location, or nothing; it must depend on the log alone. `fits` says whether manifest lists can be
-    written anew where snapshots are rebased; without it, none is. `position` is the outcome's
-    sequence, which the metadata then says; 0: it doesn't. `registered` reads metadata that a
-    change refers to; without it, changes hold theirs.
+    written anew where snapshots are rebased; without it, none is. `has_merges` is whether a MERGE
+    that only added rows is told from an append. `position` is the outcome's sequence, which the
+    metadata then says; 0: it doesn't. `registered` reads metadata that a change refers to; without
+    it, changes hold theirs.
     """
     try:
         parse = partial(parse_change, updates_max=updates_max, registered=registered)
@@ -119,17 +124,21 @@ def decide_iceberg(
             if refused := _missing(change, tables, namespaces, others):
                 return refused
         unmet_ones = [_unmet(change, tables, others) for change in changes]
-        plans, problem = _planned(changes, unmet_ones, tables, transaction_id, fits)
+        planner = partial(plan_rebase, has_merges=has_merges)
+        plans, problem = _planned(changes, unmet_ones, tables, transaction_id, fits, planner)
         if any(failed and plan is None for failed, plan in zip(unmet_ones, plans, strict=True)):
             return _failed(list(chain.from_iterable(unmet_ones)), problem)
         results = []
         for change, plan in zip(changes, plans, strict=True):
-            before = tables.get(change.table)
-            after = _applied(
-                plan.change if plan else change, before, time_ms, transaction_id, position
-            )
+            before, applied = tables.get(change.table), plan.change if plan else change
+            after = _applied(applied, before, time_ms, transaction_id, position)
             result = IcebergResult(
-                change.table, before, after, is_registered=change.is_register, plan=plan
+                change.table,
+                before,
+                after,
+                is_registered=change.is_register,
+                plan=plan,
+                updates=applied.updates,
             )
             if result.writes_file and (reason := check_location(after.metadata_location)):
                 phrase = Phrase("iceberg_place_refused", {"problem": reason})
@@ -207,6 +216,7 @@ def _planned(
     tables: Mapping[TableId, IcebergTable],
     transaction_id: str,
     fits: Fits | None,
+    planner: Callable[..., Plan | Phrase | None],
 ) -> tuple[Sequence[Plan | None], Phrase | None]:
     """Return how each change is rebased, or why none is; None where that is no matter of it."""
     nothing: list[Plan | None] = [None] * len(changes)
@@ -218,7 +228,7 @@ def _planned(
         if table is None:
             continue
         named = "\x1f".join((transaction_id, *change.table))
-        planned = plan_rebase(change, table, [requirement for requirement, _ in failed], named)
+        planned = planner(change, table, [requirement for requirement, _ in failed], named)
         if failed and not isinstance(planned, Plan):
             return nothing, planned
         plans[number] = planned if isinstance(planned, Plan) else None

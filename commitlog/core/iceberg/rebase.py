@@ -9,6 +9,7 @@ manifest lists fit is asked of the caller.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -42,6 +43,12 @@ _DATA_ONLY = frozenset(
 )
 """Updates that say nothing of columns, layout or place."""
 _ISOLATIONS = tuple(f"write.{kind}.isolation-level" for kind in ("delete", "update", "merge"))
+_MERGE_ISOLATION = "write.merge.isolation-level"
+_MERGED = "spark.merge-into."
+"""In a summary, what Spark 4.1 and newer count of a MERGE that looked for rows to change."""
+_STREAMED = "spark.sql.streaming.epochId"
+_COUNTED_SINCE = (4, 1)
+_RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})(?!\d)")
 _TOTALS = {
     "total-data-files": ("added-data-files", "deleted-data-files"),
     "total-delete-files": ("added-delete-files", "removed-delete-files"),
@@ -111,8 +118,12 @@ def plan(
     table: IcebergTable,
     unmet: Sequence[Requirement],
     transaction_id: str,
+    *,
+    has_merges: bool,
 ) -> Plan | Phrase | None:
     """Return how a change is rebased, why it isn't, or None if it is no matter of rebasing.
+
+    `has_merges` is whether a MERGE that only added rows is told from a plain append.
 
     Raises:
         Stale: the table's format has changed since the client read it.
@@ -128,7 +139,7 @@ def plan(
     problem = (
         _why_not(change, table)
         or _why_not_chain(behind)
-        or next((p for s in snapshots if (p := _why_not_over(behind, s))), None)
+        or next((p for s in snapshots if (p := _why_not_over(behind, s, has_merges))), None)
     )
     return problem or _planned(change, behind, transaction_id)
 
@@ -237,14 +248,32 @@ def _why_not_chain(behind: _Behind) -> Phrase | None:
     return None
 
 
-def _why_not_over(behind: _Behind, snapshot: Value) -> Phrase | None:
+def _may_be_merge(summary: Value, properties: Mapping[str, str]) -> bool:
+    """Return True if an append may be a MERGE whose client checks that nobody else added rows.
+
+    It found nothing to change in what it read, so somebody else's row might be one to change.
+    Spark before 4.1 doesn't say which of its batches were one.
+    """
+    if properties.get(_MERGE_ISOLATION, "").lower() == "snapshot":
+        return False
+    if any(name.startswith(_MERGED) for name in summary):
+        return True
+    release = _RELEASE.match(summary.get("engine-version", ""))
+    is_spark = summary.get("engine-name") == "spark" and _STREAMED not in summary
+    if not is_spark or release is None:
+        return False
+    return (int(release[1]), int(release[2])) < _COUNTED_SINCE
+
+
+def _why_not_over(behind: _Behind, snapshot: Value, has_merges: bool) -> Phrase | None:
     """Return why a snapshot may not overtake what its client hasn't seen."""
     summary, properties = snapshot["summary"], behind.table.properties
     operation, is_serializable = summary["operation"], properties.get(POLICY) == SERIALIZABLE
     progress = {name for name in summary if name.startswith(_PROGRESS)}
     if _PICKED in summary or any(progress & one["summary"].keys() for one in behind.overtaken):
         return Phrase("iceberg_checked_by_its_client", {"snapshot": snapshot["snapshot-id"]})
-    if operation == "append" and not is_serializable:
+    is_merge = has_merges and operation == "append" and _may_be_merge(summary, properties)
+    if operation == "append" and not (is_serializable or is_merge):
         return None
     if not behind.is_below:
         return Phrase("iceberg_read_elsewhere", {"operation": operation})
@@ -259,7 +288,7 @@ def _why_not_over(behind: _Behind, snapshot: Value) -> Phrase | None:
     if found <= allowed:
         return None
     refused = {"operation": operation, "overtaken": sorted(found - allowed)}
-    return Phrase("iceberg_overtakes", refused)
+    return Phrase("iceberg_merge_overtakes" if is_merge else "iceberg_overtakes", refused)
 
 
 def _planned(change: TableChange, behind: _Behind, transaction_id: str) -> Plan:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from commitlog import CommitLog
-from commitlog.core.iceberg.iceberg_table import METADATA_PATH
+from commitlog.core.iceberg.named_places import PLACE_PROPERTIES
 from commitlog.messages import IcebergDescription
 from commitlog.model.table import TableId
 from consumers.partition.allowed_places import Places, lies_in, meet
@@ -20,10 +20,6 @@ from consumers.partition.iceberg_files import below
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 
-_PROPERTIES = (
-    METADATA_PATH,
-    *("write.data.path", "write.object-storage.path", "write.folder-storage.path"),
-)
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
@@ -117,7 +113,7 @@ def of_properties(properties: Any) -> list[str]:
     """Return the places that a table's properties name."""
     if not isinstance(properties, Mapping):
         return []
-    return texts(*(properties.get(name) for name in _PROPERTIES))
+    return texts(*(properties.get(name) for name in PLACE_PROPERTIES))
 
 
 def texts(*values: Any) -> list[str]:
