@@ -1,8 +1,9 @@
 """Get the Iceberg clients that aren't Python's: `python -m infra.iceberg_clients`.
 
 DuckDB's extension is made for one release of DuckDB, so both get a virtual environment of their own
-in the cache; DuckDB itself checks the extension's signature. The program over iceberg-go is built
-once and kept in the cache, too: that takes two minutes of CPU where Go has compiled none of it yet.
+in the cache; DuckDB itself checks the extension's signature. The programs over iceberg-go and
+iceberg-rust are built once and kept in the cache, too: each takes two to three minutes of CPU where
+nothing of it is compiled yet. The tests build the first themselves, the second only here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from consumers.broker.jars import cache_root
@@ -19,6 +21,11 @@ from consumers.broker.jars import cache_root
 DUCKDB = "1.5.5"
 EXTENSIONS = ("avro", "httpfs", "iceberg")
 GO_SOURCE = Path(__file__).with_name("iceberg_go")
+RUST_SOURCE = Path(__file__).with_name("iceberg_rust")
+NO_RUST = (
+    "there is no Cargo 1.94 or newer, which iceberg-rust needs: install it, put it on the PATH"
+)
+NO_RUST_PROGRAM = "the program over iceberg-rust isn't built: run `python -m infra.iceberg_clients`"
 NO_GO = "there is no Go 1.25 or newer, which iceberg-go needs: install it and put it on the PATH"
 INSTALL_SECONDS = 900
 BUILD_SECONDS = 1_200
@@ -47,10 +54,7 @@ def find_go() -> str | None:
 
 def go_program(go: str) -> Path:
     """Return the program over iceberg-go, built from modules that go.sum pins."""
-    digest = hashlib.sha256()
-    for path in sorted(GO_SOURCE.iterdir()):
-        digest.update(path.read_bytes())
-    target = cache_root() / f"iceberg-go-{digest.hexdigest()[:12]}"
+    target = _kept("iceberg-go", GO_SOURCE)
     if not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         built = target.with_name(f"{target.name}.{os.getpid()}")
@@ -60,7 +64,44 @@ def go_program(go: str) -> Path:
     return target
 
 
+def find_cargo() -> str | None:
+    """Return the Cargo command, None if this machine has none."""
+    return shutil.which("cargo") or shutil.which(Path.home() / ".cargo/bin/cargo")
+
+
+def built_rust_program() -> Path | None:
+    """Return the program over iceberg-rust if it is built."""
+    target = _kept("iceberg-rust", RUST_SOURCE)
+    return target if target.exists() else None
+
+
+def rust_program(cargo: str) -> Path:
+    """Return the program over iceberg-rust; build it if it isn't there."""
+    target = _kept("iceberg-rust", RUST_SOURCE)
+    if target.exists():
+        return target
+    cache_root().mkdir(parents=True, exist_ok=True)
+    # What is compiled on the way has 800 MB.
+    with tempfile.TemporaryDirectory(dir=cache_root()) as folder:
+        made = Path(folder) / "made"
+        shutil.copytree(RUST_SOURCE, folder, dirs_exist_ok=True)
+        command = [cargo, "build", "--quiet", "--target-dir", str(made)]
+        subprocess.run(command, cwd=folder, check=True, timeout=BUILD_SECONDS)
+        (made / "debug" / "commitlog-iceberg-rust").rename(target)
+    return target
+
+
+def _kept(name: str, source: Path) -> Path:
+    """Return where a program is kept that is made of a folder's files."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in source.rglob("*") if path.is_file()):
+        digest.update(path.read_bytes())
+    return cache_root() / f"{name}-{digest.hexdigest()[:12]}"
+
+
 if __name__ == "__main__":
     print(duckdb_python())
     found = find_go()
     print(go_program(found) if found else NO_GO)
+    cargo = find_cargo()
+    print(rust_program(cargo) if cargo else NO_RUST)

@@ -1,4 +1,4 @@
-"""Do DuckDB's Iceberg extension and iceberg-go work over `commitlog up` as they are?
+"""Do DuckDB's Iceberg extension, iceberg-go and iceberg-rust work over `commitlog up` as they are?
 
 Beside each other and beside pyiceberg, too: everybody appends to the same two tables, and nobody
 has to try again.
@@ -146,3 +146,44 @@ def test_all_clients_append_to_the_same_tables_and_nobody_fails(uri: str, go: Pa
         assert [row[0] for row in read] == expected
         scanned = catalog.load_table(f"shared.{name}").scan().to_arrow()
         assert sorted(scanned.column("id").to_pylist()) == expected
+
+
+def test_iceberg_rust_lives_and_appends_beside_others(uri: str) -> None:
+    from pyiceberg.catalog import load_catalog
+
+    program = iceberg_clients.built_rust_program()
+    if program is None:
+        pytest.skip(iceberg_clients.NO_RUST_PROGRAM)
+    schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    catalog = load_catalog("rust", type="rest", uri=uri)
+    catalog.create_namespace("beside")
+    one_try = {"commit.retry.num-retries": "0"}
+    table = catalog.create_table("beside.rust", schema, properties=one_try)
+    count = _WRITERS * _ROUNDS
+
+    def by_rust() -> dict[str, Any]:
+        arguments = [uri, "beside", "rust", str(_WRITERS), str(_ROUNDS), "0"]
+        found: dict[str, Any] = json.loads(_output([str(program), *arguments]))
+        return found
+
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(by_rust)
+        for number in range(_ROUNDS):
+            row = pa.table({"id": [200 + number], "name": ["python"]}, schema=schema)
+            catalog.load_table("beside.rust").append(row)
+        made = running.result()
+    assert made["failed"] == []
+    assert made["life"] == {
+        "left": False,
+        "old-is-there": False,
+        "registered": [1, 2, 3, 4],
+        "rows": [1, 2, 3, 4],
+        "rows-then": 3,
+        "said": "so",
+        "snapshots": 2,
+    }
+    expected = [*range(count), *range(200, 200 + _ROUNDS)]
+    scanned = table.refresh().scan().to_arrow()
+    assert sorted(scanned.column("id").to_pylist()) == expected
+    (read,) = _duckdb(uri, ["SELECT id FROM log.beside.rust ORDER BY id"])
+    assert [row[0] for row in read] == expected
