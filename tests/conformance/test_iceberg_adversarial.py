@@ -450,3 +450,19 @@ def test_tables_are_made_and_changed_together(server: IcebergServer, space: str)
     assert failed["requirement"] == {"type": "assert-create"}
     elsewhere = {**made, "identifier": {"namespace": ["nowhere"], "name": "made"}}
     assert_error(commit(server, elsewhere), 404, "NoSuchTableException")
+
+
+def test_a_commit_to_one_table_hears_why_it_was_not_rebased(
+    server: IcebergServer, space: str
+) -> None:
+    off = {"action": "set-properties", "updates": {"commitlog.iceberg.rebase": "off"}}
+    assert commit(server, change(space, "a", [off, snapshot(1, 1), ref(1)])).status == 200
+    none = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None}
+    late = {"requirements": [none], "updates": [snapshot(2, 1), ref(2)]}
+    key = {"Idempotency-Key": str(uuid_utils.uuid7())}
+    path = f"/v1/namespaces/{space}/tables/a"
+    for reply in (server.ask("POST", path, late, key), server.ask("POST", path, late, key)):
+        assert_error(reply, 409, "CommitFailedException", has_list=True)
+        started, _, why = reply.error["message"].partition("; it could not be rebased: ")
+        assert started == "Requirement failed: branch or tag main was created concurrently"
+        assert "commitlog.iceberg.rebase is 'off'" in why

@@ -94,11 +94,14 @@ def test_all_tables_are_as_they_stood(world: World, server: IcebergServer) -> No
     assert catalog(server, position + 1).load_table("past.t").scan().to_arrow().num_rows == 6
 
 
+@pytest.mark.parametrize("at", ["at:", "AT:"])
 @pytest.mark.parametrize(
     "position", ["x", "", "-1", "1,2", "999999", "1/../..", "2026-99-01", "9ms"]
 )
-def test_what_is_no_position_is_refused(world: World, server: IcebergServer, position: str) -> None:
-    reply = server.ask("GET", f"/v1/config?warehouse=at:{position}")
+def test_what_is_no_position_is_refused(
+    world: World, server: IcebergServer, position: str, at: str
+) -> None:
+    reply = server.ask("GET", f"/v1/config?warehouse={at}{position}")
     assert reply.status == 400, reply.data
     assert reply.error["type"] == "BadRequestException"
 

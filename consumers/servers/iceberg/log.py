@@ -38,6 +38,7 @@ from commitlog.model.limits import ICEBERG_REFERENCES_SINCE
 from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
+from commitlog.words import say
 from consumers.partition.iceberg_files import TableFiles
 from consumers.servers.iceberg.service import CatalogView, Committed, Refused
 from consumers.servers.namespace.batch import batch_operations
@@ -108,10 +109,10 @@ class LogIcebergService:
             if outcome.answers is not None:
                 outcome = self._first(outcome, runtime.partition_of(transaction))
             return Refused(
-                outcome.status,
-                outcome.code,
-                outcome.message,
-                tuple(
+                status=outcome.status,
+                code=outcome.code,
+                message=outcome.message,
+                failed=tuple(
                     UnmetRequirement(
                         failed.table,
                         load_json(failed.requirement, "requirement"),
@@ -119,6 +120,7 @@ class LogIcebergService:
                     )
                     for failed in outcome.failed_requirements
                 ),
+                problem=_why_not_rebased(outcome),
             )
         locations = {r.table: r.metadata_location for r in outcome.results if r.metadata_location}
         return Committed(transaction_id, locations)
@@ -254,6 +256,12 @@ class LogIcebergService:
             if len(self._kept) > _TABLES_KEPT:
                 self._kept.popitem(last=False)
         return table
+
+
+def _why_not_rebased(outcome: Outcome) -> str:
+    if outcome.reason is None or outcome.reason.name != "iceberg_not_rebased":
+        return ""
+    return say(outcome.reason.argument("problem"))
 
 
 class OnDemand(Mapping[TableId, V], Generic[V]):

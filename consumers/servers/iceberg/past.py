@@ -35,9 +35,10 @@ def position_of(warehouse: str, log: CommitLog) -> str:
     It is `at:` and what names a position for `CommitLog.position`. The answer is of sequences
     only, one for each partition with commas between: a tag may move while a client reads.
     """
-    if not warehouse.startswith(_WAREHOUSE):
+    # In any case: who asks for the past by `AT:1207` must not get the present, to write to.
+    if not warehouse.lower().startswith(_WAREHOUSE):
         return ""
-    found = log.position(warehouse.removeprefix(_WAREHOUSE))
+    found = log.position(warehouse[len(_WAREHOUSE) :])
     return ",".join(str(found[partition]) for partition in sorted(found))
 
 

@@ -131,6 +131,8 @@ def failure_of_table_refusal(refused: Refused) -> Failure:
     if not refused.failed:
         return failure
     said = _requirement_message(refused.failed[0])
+    if refused.problem:
+        said += f"; it could not be rebased: {refused.problem}"
     return Failure(failure.status, failure.kind, said, failed=refused.failed)
 
 

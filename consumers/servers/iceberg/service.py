@@ -53,6 +53,8 @@ class Refused:
     code: Code
     message: str
     failed: tuple[UnmetRequirement, ...] = ()
+    problem: str = ""
+    """Why it could not be rebased, if that is what its requirements failed for."""
 
 
 class IcebergService(Protocol):
