@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from starlette.applications import Starlette
 from starlette.routing import Route
 
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.rest import iceberg_routes
 from consumers.servers.iceberg.service import IcebergService
+from consumers.servers.server import make_app
 from tests.waiting import wait_until
 
 
@@ -73,7 +73,7 @@ def serving(
 
 @contextlib.contextmanager
 def serving_routes(routes: Sequence[Route]) -> Iterator[IcebergServer]:
-    app = Starlette(routes=[*routes])
+    app = make_app(None, [*routes])
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none")
     server = uvicorn.Server(config)
     # By its protocol's name: asyncio turns Nagle's delay off for such sockets only.

@@ -23,6 +23,7 @@ from consumers.servers.server import ServerSettings
 from tests.namespace_world import World
 
 lancedb: Any = pytest.importorskip("lancedb")
+index: Any = pytest.importorskip("lancedb.index")
 query: Any = pytest.importorskip("lancedb.query")
 remoting: Any = pytest.importorskip("lancedb.remote")
 
@@ -280,6 +281,62 @@ def test_indices_are_made_waited_for_described_replaced_and_dropped(remote: Any,
     with pytest.raises(Exception, match="not found"):
         table.drop_index("id_idx")
     assert table.stats()["num_indices"] == 3
+
+
+def test_indices_are_made_by_defaults_and_by_all_that_the_client_says(
+    remote: Any, name: str
+) -> None:
+    table = remote.create_table(name, rows(0, 600))
+    # How a vector is quantized is the database's choice where the client makes none.
+    for config in (index.IvfPq(), index.IvfPq(num_bits=4)):
+        table.create_index("vector", config=config)
+        assert len(ids(table.search(VECTOR).limit(3))) == 3
+    table.create_index("text", config=index.Fm())
+    assert [i.index_type for i in table.list_indices() if i.columns == ["text"]] == ["Fm"]
+    texts = pa.table({"text": ["lance database", "lance is cool"]})
+    grams = remote.create_table(f"{name}g", texts)
+    grams.create_index("text", config=index.FTS(base_tokenizer="ngram", block_size=256))
+    assert grams.search("nce", query_type="fts").to_arrow().num_rows == 2
+    assert grams.list_indices()[0].index_details["block_size"] == 256
+    begins = index.FTS(base_tokenizer="ngram", ngram_min_length=2, prefix_only=True)
+    grams.create_index("text", config=begins)
+    found = [grams.search(one, query_type="fts").to_arrow().num_rows for one in ("la", "nce")]
+    assert found == [2, 0]
+    with pytest.raises(Exception, match="custom_stop_words is not supported"):
+        grams.create_index("text", config=index.FTS(custom_stop_words=["cool"]))
+    grams.prewarm_index("text_idx")
+    with pytest.raises(Exception, match="not found"):
+        grams.prewarm_index("nope")
+
+
+def test_the_vectors_that_are_searched_may_be_fields_and_are_told_apart_by_length(
+    remote: Any, name: str
+) -> None:
+    kind = pa.struct([pa.field("embedding", pa.list_(pa.float32(), 2))])
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.eye(4, 3, dtype=np.float32))
+    images = pa.array([{"embedding": [float(i), 1.0]} for i in range(4)], kind)
+    table = remote.create_table(name, pa.table({"image": images, "id": range(4)}))
+    assert ids(table.search([3.0, 1.0]).limit(1)) == [3]
+    table.create_index("image.embedding", config=index.IvfFlat(num_partitions=1))
+    assert table.list_indices()[0].columns == ["image.embedding"]
+    both = remote.create_table(
+        f"{name}b", pa.table({"image": images, "t": tensors, "id": range(4)})
+    )
+    assert ids(both.search([2.0, 1.0]).limit(1)) == [2]
+    assert ids(both.search([0.0, 1.0, 0.0]).limit(1)) == [1]
+    with pytest.raises(Exception, match="image.embedding.*t"):
+        both.search([1.0] * 5).limit(1).to_arrow()
+    none = remote.create_table(f"{name}n", pa.table({"id": [1]}))
+    with pytest.raises(Exception, match="no vector column"):
+        none.search([1.0, 2.0]).limit(1).to_arrow()
+
+
+def test_columns_are_added_empty_by_their_types(remote: Any, name: str) -> None:
+    table = remote.create_table(name, pa.table({"id": [0, 1]}))
+    wanted = [pa.field("x", pa.int64()), pa.field("vector", pa.list_(pa.float32(), 8))]
+    assert table.add_columns(wanted).version == 2
+    assert table.schema == pa.schema([pa.field("id", pa.int64()), *wanted])
+    assert table.search().to_arrow()["vector"].null_count == 2
 
 
 def test_columns_are_added_altered_and_dropped(remote: Any, name: str) -> None:

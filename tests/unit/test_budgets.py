@@ -9,7 +9,9 @@ import resource
 import zlib
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
+import pyarrow as pa
 import pytest
 from starlette.responses import Response
 
@@ -126,6 +128,58 @@ def test_a_nul_is_refused_wherever_it_stands(world: World, path: str, body: Any)
 def test_a_nul_in_a_path_is_refused(world: World, path: str) -> None:
     status, answer = world.post(path, {})
     assert (status, answer["code"]) == (400, 13), answer
+
+
+@pytest.mark.parametrize("character", ["\x01", "\x1b", "\x1f", "\x7f", "\x85"])
+def test_an_unprintable_character_is_refused_wherever_it_stands(
+    world: World, character: str
+) -> None:
+    sent, text = quote(character), f"a{character}b"
+    for path in (
+        *(f"/v1/table/b$t{sent}/describe", f"/v1/table/b$t/index/a{sent}/stats"),
+        *(f"/v1/table/b$t/describe?delimiter={sent}", f"/v1/namespace/b{sent}/create"),
+        *(f"/v1/log/transactions/{sent}", f"/v1/nothing/{sent}"),
+    ):
+        status, answer = world.post(path, {})
+        assert (status, answer["code"]) == (400, 13), (path, answer)
+    for path, body in (
+        ("/v1/table/b$t/schema_metadata/update", {"k": text}),
+        ("/v1/table/b$t/schema_metadata/update", {text: "v"}),
+        ("/v1/table/b$t/count_rows", {"predicate": text}),
+        ("/v1/table/b$t/tags/create", {"tag": text, "version": 1}),
+        ("/v1/namespace/b/create", {"properties": {"a": text}}),
+        ("/v1/log/transactions", {"operations": [], "properties": {"a": text}}),
+    ):
+        # As JSON writes it, escaped, and as it comes if JSON lets it.
+        for ascii_only in (True, False):
+            data = json.dumps(body, ensure_ascii=ascii_only).encode()
+            status, answer = world.post(path, data)
+            assert (status, answer["code"]) == (400, 13), (path, answer)
+            assert "unprintable" in answer["error"]
+    for path in (f"/v1/namespaces/b/tables/{sent}", f"/v1/namespaces?pageToken={sent}"):
+        status, answer = world.send("GET", path)
+        assert (status, answer["error"]["type"]) == (400, "BadRequestException")
+    status, answer = world.post("/v1/namespaces", {"namespace": ["n"], "properties": {"a": text}})
+    assert (status, answer["error"]["type"]) == (400, "BadRequestException")
+    assert world.open(["b", "t"]).version == 1
+
+
+def test_line_ends_are_fine_in_texts_and_iceberg_separates_levels(world: World) -> None:
+    assert world.post("/v1/table/b$t/count_rows", {"predicate": "id >\n\t1\r\n"}) == (200, 3)
+    assert world.post("/v1/namespaces", {"namespace": ["b", "inner"]})[0] == 200
+    assert world.send("GET", "/v1/namespaces/b%1Finner")[0] == 200
+    assert world.send("GET", "/v1/namespaces?parent=b%1Finner")[0] == 200
+    assert world.send("GET", "/v1/namespaces/b%1Finner%1E")[0] == 400
+    assert world.send("GET", "/v1/table/b%0At/describe")[0] == 400
+
+
+def test_rows_hold_what_they_hold(world: World) -> None:
+    name = world.fresh_name()
+    rows = pa.table({"s": ["plain"]})
+    assert world.rows(f"/v1/table/{name}$t/create", rows)[0] == 200
+    operation = {"append": {"table": f"{name}$t", "rows": [{"s": "\x1b[31mred\x85"}]}}
+    assert world.post("/v1/log/transactions", {"operations": [operation]})[0] == 200
+    assert "\x1b[31mred\x85" in world.open([name, "t"]).to_table()["s"].to_pylist()
 
 
 def test_rows_with_a_nul_in_a_name_are_refused(world: World) -> None:

@@ -8,29 +8,14 @@ import uuid_utils
 from starlette.requests import Request
 
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.iceberg.reading import load_json
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import Asked
 from consumers.servers.iceberg.namespaces import SEPARATOR
-from consumers.servers.iceberg.replies import Failure
-from consumers.servers.security.budgets import text_problem
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import ANYBODY, PRINCIPAL
 
 _KEY = "Idempotency-Key"
-_NUL = b"\\u0000"
-"""How JSON writes it; a lone surrogate is refused by whoever reads the text."""
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-
-
-def check_texts(request: Request, body: bytes) -> None:
-    """Refuse texts that nothing can carry on: with a NUL, or with half a character."""
-    named = [*map(str, request.path_params.values()), *request.query_params.values()]
-    problem = text_problem(named, "path")
-    if not problem and _NUL in body:
-        problem = text_problem(load_json(body, "body"), "body")
-    if problem:
-        raise Failure(400, "BadRequestException", problem)
 
 
 def asked_of(request: Request) -> Asked:

@@ -15,12 +15,12 @@ from starlette.routing import Route
 
 from commitlog import CommitLog
 from commitlog.core.iceberg.errors import Invalid
+from commitlog.core.iceberg.reading import load_json
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
 from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg.access import HEADER, TableAccess, staged_uuid, understood
 from consumers.servers.iceberg.asking import (
     asked_of,
-    check_texts,
     namespace_of,
     principal_of,
     table_of,
@@ -40,7 +40,7 @@ from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_rep
 from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.namespace.service import Settings
-from consumers.servers.security.budgets import json_problem
+from consumers.servers.security.budgets import json_problem, may_be_unprintable, text_problem
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.vendor import Subject, Vendor
@@ -206,7 +206,6 @@ def _route(methods: set[str], path: str, handler: Handler, settings: IcebergSett
     async def endpoint(request: Request) -> Response:
         try:
             body = await _body(request, settings.body_bytes_max)
-            check_texts(request, body)
             return await run_in_threadpool(handler, request, body)
         except Exception as error:  # every failure has an answer of the catalogue's own shape
             return failure_of(error).response(has_body=request.method != "HEAD")
@@ -227,6 +226,8 @@ async def _body(request: Request, bytes_max: int) -> bytes:
     body = b"".join(chunks)
     if problem := await run_in_threadpool(json_problem, body):
         raise Invalid(problem)
+    if may_be_unprintable(body) and (problem := text_problem(load_json(body, "body"), "")):
+        raise Failure(400, "BadRequestException", problem)
     return body
 
 

@@ -25,7 +25,7 @@ from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
 from commitlog.model.table import DELIMITER, TableId, parse_table_id
 from consumers.servers.namespace.remote import REQUEST_ID, fields_in, is_remote, key_of
 from consumers.servers.namespace.status import HttpError
-from consumers.servers.security.budgets import json_problem, text_problem
+from consumers.servers.security.budgets import json_problem, may_be_unprintable, text_problem
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import (
     ANYBODY,
@@ -224,7 +224,7 @@ class Call:
                 )
 
     def _from_body(self) -> dict[str, Any]:
-        if self.stream is not None or not self.body.strip():
+        if self.stream is not None or self.is_arrow or not self.body.strip():
             return {}
         if problem := json_problem(self.body):
             raise InvalidInputError(problem)
@@ -236,7 +236,7 @@ class Call:
             return {}
         if not isinstance(found, dict):
             raise InvalidInputError("the body is no JSON object")
-        if problem := text_problem(found, ""):
+        if may_be_unprintable(self.body) and (problem := text_problem(found, "")):
             raise InvalidInputError(problem)
         for name, items in found.items():
             if isinstance(items, list) and len(items) > self.items_max and dict in map(type, items):
@@ -288,13 +288,30 @@ class Call:
         except (pa.ArrowException, OSError) as error:
             raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
 
+    def arrow_schema(self) -> pa.Schema:
+        """Return the schema of a body that is an Arrow IPC stream without rows."""
+        try:
+            found = pa.ipc.open_stream(self.body).schema
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
+        check_schema_names(found)
+        return found
+
+    @property
+    def media_type(self) -> str:
+        """What the body says it is."""
+        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+    @property
+    def is_arrow(self) -> bool:
+        """Whether the body is an Arrow stream rather than JSON."""
+        return self.media_type == ARROW_STREAM
+
     def need_arrow(self) -> None:
         """Refuse a body of another type."""
-        given = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if given != ARROW_STREAM:
-            raise HttpError(
-                415, f"{self.operation} takes {ARROW_STREAM}, not {given or 'an untyped body'}"
-            )
+        if not self.is_arrow:
+            given = self.media_type or "an untyped body"
+            raise HttpError(415, f"{self.operation} takes {ARROW_STREAM}, not {given}")
 
 
 def _scalar(name: str, value: str, kind: str) -> Any:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import lance
+from lance.indices import IndexConfig
 from lance_namespace import (
     CreateTableIndexRequest,
     DescribeTableIndexStatsRequest,
@@ -16,14 +17,16 @@ from lance_namespace import (
     TableColumnNotFoundError,
     TableIndexAlreadyExistsError,
     TableIndexNotFoundError,
+    UnsupportedOperationError,
 )
 
 from consumers.servers.namespace.branch_rows import opened_for
 from consumers.servers.namespace.call import Call, page
 from consumers.servers.namespace.native import commit_natively, of_pylance
+from consumers.servers.namespace.query import vector_length
 from consumers.servers.namespace.service import Service
 
-SCALAR = {"BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"}
+SCALAR = {"BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER", "FM"}
 TEXT = {"FTS", "INVERTED"}
 VECTOR = {
     *("IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_RQ", "IVF_HNSW_FLAT", "IVF_HNSW_PQ", "IVF_HNSW_SQ")
@@ -36,6 +39,12 @@ _TEXT_FIELDS = {
     *("with_position", "base_tokenizer", "language", "max_token_length", "lower_case", "stem"),
     *("remove_stop_words", "ascii_folding"),
 }
+_REMOTE_TEXT_FIELDS = {
+    *("block_size", "min_ngram_length", "max_ngram_length", "prefix_only", "lance_tokenizer"),
+    *("preserve_original", "split_identifiers", "split_on_numerics"),
+    "index_operators",
+}
+"""What LanceDB's client asks for besides; the protocol's model has no such fields."""
 SMALL_FRAGMENT_ROWS = 1024 * 1024
 
 
@@ -57,6 +66,15 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
         for name in (_VECTOR_FIELDS if kind in VECTOR else _TEXT_FIELDS)
         if getattr(request, name) is not None
     }
+    if kind in TEXT and call.is_remote:
+        if call.fields.get("custom_stop_words"):
+            # pylance passes over them in silence.
+            raise UnsupportedOperationError("custom_stop_words is not supported yet; leave it out")
+        fields |= {
+            name: value
+            for name, value in call.fields.items()
+            if name in _REMOTE_TEXT_FIELDS and value is not None
+        }
 
     # LanceDB's client means to replace unless it says otherwise; the protocol has no such field.
     replaces = call.is_remote and call.fields.get("replace") is not False
@@ -77,10 +95,14 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
     def build(dataset: lance.LanceDataset, name: str | None) -> Any:
         if kind in VECTOR:
             metric = request.distance_type or "l2"
+            if "PQ" in kind and "num_sub_vectors" not in fields:
+                fields["num_sub_vectors"] = _sub_vectors(dataset, request.column, request.num_bits)
             return dataset.create_index(
                 request.column, kind, name, metric, replace=replaces, **fields
             )
         chosen: Any = "INVERTED" if kind in TEXT else kind
+        if kind == "FM":
+            chosen = IndexConfig("fm", {})
         options = fields if kind in TEXT else {}
         return dataset.create_scalar_index(
             request.column, chosen, name, replace=replaces, **options
@@ -88,6 +110,25 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
 
     body = commit_natively(service, call, work, request.branch)
     return {name: body[name] for name in ("transaction_id",) if name in body}
+
+
+def _sub_vectors(dataset: lance.LanceDataset, column: str, bits: int | None) -> int:
+    """Return into how many parts a vector is quantized if its client doesn't say, as LanceDB does.
+
+    Codes of four bits are stored in pairs.
+    """
+    found: Any = dataset.lance_schema.field_case_insensitive(column)
+    size = (vector_length(found.to_arrow().type) if found is not None else None) or 1
+    count = next((size // part for part in (16, 8) if size % part == 0), 1)
+    return count + 1 if bits == 4 and count % 2 and size % (count + 1) == 0 else count
+
+
+def prewarm_index(service: Service, call: Call) -> dict[str, Any]:
+    """Load an index before it is asked."""
+    dataset = opened_for(service, call, None, None)
+    _need(dataset, call.index_name)
+    dataset.prewarm_index(call.index_name)
+    return {}
 
 
 def list_indices(service: Service, call: Call) -> dict[str, Any]:

@@ -293,6 +293,14 @@ LOG_OPERATIONS: tuple[Entry, ...] = (
         True,
         access=None,
     ),
+    Entry(
+        "PrewarmTableIndex",
+        "POST",
+        f"{_TABLE}/index/{{index_name}}/prewarm",
+        indices.prewarm_index,
+        True,
+    ),
+    Entry("PrewarmTableData", "POST", f"{_TABLE}/page_cache/prewarm"),
     Entry("UndropTable", "POST", "/v1/log/undrop", undoing.undrop, True, access=None),
     Entry("RestoreTables", "POST", "/v1/log/restore", undoing.restore, True, access=None),
     Entry(
@@ -303,7 +311,7 @@ LOG_OPERATIONS: tuple[Entry, ...] = (
         access=None,
     ),
 )
-"""The log's own, in the protocol's manner."""
+"""The log's own and LanceDB's, in the protocol's manner: it has no models for them."""
 
 
 def unsupported() -> Iterator[str]:

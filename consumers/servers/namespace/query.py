@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import lance
@@ -147,7 +148,7 @@ def _columns(request: Any) -> list[str] | dict[str, str] | None:
 
 
 def _nearest(dataset: lance.LanceDataset, request: Any, vector: list[Any]) -> dict[str, Any]:
-    column = request.vector_column or _only_vector_column(dataset)
+    column = request.vector_column or _vector_column(dataset, vector)
     try:
         query = np.array(vector, dtype=np.float32)
     except ValueError as error:
@@ -173,14 +174,31 @@ def _nearest(dataset: lance.LanceDataset, request: Any, vector: list[Any]) -> di
     return {name: value for name, value in nearest.items() if value is not None}
 
 
-def _only_vector_column(dataset: lance.LanceDataset) -> str:
-    found = [f.name for f in dataset.schema if _is_vector(f.type)]
-    if len(found) != 1:
-        raise InvalidInputError(f"vector_column is missing; the table's vectors are {found}")
-    return str(found[0])
+def _vector_column(dataset: lance.LanceDataset, vector: list[Any]) -> str:
+    """Return the only column with vectors, or the only one with vectors as long as this one."""
+    found = dict(_vectors(dataset.schema))
+    if not found:
+        raise InvalidInputError("there is no vector column in the table")
+    size = len(vector[0] if isinstance(vector[0], list) else vector)
+    fitting = [name for name, length in found.items() if length == size]
+    if len(found) > 1 and len(fitting) != 1:
+        raise InvalidInputError(f"vector_column is missing; the table's vectors are {list(found)}")
+    return next(iter(fitting or found))
 
 
-def _is_vector(kind: pa.DataType) -> bool:
+def _vectors(fields: Iterable[pa.Field], above: str = "") -> Iterator[tuple[str, int]]:
+    for one in fields:
+        name = f"{above}`{one.name}`" if "." in one.name else above + one.name
+        if pa.types.is_struct(one.type):
+            yield from _vectors(one.type, f"{name}.")
+        elif (length := vector_length(one.type)) is not None:
+            yield name, length
+
+
+def vector_length(kind: pa.DataType) -> int | None:
+    """Return how long the vectors of a column are, one or several a row; None if it has none."""
+    if isinstance(kind, pa.FixedShapeTensorType):
+        return int(kind.shape[0]) if len(kind.shape) == 1 else None
     if pa.types.is_list(kind):
         kind = kind.value_type
-    return bool(pa.types.is_fixed_size_list(kind))
+    return int(kind.list_size) if pa.types.is_fixed_size_list(kind) else None

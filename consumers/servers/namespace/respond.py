@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from lance_namespace import (
-    InvalidInputError,
     PermissionDeniedError,
     UnsupportedOperationError,
 )
@@ -26,7 +25,6 @@ from consumers.servers.namespace.past import POSITION, as_of
 from consumers.servers.namespace.remote import DATABASE, SERVER_VERSION, answer_out, error_out
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.status import error_response
-from consumers.servers.security.budgets import text_problem
 
 _PANIC = "PanicException"
 """What a panic of Lance's arrives as, past `Exception`; its class cannot be imported."""
@@ -60,13 +58,6 @@ def failure(entry: Entry, call: Call, error: Exception) -> Response:
     if call.is_remote:
         error = error_out(entry.name, error, call.object_id or "")
     return error_response(error, call.path)
-
-
-def check_texts(call: Call) -> None:
-    """Refuse a path or a parameter with what nothing can carry on."""
-    named = [call.object_id, call.index_name, *map(list, call.query)]
-    if problem := text_problem(named, "path"):
-        raise InvalidInputError(problem)
 
 
 def _run(entry: Entry, service: Service, call: Call) -> Any:

@@ -23,7 +23,7 @@ from commitlog import CommitLog
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
-from consumers.servers.namespace.respond import admit, check_texts, failure, respond
+from consumers.servers.namespace.respond import admit, failure, respond
 from consumers.servers.namespace.row_work import by_process
 from consumers.servers.namespace.service import Service, Settings
 from consumers.servers.namespace.status import HttpError, error_response
@@ -141,7 +141,6 @@ async def _answer(
 def _carry_out(
     entry: Entry, service: Service, processes: RowProcesses | None, call: Call
 ) -> Response:
-    check_texts(call)
     admit(entry, call)
     if processes is not None and entry.is_heavy and entry.operation is not None:
         return by_process(processes, service, entry, call)

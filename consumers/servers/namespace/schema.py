@@ -30,7 +30,11 @@ from consumers.servers.namespace.service import Service
 
 
 def add_columns(service: Service, call: Call) -> dict[str, Any]:
-    """Add columns, each computed once by a SQL expression."""
+    """Add columns, each computed once by a SQL expression; those of an Arrow schema are null."""
+    if call.is_arrow:
+        schema = call.arrow_schema()
+        branch = call.parameter("branch")
+        return commit_natively(service, call, lambda dataset: dataset.add_columns(schema), branch)
     request = call.read(AlterTableAddColumnsRequest, {"branch", "new_columns"})
     expressions: dict[str, str] = {}
     for column in request.new_columns:

@@ -198,6 +198,20 @@ _DESCRIBE = _of_log(
     ],
 )
 
+_PREWARM = _operation(
+    "PrewarmTableIndex",
+    "Load an index into memory before it is asked, as LanceDB's client does.",
+    {_JSON: {"schema": {"type": "object"}}},
+    parameters=[
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+        for name in ("id", "index_name")
+    ],
+)
+_PREWARM["responses"] |= {
+    status: {"description": text, "content": {_JSON: {"schema": _ERROR}}}
+    for status, text in _MORE.items()
+}
+
 ASKING: Mapping[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/log/feed"): _FEED,
     ("GET", "/v1/feed"): {**_FEED, "operationId": "FeedByItsOldPath"},
@@ -216,5 +230,6 @@ ASKING: Mapping[tuple[str, str], dict[str, Any]] = {
     ),
     ("GET", "/v1/log/transactions/{id}"): _DESCRIBE,
     ("POST", "/v1/sql"): _SQL,
+    ("POST", "/v1/table/{id}/index/{index_name}/prewarm"): _PREWARM,
 }
 """Operations by method and path."""

@@ -27,6 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from commitlog.errors import Overloaded
+from consumers.servers.security.budgets import text_problem
 
 SQL_BYTES_MAX = 64 * 1024
 START_SECONDS = 20.0
@@ -213,6 +214,8 @@ def _question(body: bytes) -> tuple[str, list[Any]]:
     if not isinstance(sql, str) or not sql.strip():
         raise HTTPException(400, "sql is missing: send an object with sql, a SELECT")
     parameters = asked.get("parameters") or []
+    if problem := text_problem(asked, ""):
+        raise HTTPException(400, problem)
     plain = (str, int, float, bool, type(None))
     if not isinstance(parameters, list) or not all(isinstance(one, plain) for one in parameters):
         raise HTTPException(400, "parameters is not a list of strings, numbers, booleans and nulls")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 from commitlog.core.iceberg.reading import has_more_values
 from commitlog.model.limits import JSON_VALUES_MAX
@@ -17,6 +18,15 @@ from commitlog.model.table import LONE_SURROGATE
 DEPTH_MAX = 100
 _SMALL_BYTES = 16 * 1024
 """A body that can't be over either budget by much."""
+_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_UNREADABLE = re.compile(r"[\x00\ud800-\udfff]")
+_MAY_HOLD = re.compile(rb"\\u00[0189]|\\u007[fF]|\\u[dD]|\\[bf]|\x7f|\xc2[\x80-\x9f]")
+"""How JSON may write an unprintable character; most bodies hold none."""
+_ROWS = re.compile(r"(?:^|\.)rows$")
+"""A field with rows, whose texts are data."""
+ICEBERG_SEPARATOR = "\x1f"
+_NAMESPACE = re.compile(r"(?<=/namespaces/)[^/]+")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 _SHOWN_CHARACTERS = 40
@@ -39,24 +49,58 @@ def _depth(body: bytes) -> int:
     return deepest
 
 
+def may_be_unprintable(body: bytes) -> bool:
+    """Return True for JSON that may hold a text which `text_problem` refuses."""
+    return _MAY_HOLD.search(body) is not None
+
+
 def text_problem(value: Any, where: str) -> str:
     """Return which text in a parsed body nothing can carry on, empty if all can.
 
-    Native code ends a text at its first NUL, and a lone surrogate has no bytes at all.
+    Native code ends a text at its first NUL, a lone surrogate has no bytes at all, and a terminal
+    obeys other unprintable characters. Line ends and tabs are fine, and rows hold what they hold.
     """
-    left = [(where, value)]
+    left = [(where, value, _UNPRINTABLE)]
     while left:
-        name, one = left.pop()
+        name, one, bad = left.pop()
         if isinstance(one, str):
-            if "\0" in one or LONE_SURROGATE.search(one):
-                what = "a NUL character" if "\0" in one else "a lone surrogate"
-                return f"{name}: {ascii(one[:_SHOWN_CHARACTERS])} holds {what}; leave it out"
+            if found := bad.search(one):
+                return _problem(name, one, found[0])
         elif isinstance(one, dict):
-            left += [(name, key) for key in one if "\0" in key or LONE_SURROGATE.search(key)]
-            left += [(f"{name}.{key}" if name else key, inner) for key, inner in one.items()]
+            left += [(name, key, bad) for key in one if bad.search(key)]
+            for key, inner in one.items():
+                path = f"{name}.{key}" if name else key
+                left.append((path, inner, _UNREADABLE if _ROWS.search(path) else bad))
         elif isinstance(one, list) and not _is_plain(one):
-            left += [(f"{name}[{index}]", inner) for index, inner in enumerate(one)]
+            left += [(f"{name}[{index}]", inner, bad) for index, inner in enumerate(one)]
     return ""
+
+
+def target_problem(path: str, query: bytes) -> str:
+    """Return which unprintable character a request's path or query holds, empty if none.
+
+    Iceberg's clients join the levels of a namespace by one; elsewhere it is as bad as the others.
+    """
+    named = _NAMESPACE.sub(lambda found: found[0].replace(ICEBERG_SEPARATOR, ""), path)
+    if found := _CONTROL.search(named):
+        return _problem("path", path, found[0])
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        plain = value.replace(ICEBERG_SEPARATOR, "") if name == "parent" else value
+        for text in (name, plain):
+            if found := _UNPRINTABLE.search(text):
+                return _problem("query", f"{name}={value}", found[0])
+    return ""
+
+
+def _problem(where: str, text: str, character: str) -> str:
+    shown = ascii(text[:_SHOWN_CHARACTERS])
+    if character == "\0":
+        what = "a NUL character"
+    elif LONE_SURROGATE.match(character):
+        what = "a lone surrogate"
+    else:
+        what = f"an unprintable character, {ascii(character)}"
+    return f"{where}: {shown} holds {what}; leave it out"
 
 
 def _is_plain(values: list[Any]) -> bool:

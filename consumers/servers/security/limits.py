@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from commitlog.errors import CommitLogError
 from consumers.servers.security.answers import is_under, refusal
+from consumers.servers.security.budgets import target_problem
 from consumers.servers.security.compression import Decompressed, UnknownEncoding
 from consumers.servers.security.identity import Security, credentials_of_headers
 
@@ -95,7 +96,7 @@ class Limits:
 
         request = _Request(self, Headers(scope=scope), receive)
         try:
-            self._check_headers(scope)
+            self._check_head(scope)
             await request.begin(scope)
             return await self._app(scope, request.receive, noting)
         except Refused as refused:
@@ -105,10 +106,12 @@ class Limits:
         finally:
             request.end()
 
-    def _check_headers(self, scope: Scope) -> None:
+    def _check_head(self, scope: Scope) -> None:
         most = self._settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
             raise Refused(431, f"the headers have over {most} bytes; send fewer")
+        if problem := target_problem(scope["path"], scope.get("query_string", b"")):
+            raise Refused(400, problem)
 
     async def client(self, scope: Scope, headers: Headers) -> str:
         """Return who asks as the headers prove it, "" if they don't where they would have to."""
