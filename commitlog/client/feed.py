@@ -21,14 +21,14 @@ from types import TracebackType
 from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
 from commitlog.client.moved import Silence
 from commitlog.client.runtime import Runtime
+from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import ValidOutcomes
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.log.chain import BEGINNING, ChainPlace
-from commitlog.core.log.replica import check_answers
-from commitlog.errors import CommitLogError, CorruptLog, InvalidRequest, Unavailable
+from commitlog.errors import CommitLogError, InvalidRequest, Unavailable
 from commitlog.messages import DecidedRecords
 from commitlog.model.records import Answered, Outcome, Submitted
-from commitlog.ports import Log, Reader
+from commitlog.ports import Log
 
 From = int | str | Mapping[int, int] | None
 """Where a feed begins: a sequence (of a log with one partition), sequences by partition, a resume
@@ -40,8 +40,6 @@ LOOK_UP_SECONDS = 30.0
 NEARBY_RECORDS_MAX = 5_000
 """A position's record lies so near to its place unless terms and void records abound."""
 NEWEST_RECORDS = 50
-AHEAD_MAX = 10_000
-"""Transactions that were read ahead of their outcomes, and are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +198,7 @@ class PartitionFeed:
         """Behind the last outcome that was told, or left out."""
         self._after = start.told
         self._outcomes = ValidOutcomes(log, partition, start.place, patient=True)
-        self._transactions = _Transactions(log, partition)
+        self._transactions = TransactionsByOffset(log, partition, patient=True)
         self._waiting: deque[tuple[Outcome, ChainPlace]] = deque()
 
     def poll(
@@ -221,8 +219,7 @@ class PartitionFeed:
                 return
             found = None
             if outcome.sequence > self._after and selection.may_take(outcome):
-                found = self._transactions.at(outcome.transaction_offset)
-                check_answers(outcome, found)
+                found = self._transactions.of(outcome)
             self._waiting.popleft()
             self.told = place
             if found is not None and selection.takes(outcome, found):
@@ -241,66 +238,6 @@ class PartitionFeed:
         """Let go of the readers."""
         self._outcomes.close()
         self._transactions.close()
-
-
-class _Transactions:
-    """Transactions by offset: read along while they are asked for in order, else one by one."""
-
-    def __init__(self, log: Log, partition: int) -> None:
-        self._log = log
-        self._partition = partition
-        self._reader: Reader[Submitted] | None = None
-        self._ahead: dict[int, Submitted] = {}
-
-    def at(self, offset: int) -> Submitted:
-        """Return the transaction at an offset, which is in the log: its outcome was read."""
-        found = self._ahead.pop(offset, None)
-        if found is not None:
-            return found
-        if self._reader is None:
-            self._reader = self._log.read_transactions(self._partition, offset, patient=True)
-        if offset < self._reader.position():
-            return self._alone(offset)
-        deadline = time.monotonic() + LOOK_UP_SECONDS
-        while self._reader.position() <= offset:
-            for submitted in self._reader.poll(timeout_seconds=SLICE_SECONDS):
-                self._ahead[submitted.offset] = submitted
-            self._in_time(deadline, offset)
-        while len(self._ahead) > AHEAD_MAX:
-            del self._ahead[next(one for one in self._ahead if one != offset)]
-        return self._found(self._ahead.pop(offset, None), offset)
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-
-    def _alone(self, offset: int) -> Submitted:
-        # Decided late, after others that were submitted later.
-        reader = self._log.read_transactions(self._partition, offset)
-        deadline = time.monotonic() + LOOK_UP_SECONDS
-        try:
-            while reader.position() <= offset:
-                for submitted in reader.poll(records_max=1, timeout_seconds=SLICE_SECONDS):
-                    return self._found(submitted if submitted.offset == offset else None, offset)
-                self._in_time(deadline, offset)
-        finally:
-            reader.close()
-        return self._found(None, offset)
-
-    def _in_time(self, deadline: float, offset: int) -> None:
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                f"Kafka did not return the transaction at offset {offset} of partition"
-                f" {self._partition} within {LOOK_UP_SECONDS:g} s; subscribe again, from the token"
-            )
-
-    def _found(self, submitted: Submitted | None, offset: int) -> Submitted:
-        if submitted is None:
-            raise CorruptLog(
-                f"partition {self._partition}: the transaction at offset {offset}, which has an"
-                " outcome, is not in the log; run `commitlog verify`"
-            )
-        return submitted
 
 
 def starts(runtime: Runtime, from_position: From) -> list[Start]:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.storage import store_for
+from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import Valid, ValidOutcomes
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -29,7 +30,6 @@ from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
 from commitlog.core.lance.versions import realize, recorded
 from commitlog.core.log.chain import ChainPlace
-from commitlog.core.log.replica import check_answers
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, is_in
@@ -44,7 +44,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
 from commitlog.model.table import format_table_id
-from commitlog.ports import Log, Reader
+from commitlog.ports import Log
 from consumers.partition.catalogue import Head
 from consumers.partition.follower import Recordings
 from consumers.partition.past import EVERY
@@ -91,7 +91,7 @@ class OldVersions:
 
     def transaction(self, outcome: Outcome) -> Submitted:
         """Return the transaction that an outcome answers."""
-        transactions = _Transactions(self._log, self._partition)
+        transactions = TransactionsByOffset(self._log, self._partition)
         try:
             return transactions.of(outcome)
         finally:
@@ -99,7 +99,7 @@ class OldVersions:
 
     def transaction_at(self, offset: int) -> Submitted:
         """Return the transaction at an offset."""
-        transactions = _Transactions(self._log, self._partition)
+        transactions = TransactionsByOffset(self._log, self._partition)
         try:
             return transactions.at(offset)
         finally:
@@ -164,7 +164,7 @@ class OldVersions:
 
     def _by_whom(self, head: Head, version: int) -> str:
         """Say which record deleted a version; nothing, if that takes long to find."""
-        transactions = _Transactions(self._log, self._partition)
+        transactions = TransactionsByOffset(self._log, self._partition)
         deadline = time.monotonic() + BLAME_SECONDS
         try:
             for valid in self._outcomes_from(self._places.before_version(head, version)):
@@ -227,7 +227,7 @@ class OldVersions:
 
     def _decided(self, head: Head, base: int, version: int) -> Iterator[tuple[Outcome, Submitted]]:
         """Yield the outcomes that made versions after `base`, with their transactions."""
-        transactions = _Transactions(self._log, self._partition)
+        transactions = TransactionsByOffset(self._log, self._partition)
         try:
             for valid in self._outcomes_from(self._places.before_version(head, base + 1)):
                 outcome = valid.outcome
@@ -262,46 +262,6 @@ class OldVersions:
             outcomes.close()
             if passed:
                 self._places.came_by(passed)
-
-
-class _Transactions:
-    """Transactions by offset, read forward where that is possible."""
-
-    def __init__(self, log: Log, partition: int) -> None:
-        self._log, self._partition = log, partition
-        self._read: dict[int, Submitted] = {}
-        self._reader: Reader[Submitted] | None = None
-
-    def of(self, outcome: Outcome) -> Submitted:
-        """Return the transaction that an outcome answers."""
-        submitted = self.at(outcome.transaction_offset)
-        check_answers(outcome, submitted)
-        return submitted
-
-    def at(self, offset: int) -> Submitted:
-        """Return the transaction at an offset."""
-        found = self._read.pop(offset, None)
-        if found is not None:
-            return found
-        if self._reader is None or self._reader.position() > offset:
-            self.close()
-            self._reader = self._log.read_transactions(self._partition, offset)
-        deadline = time.monotonic() + SEARCH_SECONDS
-        self._read = {at: one for at, one in self._read.items() if at > offset}
-        while offset not in self._read:
-            for submitted in self._reader.poll(timeout_seconds=1.0):
-                if submitted.offset >= offset:
-                    self._read[submitted.offset] = submitted
-            if time.monotonic() > deadline or self._reader.position() > offset + 10_000:
-                break
-        if offset not in self._read:
-            raise CorruptLog(f"the transaction at offset {offset} cannot be read")
-        return self._read.pop(offset)
-
-    def close(self) -> None:
-        if self._reader is not None:
-            self._reader.close()
-            self._reader = None
 
 
 def _deletes(outcome: Outcome, head: Head) -> bool:
