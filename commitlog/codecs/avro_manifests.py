@@ -76,7 +76,7 @@ def encode_list(header: ListHeader, records: Sequence[bytes]) -> bytes:
         "avro.schema": schema,
         "format-version": str(header.format_version),
         "snapshot-id": str(header.snapshot_id),
-        "parent-snapshot-id": str(header.parent_id),
+        "parent-snapshot-id": "null" if header.parent_id is None else str(header.parent_id),
     }
     if header.format_version > 1:
         facts["sequence-number"] = str(header.sequence_number)

@@ -200,6 +200,11 @@ ICEBERG_NAMED_PLACES_SINCE = 5
 """The protocol under which snapshots, statistics and properties of an Iceberg table name no place
 outside of the tables root unless the leader's policy allows it."""
 
+ICEBERG_NUMBERS_SINCE = 5
+"""The protocol under which an Iceberg snapshot that begins a branch, or is only staged, gets new
+numbers where others took them; under which no snapshot of a table with row ids is put over one
+without, and none gets a time before the branch's own history."""
+
 ICEBERG_MERGES_SINCE = 5
 """The protocol under which an append that may come of a MERGE isn't put over rows that the MERGE
 didn't read."""

@@ -204,6 +204,10 @@ WORDS: dict[str, str] = {
         "snapshot {snapshot} publishes what another snapshot may have published since; only its "
         "client can check that"
     ),
+    "iceberg_numbers_taken": (
+        "others took the sequence number or row ids that a snapshot was to have, and it could not"
+        " be rebased: {problem}; read the table again"
+    ),
     "iceberg_format_changed_since": (
         "snapshot {snapshot} was written before the table had format version {format_version}"
     ),

@@ -104,7 +104,7 @@ class ManifestLists:
         return Found(_seen(wanted.path, data), data=delta)
 
     def _build(self, wanted: ListsWanted, read: Read) -> Found:
-        head = self._list(wanted.head, wanted, read)
+        head = self._list(wanted.head, wanted, read) if wanted.head else KeptList({})
         base = None
         if wanted.is_strict:
             base = self._list(wanted.base, wanted, read).records if wanted.base else {}

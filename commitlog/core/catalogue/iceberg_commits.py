@@ -45,7 +45,6 @@ from commitlog.errors import CorruptLog
 from commitlog.model.limits import (
     ICEBERG_BOUNDS_SINCE,
     ICEBERG_LOOKS_TOGETHER_SINCE,
-    ICEBERG_MERGES_SINCE,
     ICEBERG_POSITION_SINCE,
     ICEBERG_REBASE_SINCE,
     ICEBERG_REFERENCES_SINCE,
@@ -125,7 +124,7 @@ def _decided(draft: Draft, root: str) -> tuple[IcebergResult, ...]:
         namespaces=namespaces,
         others={**others, **{name: view.uuid for name, view in views.items()}},
         fits=lists.fits if lists is not None else None,
-        has_merges=draft.rules.protocol >= ICEBERG_MERGES_SINCE,
+        protocol=draft.rules.protocol,
         position=position_said(draft.rules, draft.sequence),
         updates_max=(
             ICEBERG_UPDATES_MAX
@@ -342,7 +341,7 @@ def _decided_again(
         others=others,
         # It committed, so the lists of what was rebased fitted.
         fits=(lambda _: None) if any(result.rebased for result in outcome.results) else None,
-        has_merges=rules.protocol >= ICEBERG_MERGES_SINCE,
+        protocol=rules.protocol,
         position=position_said(rules, outcome.sequence),
         registered=registered_in(operations, files) if files else None,
     )

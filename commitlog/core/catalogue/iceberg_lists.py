@@ -117,7 +117,7 @@ class ListRebases:
         is_strict, base = not _appends(plan), plan.steps[0].base_list
         return ListsWanted(
             location=self._root,
-            head=self._below(plan.head_list),
+            head=self._below(plan.head_list) if plan.head_list else "",
             paths=tuple(self._below(step.new_list) for step in plan.steps),
             layers=tuple(
                 Layer(delta.to_bytes(), step.header, step.believed)

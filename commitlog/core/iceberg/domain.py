@@ -25,7 +25,11 @@ from commitlog.core.iceberg.rebase import plan as plan_rebase
 from commitlog.core.iceberg.requests import TableChange, check_distinct, parse_change
 from commitlog.core.iceberg.requirements import Requirement, unmet
 from commitlog.core.iceberg.updates import apply_updates
-from commitlog.model.limits import RECORD_BYTES_MAX
+from commitlog.model.limits import (
+    ICEBERG_NUMBERS_SINCE,
+    PROTOCOL_SUPPORTED,
+    RECORD_BYTES_MAX,
+)
 from commitlog.model.operations import IcebergChange
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
@@ -101,7 +105,7 @@ def decide_iceberg(
     others: Mapping[TableId, str],
     check_location: Callable[[str], str] = lambda location: "",
     fits: Fits | None = None,
-    has_merges: bool = True,
+    protocol: int = PROTOCOL_SUPPORTED,
     position: int = 0,
     updates_max: int = RECORD_BYTES_MAX,
     registered: Registered | None = None,
@@ -111,10 +115,9 @@ def decide_iceberg(
     `others` are the tables of other formats, by name, with their uuids: they hold their names, but
     no Iceberg change can touch them. `check_location` says why metadata cannot be written at a
     location, or nothing; it must depend on the log alone. `fits` says whether manifest lists can be
-    written anew where snapshots are rebased; without it, none is. `has_merges` is whether a MERGE
-    that only added rows is told from an append. `position` is the outcome's sequence, which the
-    metadata then says; 0: it doesn't. `registered` reads metadata that a change refers to; without
-    it, changes hold theirs.
+    written anew where snapshots are rebased; without it, none is. `protocol` is the log's, for what
+    is rebased. `position` is the outcome's sequence, which the metadata then says; 0: it doesn't.
+    `registered` reads metadata that a change refers to; without it, changes hold theirs.
     """
     try:
         parse = partial(parse_change, updates_max=updates_max, registered=registered)
@@ -124,10 +127,11 @@ def decide_iceberg(
             if refused := _missing(change, tables, namespaces, others):
                 return refused
         unmet_ones = [_unmet(change, tables, others) for change in changes]
-        planner = partial(plan_rebase, has_merges=has_merges)
-        plans, problem = _planned(changes, unmet_ones, tables, transaction_id, fits, planner)
+        plans, problem = _planned(changes, unmet_ones, tables, transaction_id, fits, protocol)
         if any(failed and plan is None for failed, plan in zip(unmet_ones, plans, strict=True)):
             return _failed(list(chain.from_iterable(unmet_ones)), problem)
+        if problem is not None and protocol >= ICEBERG_NUMBERS_SINCE:
+            raise Stale("iceberg_numbers_taken", problem=problem)
         results = []
         for change, plan in zip(changes, plans, strict=True):
             before, applied = tables.get(change.table), plan.change if plan else change
@@ -216,7 +220,7 @@ def _planned(
     tables: Mapping[TableId, IcebergTable],
     transaction_id: str,
     fits: Fits | None,
-    planner: Callable[..., Plan | Phrase | None],
+    protocol: int,
 ) -> tuple[Sequence[Plan | None], Phrase | None]:
     """Return how each change is rebased, or why none is; None where that is no matter of it."""
     nothing: list[Plan | None] = [None] * len(changes)
@@ -228,8 +232,10 @@ def _planned(
         if table is None:
             continue
         named = "\x1f".join((transaction_id, *change.table))
-        planned = planner(change, table, [requirement for requirement, _ in failed], named)
-        if failed and not isinstance(planned, Plan):
+        unmet_here = [requirement for requirement, _ in failed]
+        planned = plan_rebase(change, table, unmet_here, named, protocol=protocol)
+        is_in_question = failed or (planned is not None and protocol >= ICEBERG_NUMBERS_SINCE)
+        if is_in_question and not isinstance(planned, Plan):
             return nothing, planned
         plans[number] = planned if isinstance(planned, Plan) else None
     known = {c.table: plan for c, plan in zip(changes, plans, strict=True) if plan is not None}

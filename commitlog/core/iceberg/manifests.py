@@ -29,7 +29,7 @@ class ListHeader(NamedTuple):
 
     format_version: int
     snapshot_id: int
-    parent_id: int
+    parent_id: int | None
     sequence_number: int
     first_row_id: int | None
 

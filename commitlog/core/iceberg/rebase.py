@@ -12,16 +12,21 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from commitlog.core.iceberg.actions import Update
 from commitlog.core.iceberg.errors import Stale
-from commitlog.core.iceberg.iceberg_table import ROW_IDS_SINCE, IcebergTable, Value
+from commitlog.core.iceberg.iceberg_table import MAIN, ROW_IDS_SINCE, IcebergTable, Value
 from commitlog.core.iceberg.manifests import ListHeader, SnapshotNumbers
 from commitlog.core.iceberg.naming import derived_uuid, metadata_folder
 from commitlog.core.iceberg.requests import TableChange
 from commitlog.core.iceberg.requirements import Requirement
-from commitlog.model.limits import ICEBERG_OVERTAKEN_MAX
+from commitlog.core.iceberg.snapshot_renewal import renewed
+from commitlog.model.limits import (
+    ICEBERG_MERGES_SINCE,
+    ICEBERG_NUMBERS_SINCE,
+    ICEBERG_OVERTAKEN_MAX,
+)
 from commitlog.model.reasons import Phrase
 from commitlog.model.table import TableId
 
@@ -49,20 +54,10 @@ _MERGED = "spark.merge-into."
 _STREAMED = "spark.sql.streaming.epochId"
 _COUNTED_SINCE = (4, 1)
 _RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})(?!\d)")
-_TOTALS = {
-    "total-data-files": ("added-data-files", "deleted-data-files"),
-    "total-delete-files": ("added-delete-files", "removed-delete-files"),
-    "total-records": ("added-records", "deleted-records"),
-    "total-files-size": ("added-files-size", "removed-files-size"),
-    "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
-    "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
-}
 _PICKED = "source-snapshot-id"
 """In the summary of a snapshot that publishes another one: nobody may publish it twice."""
 _PROGRESS = "kafka.connect.offsets."
 """In a summary, what a sink has written so far: it checks that nobody wrote it before."""
-_OF_THE_LIST = ("manifests-kept", "manifests-replaced")
-"""Counts of a summary that another list doesn't have."""
 
 
 class Step(NamedTuple):
@@ -86,6 +81,7 @@ class Plan:
     change: TableChange
     """With the updates as they are applied."""
     head_list: str
+    """Empty: there is none."""
     steps: tuple[Step, ...]
     overtaken: int
     """How many snapshots the client hadn't seen."""
@@ -101,7 +97,8 @@ class _Behind(NamedTuple):
     table: IcebergTable
     snapshots: tuple[Value, ...]
     """Those that it adds, each upon the one before."""
-    head: Value
+    head: Value | None
+    """None: they begin a branch, upon nothing."""
     base: Value | None
     """What its client saw, if it is still there."""
     overtaken: tuple[Value, ...]
@@ -119,11 +116,9 @@ def plan(
     unmet: Sequence[Requirement],
     transaction_id: str,
     *,
-    has_merges: bool,
+    protocol: int,
 ) -> Plan | Phrase | None:
     """Return how a change is rebased, why it isn't, or None if it is no matter of rebasing.
-
-    `has_merges` is whether a MERGE that only added rows is told from a plain append.
 
     Raises:
         Stale: the table's format has changed since the client read it.
@@ -132,16 +127,24 @@ def plan(
     if not snapshots:
         return None
     _check_format(table, snapshots[0])
+    has_numbers = protocol >= ICEBERG_NUMBERS_SINCE
     branch = _branch(change, table, snapshots, unmet)
-    if branch is None:
+    if branch is not None:
+        head: int | None = int(table.refs[branch]["snapshot-id"])
+    elif has_numbers and not unmet and _is_in_nobodys_way(change, table, snapshots):
+        head = parent_of(snapshots[0])
+    else:
         return None
-    behind = _behind(table, tuple(snapshots), int(table.refs[branch]["snapshot-id"]))
+    behind = _behind(table, tuple(snapshots), head)
+    has_merges = protocol >= ICEBERG_MERGES_SINCE
     problem = (
         _why_not(change, table)
         or _why_not_chain(behind)
+        or (_why_no_row_ids(behind) if has_numbers else None)
         or next((p for s in snapshots if (p := _why_not_over(behind, s, has_merges))), None)
     )
-    return problem or _planned(change, behind, transaction_id)
+    since_ms = _last_set_ms(table) if has_numbers and branch == MAIN else 0
+    return problem or _planned(change, behind, transaction_id, since_ms)
 
 
 def _check_format(table: IcebergTable, snapshot: Value) -> None:
@@ -203,9 +206,32 @@ def _is_stale(table: IcebergTable, snapshot: Value) -> bool:
     return table.format_version >= ROW_IDS_SINCE and first is not None and first < table.next_row_id
 
 
-def _behind(table: IcebergTable, snapshots: tuple[Value, ...], head_id: int) -> _Behind:
-    head, parent = table.snapshots.get(head_id), parent_of(snapshots[0])
-    assert head is not None, "a ref names a snapshot that is there"
+def _is_in_nobodys_way(
+    change: TableChange, table: IcebergTable, snapshots: Sequence[Value]
+) -> bool:
+    """Return True if snapshots begin a branch, or none, and only their numbers were taken."""
+    parent, own = parent_of(snapshots[0]), {snapshot["snapshot-id"] for snapshot in snapshots}
+    is_moved = any(
+        name in table.refs
+        for update in change.updates
+        if update.action == "set-snapshot-ref"
+        for name, ref in [update.arguments]
+        if ref["snapshot-id"] in own
+    )
+    is_known = parent is None or parent in table.snapshots
+    return is_known and not is_moved and _is_stale(table, snapshots[0])
+
+
+def _last_set_ms(table: IcebergTable) -> int:
+    """Return when the table's current snapshot was last set, to a new one or to an older one."""
+    last = table.snapshot_log.rows.last()
+    return int(last["timestamp-ms"]) if last is not None else 0
+
+
+def _behind(table: IcebergTable, snapshots: tuple[Value, ...], head_id: int | None) -> _Behind:
+    parent = parent_of(snapshots[0])
+    head = None if head_id is None else table.snapshots.get(head_id)
+    assert head is not None or head_id is None, "a ref names a snapshot that is there"
     base = None if parent is None else table.snapshots.get(parent)
     found: list[Value] = []
     current: Value | None = head
@@ -215,7 +241,9 @@ def _behind(table: IcebergTable, snapshots: tuple[Value, ...], head_id: int) -> 
         current = None if above is None else table.snapshots.get(above)
         if len(found) == ICEBERG_OVERTAKEN_MAX:
             break
-    is_below = current is not None if parent is not None else parent_of(found[-1]) is None
+    is_below = (
+        current is not None if parent is not None else not found or parent_of(found[-1]) is None
+    )
     return _Behind(table, snapshots, head, base, tuple(found), is_below)
 
 
@@ -291,16 +319,29 @@ def _why_not_over(behind: _Behind, snapshot: Value, has_merges: bool) -> Phrase 
     return Phrase("iceberg_merge_overtakes" if is_merge else "iceberg_overtakes", refused)
 
 
-def _planned(change: TableChange, behind: _Behind, transaction_id: str) -> Plan:
+def _why_no_row_ids(behind: _Behind) -> Phrase | None:
+    """Return why a snapshot can't be put over one from before the table had row ids.
+
+    Its client gave ids to the rows of the one that it read, which the log can't do for it.
+    """
+    head, table = behind.head, behind.table
+    if table.format_version < ROW_IDS_SINCE or head is None or "first-row-id" in head:
+        return None
+    number = behind.snapshots[0]["snapshot-id"]
+    named = {"snapshot": number, "format_version": table.format_version}
+    return Phrase("iceberg_format_changed_since", named)
+
+
+def _planned(change: TableChange, behind: _Behind, transaction_id: str, since_ms: int) -> Plan:
     table, base = behind.table, behind.base
     folder = metadata_folder(table.location, table.properties)
     base_list = str(base["manifest-list"]) if base is not None else ""
     next_row, before = table.next_row_id, behind.head
     steps: list[Step] = []
-    renewed: list[Value] = []
+    made: list[Value] = []
     for number, snapshot in enumerate(behind.snapshots):
         uuid = derived_uuid(transaction_id, table.uuid, "manifest-list", str(number))
-        after = _renewed(snapshot, before, table)
+        after = renewed(snapshot, before, since_ms)
         after["manifest-list"] = f"{folder}/snap-{snapshot['snapshot-id']}-{number}-{uuid}.avro"
         after["summary"] |= {
             REBASED_FROM: str(parent_of(behind.snapshots[0])).lower(),
@@ -314,7 +355,7 @@ def _planned(change: TableChange, behind: _Behind, transaction_id: str) -> Plan:
         header = ListHeader(
             table.format_version,
             snapshot["snapshot-id"],
-            before["snapshot-id"],
+            before["snapshot-id"] if before is not None else None,
             after.get("sequence-number", 0),
             after.get("first-row-id"),
         )
@@ -329,41 +370,18 @@ def _planned(change: TableChange, behind: _Behind, transaction_id: str) -> Plan:
             filtered=f"{folder}/{uuid}",
         )
         steps.append(step)
-        renewed.append(after)
+        made.append(after)
         before, base_list = after, snapshot["manifest-list"]
-    fresh = iter(renewed)
+    fresh = iter(made)
     updates = tuple(
         Update(update.action, next(fresh)) if update.action == "add-snapshot" else update
         for update in change.updates
     )
     return Plan(
         replace(change, updates=updates),
-        str(behind.head["manifest-list"]),
+        str(behind.head["manifest-list"]) if behind.head is not None else "",
         tuple(steps),
         len(behind.overtaken),
         knows_base=base is not None or parent_of(behind.snapshots[0]) is None,
         spec_id=table.default_spec_id,
     )
-
-
-def _renewed(snapshot: Value, before: Value, table: IcebergTable) -> dict[str, Any]:
-    after = dict(snapshot)
-    after["parent-snapshot-id"] = before["snapshot-id"]
-    after["timestamp-ms"] = max(snapshot["timestamp-ms"], before["timestamp-ms"])
-    after["summary"] = _summary(snapshot["summary"], before.get("summary", {}))
-    return after
-
-
-def _summary(summary: Value, before: Value) -> dict[str, Any]:
-    after = {name: value for name, value in summary.items() if name not in _OF_THE_LIST}
-    for total, (more, less) in _TOTALS.items():
-        known = (before.get(total), summary.get(more, "0"), summary.get(less, "0"))
-        if total not in after:
-            continue
-        numbers = [int(one) for one in known if one is not None and one.isascii() and one.isdigit()]
-        if len(numbers) == len(known):
-            then, added, removed = numbers
-            after[total] = str(max(0, then + added - removed))
-        else:
-            del after[total]
-    return after

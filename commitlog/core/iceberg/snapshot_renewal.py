@@ -1,0 +1,45 @@
+"""What a snapshot says of itself once it is put upon another one: its parent, time and totals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commitlog.core.iceberg.iceberg_table import Value
+
+_TOTALS = {
+    "total-data-files": ("added-data-files", "deleted-data-files"),
+    "total-delete-files": ("added-delete-files", "removed-delete-files"),
+    "total-records": ("added-records", "deleted-records"),
+    "total-files-size": ("added-files-size", "removed-files-size"),
+    "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
+    "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
+}
+_OF_THE_LIST = ("manifests-kept", "manifests-replaced")
+"""Counts of a summary that another list doesn't have."""
+
+
+def renewed(snapshot: Value, before: Value | None, since_ms: int) -> dict[str, Any]:
+    """Return a snapshot as it is upon another one, no earlier than a time."""
+    after = dict(snapshot)
+    if before is None:
+        after["summary"] = dict(snapshot["summary"])
+        return after
+    after["parent-snapshot-id"] = before["snapshot-id"]
+    after["timestamp-ms"] = max(snapshot["timestamp-ms"], before["timestamp-ms"], since_ms)
+    after["summary"] = _summary(snapshot["summary"], before.get("summary", {}))
+    return after
+
+
+def _summary(summary: Value, before: Value) -> dict[str, Any]:
+    after = {name: value for name, value in summary.items() if name not in _OF_THE_LIST}
+    for total, (more, less) in _TOTALS.items():
+        known = (before.get(total), summary.get(more, "0"), summary.get(less, "0"))
+        if total not in after:
+            continue
+        numbers = [int(one) for one in known if one is not None and one.isascii() and one.isdigit()]
+        if len(numbers) == len(known):
+            then, added, removed = numbers
+            after[total] = str(max(0, then + added - removed))
+        else:
+            del after[total]
+    return after
