@@ -24,7 +24,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin
-from commitlog.adapters.kafka_moved import Moves
+from commitlog.adapters.kafka_moved import Moves, identity_in
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
 from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
@@ -134,7 +134,10 @@ class KafkaLog:
             found = self._genesis.get(partition)
         if found is not None:
             return found
-        self.check_here()
+        # Both from one look at what happened to the log, which costs a client's start a reader.
+        events = self._moves.check_here()
+        here = self.identity_here()
+        self._identities[here] = identity_in(events, here)
         return self.beginning(partition)
 
     def beginning(self, partition: int) -> Genesis:
@@ -161,10 +164,7 @@ class KafkaLog:
         """Return the ids of the cluster and the topics that the log was made with."""
         here = self.identity_here()
         if here not in self._identities:
-            found = self._moves.identity(here)
-            if found == here:
-                return here  # it may arrive yet
-            self._identities[here] = found
+            self._identities[here] = self._moves.identity(here)
         return self._identities[here]
 
     def moves(self) -> tuple[Move, ...]:
@@ -214,9 +214,14 @@ class KafkaLog:
             problems += settings_problems(name, base, actual, factor)
         if problems:
             self.check_here()
+            advice = "Correct them (kafka-configs), then start again"
+            if "is CreateTime" in problems[0]:
+                advice = (
+                    "If a restore or a move to it did not finish, run that again. Else: " + advice
+                )
             raise TopicSettings(
                 f"topics at {self._settings.address} are set so that records could be lost or"
-                f" refused: {'; '.join(problems)}. Correct them (kafka-configs), then start again"
+                f" refused: {'; '.join(problems)}. {advice}"
             )
 
     def read_transactions(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import (
@@ -22,7 +22,13 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ResourceType,
+)
 
 from commitlog.adapters.kafka_forks import (
     ForkTolerantAdminClient,
@@ -42,6 +48,7 @@ Decode = Callable[[int, int, int, bytes | None, bytes | None], Record | None]
 """From partition, offset, time, key and value; None for what is no record of the log."""
 
 MISSING_SECONDS = 2.0
+ALTER_SECONDS = 30.0
 
 
 class Watermarks:
@@ -259,3 +266,16 @@ def _new(
         return kind({**values, "error_cb": log_and_tell})
     except KafkaException as error:
         raise settings.translate(error, "setting up Kafka's client") from None
+
+
+def set_topics(admin: AdminClient, names: Sequence[str], settings: Mapping[str, str]) -> None:
+    """Set the same for all of these topics, each topic at once."""
+    entries = [
+        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resources = [
+        ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries) for name in names
+    ]
+    for future in admin.incremental_alter_configs(resources).values():
+        future.result(ALTER_SECONDS)

@@ -21,14 +21,10 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
     NewTopic,
-    ResourceType,
 )
 
-from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin, new_producer
+from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin, new_producer, set_topics
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.adapters.log_records import to_raw
 from commitlog.errors import LogMoved, Unavailable
@@ -90,12 +86,12 @@ class Moves:
 
     def departure(self, timeout_seconds: float = ADMIN_SECONDS) -> Event | None:
         """Return where the log is now, None if it is here."""
-        events = self.events(timeout_seconds)
-        return events[-1] if events and "here" not in events[-1] else None
+        return departed(self.events(timeout_seconds))
 
-    def check_here(self, timeout_seconds: float = ADMIN_SECONDS) -> None:
-        """Raise LogMoved if the log is elsewhere now."""
-        found = self.departure(timeout_seconds)
+    def check_here(self, timeout_seconds: float = ADMIN_SECONDS) -> list[Event]:
+        """Raise LogMoved if the log is elsewhere now; return what happened to it."""
+        events = self.events(timeout_seconds)
+        found = departed(events)
         if found is not None:
             servers = str(found["bootstrap_servers"])
             raise LogMoved(
@@ -104,20 +100,16 @@ class Moves:
                 " more",
                 servers,
             )
+        return events
 
     def identity(self, here: LogIdentity) -> LogIdentity:
         """Return the identity that the log of these topics had when it was made."""
-        found = self._arrival(here)
-        return LogIdentity(**found["identity"]) if found is not None else here
+        return identity_in(self.events(), here)
 
     def moves(self, here: LogIdentity) -> tuple[Move, ...]:
         """Return the moves that brought the log of these topics here, oldest first."""
-        found = self._arrival(here)
+        found = _arrival(self.events(), here)
         return tuple(Move.of(one) for one in found["moves"]) if found is not None else ()
-
-    def _arrival(self, here: LogIdentity) -> Event | None:
-        arrivals = (one for one in reversed(self.events()) if one.get("here") == asdict(here))
-        return next(arrivals, None)
 
     def arrive(
         self,
@@ -127,7 +119,9 @@ class Moves:
         factor: int,
     ) -> None:
         """Record that the log is in these topics from now on; may be done again."""
-        if self._arrival(here) is None:
+        events = self.events()
+        # It may have been here before, and have left: then it comes again.
+        if departed(events) is not None or _arrival(events, here) is None:
             event = {
                 # Programs that know departures only stop here, too, instead of failing.
                 "bootstrap_servers": self._settings.address,
@@ -142,18 +136,7 @@ class Moves:
         if self.departure() is None:
             now = time.time_ns() // 1_000_000
             self._append({"bootstrap_servers": servers, "closed_at_ms": now}, factor)
-        resources = [
-            ConfigResource(
-                ResourceType.TOPIC,
-                name,
-                incremental_configs=[
-                    ConfigEntry(LIMIT, CLOSED, incremental_operation=AlterConfigOpType.SET)
-                ],
-            )
-            for name in self._names
-        ]
-        for future in self._admin.incremental_alter_configs(resources).values():
-            future.result(ADMIN_SECONDS)
+        set_topics(self._admin, self._names, {LIMIT: CLOSED})
 
     def _append(self, event: Mapping[str, object], factor: int) -> None:
         config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -174,3 +157,18 @@ class Moves:
         )
         if producer.flush(ADMIN_SECONDS) or failures:
             raise Unavailable(f"{self._topic} took no record: {failures or 'no answer'}. Retry")
+
+
+def departed(events: list[Event]) -> Event | None:
+    """Return where events say that the log is now, None if it is here."""
+    return events[-1] if events and "here" not in events[-1] else None
+
+
+def identity_in(events: list[Event], here: LogIdentity) -> LogIdentity:
+    """Return the identity that the log of these topics had when it was made."""
+    found = _arrival(events, here)
+    return LogIdentity(**found["identity"]) if found is not None else here
+
+
+def _arrival(events: list[Event], here: LogIdentity) -> Event | None:
+    return next((one for one in reversed(events) if one.get("here") == asdict(here)), None)

@@ -7,18 +7,17 @@ copy has no record, a tombstone takes the offset: readers of transactions pass o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     NewTopic,
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import new_admin, new_producer
+from commitlog.adapters.kafka_io import new_admin, new_producer, set_topics
+from commitlog.adapters.kafka_moved import LIMIT
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, is_passing
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
 from commitlog.ports import RawRecord
@@ -87,27 +86,32 @@ class RestoredTopics:
         # Without a limit on what waits, memory would hold the whole log.
         producer = new_producer(self._settings, **{"linger.ms": 5})
         failures: list[str] = []
+        closed: list[str] = []
         landed = start
 
-        def delivered(error: object, message: object) -> None:
+        def delivered(error: KafkaError | None, message: object) -> None:
             nonlocal landed
             if error is not None:
-                failures.append(str(error))
-            elif message.offset() != landed:  # type: ignore[attr-defined]
+                is_closed = landed == start and error.code() == KafkaError.MSG_SIZE_TOO_LARGE
+                (closed if is_closed else failures).append(str(error))
+                return
+            if message.offset() != landed:  # type: ignore[attr-defined]
                 failures.append(f"a record landed at {message.offset()}, not at {landed}")  # type: ignore[attr-defined]
             landed += 1
 
-        sent = start
-        for raw in records:
-            while sent < raw.offset:
-                self._send(producer, topic, partition, _filler(sent, raw.append_time_ms), delivered)
-                sent += 1
-            if raw.offset != sent:
-                raise CorruptLog(f"{topic} has offset {raw.offset} where {sent} is due")
+        sent, deadline = start, time.monotonic() + DELIVERY_SECONDS
+        for raw in _without_gaps(records, start):
             self._send(producer, topic, partition, raw, delivered)
             sent += 1
-            while sent - landed > WINDOW and not failures:
+            while sent - landed > (WINDOW if landed > start else 0) and not failures:
                 producer.poll(0.1)
+                if closed and time.monotonic() > deadline:
+                    failures.append(closed.pop())
+                elif closed:
+                    # Alone so far: its broker hasn't heard yet that the topic is open again.
+                    closed.clear()
+                    time.sleep(0.05)
+                    self._send(producer, topic, partition, raw, delivered)
             if failures:
                 raise CorruptLog(f"{topic} could not be restored: {failures[0]}")
         left = producer.flush(DELIVERY_SECONDS)
@@ -151,20 +155,25 @@ class RestoredTopics:
 
     def finish(self) -> None:
         """Have the topics take the broker's time from now on, as a running log needs it."""
-        resources = [
-            ConfigResource(
-                ResourceType.TOPIC,
-                name,
-                incremental_configs=[
-                    ConfigEntry(
-                        TIMESTAMPS, "LogAppendTime", incremental_operation=AlterConfigOpType.SET
-                    )
-                ],
-            )
-            for name in self._names
-        ]
-        for future in self._admin.incremental_alter_configs(resources).values():
-            future.result(DELIVERY_SECONDS)
+        set_topics(self._admin, self._names, {TIMESTAMPS: "LogAppendTime"})
+
+    def reopen(self) -> None:
+        """Have topics that the log left take records again, with the times that these had."""
+        size = TRANSACTIONS_SETTINGS[LIMIT]
+        set_topics(self._admin, self._names, {LIMIT: size, TIMESTAMPS: "CreateTime"})
+
+
+def _without_gaps(records: Iterable[RawRecord], start: int) -> Iterator[RawRecord]:
+    """Yield records, and tombstones at the offsets that have none."""
+    due = start
+    for raw in records:
+        while due < raw.offset:
+            yield _filler(due, raw.append_time_ms)
+            due += 1
+        if raw.offset != due:
+            raise CorruptLog(f"the copy has offset {raw.offset} where {due} is due")
+        yield raw
+        due += 1
 
 
 def _filler(offset: int, append_time_ms: int) -> RawRecord:

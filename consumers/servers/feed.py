@@ -28,7 +28,7 @@ from starlette.types import Receive, Scope, Send
 from commitlog import CommitLog
 from commitlog.client.feed import Subscription
 from commitlog.client.feed_events import FeedEvent
-from commitlog.errors import CommitLogError, InvalidRequest, NoSuchTable, WrongLog
+from commitlog.errors import CommitLogError, InvalidRequest, LogMoved, NoSuchTable, WrongLog
 
 POLL_SECONDS = 1.0
 RETRY_MS = 1000
@@ -85,6 +85,7 @@ class _Feeds:
         except (InvalidRequest, WrongLog, NoSuchTable) as error:
             self._free.release()
             status = 404 if isinstance(error, NoSuchTable) else 400
+            status = 503 if isinstance(error, LogMoved) else status
             raise HTTPException(status, str(error)) from error
         except CommitLogError as error:
             self._free.release()

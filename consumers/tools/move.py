@@ -18,7 +18,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_moved import Event, Moves
 from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
-from commitlog.errors import CommitLogError, Unavailable, WrongLog
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable, WrongLog
 from commitlog.ports import Move
 from consumers.tools.backup.writer import batches
 from consumers.tools.moved_proof import Side, end_of, prove
@@ -73,10 +73,12 @@ def move(
         _check_clusters(source, target, left.departure(), servers)
         factor = target.replication_factor()
         topics = RestoredTopics(new, log, partitions, factor, goes_on=True)
-        if topics.is_finished():
+        if (is_back := arrived.departure() is not None) or topics.is_finished():
             if target.identity() != source.identity():
                 raise WrongLog(f"{servers} has a log {log!r} of its own: name another cluster")
-            return Moved(log, servers, prove(source, target, partitions, root))
+            if not is_back:
+                return Moved(log, servers, prove(source, target, partitions, root))
+            topics.reopen()
         for _ in range(ROUNDS_MAX):
             if _copy(source, target, topics, partitions, on_progress) < SMALL:
                 break
@@ -135,6 +137,11 @@ def _copy(
     for partition in range(partitions):
         for is_transactions in (True, False):
             start = end_of(target, partition, is_transactions)
+            if start > end_of(source, partition, is_transactions):
+                raise CorruptLog(
+                    f"the new cluster has more of partition {partition} than the old one: it isn't"
+                    " a copy. Delete its topics, and run this again"
+                )
             found = batches(source, partition, start, is_transactions=is_transactions)
             end = topics.put(
                 partition,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from heapq import merge
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from commitlog.adapters.kafka import KafkaLog
@@ -24,6 +27,8 @@ from consumers.tools.archive.log import FOLDER, ArchivedLog
 from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.writer import batches
 from consumers.tools.verify.walk import Walk, new_replica
+
+ADVICE = "Delete the new cluster's topics, and run this again"
 
 
 @dataclass(slots=True)
@@ -60,15 +65,14 @@ def prove(
     sides = []
     for partition in range(partitions):
         ends = {which: end_of(source, partition, which) for which in (True, False)}
-        there, here = _bytes(source, partition, ends), _bytes(target, partition, ends)
-        if there == here:
-            _follow(source, source, partition, ends[False], there, root)
-            _follow(source, target, partition, ends[False], here, root)
+        there = _bytes(source, target, partition, ends)
+        here = replace(there)
+        _follow(source, source, partition, ends[False], there, root)
+        _follow(source, target, partition, ends[False], here, root)
         if there != here:
             raise CorruptLog(
                 f"partition {partition} differs: the old cluster has {_told(there, here)}, and the"
-                f" new one {_told(here, there)}. Delete the new cluster's topics, and run this"
-                " again"
+                f" new one {_told(here, there)}. {ADVICE}"
             )
         sides.append(here)
     return sides
@@ -90,24 +94,56 @@ def _told(one: Side, other: Side) -> str:
     return json.dumps({name: value for name, value in left.items() if value != right[name]})
 
 
-def _bytes(log: KafkaLog, partition: int, ends: Mapping[bool, int]) -> Side:
-    """Read one side up to the old one's ends: its bytes, and the chain that they make."""
+def _bytes(source: KafkaLog, target: KafkaLog, partition: int, ends: Mapping[bool, int]) -> Side:
+    """Read both sides up to the old one's ends: their bytes, and the chain that they make."""
     side, made, chain = Side(), hashlib.sha256(), Chain()
-    for raw in _records(log, partition, ends[True], is_transactions=True):
-        if raw.value is not None:  # tombstones fill gaps on the new side
+    for is_transactions in (True, False):
+        for raw in _common(source, target, partition, ends, is_transactions=is_transactions):
             made.update(repr(tuple(raw)).encode())
-            side.transactions += 1
-    for raw in _records(log, partition, ends[False], is_transactions=False):
-        made.update(repr(tuple(raw)).encode())
-        side.outcomes += 1
-        record = to_answered(partition, *raw).record
-        if chain.admit(record) or not isinstance(record, Outcome):
-            continue
-        side.sequence, side.hash, side.offset = record.sequence, record.hash.hex(), raw.offset
-        if record.status is Status.COMMITTED:
-            side.committed += 1
+            if is_transactions:
+                side.transactions += 1
+                continue
+            side.outcomes += 1
+            record = to_answered(partition, *raw).record
+            if chain.admit(record) or not isinstance(record, Outcome):
+                continue
+            side.sequence, side.hash, side.offset = record.sequence, record.hash.hex(), raw.offset
+            if record.status is Status.COMMITTED:
+                side.committed += 1
     side.sha256 = made.hexdigest()
     return side
+
+
+def _common(
+    source: KafkaLog,
+    target: KafkaLog,
+    partition: int,
+    ends: Mapping[bool, int],
+    *,
+    is_transactions: bool,
+) -> Iterator[RawRecord]:
+    """Yield what both sides have; CorruptLog if one lacks what nobody let compaction remove."""
+    end, alone = ends[is_transactions], dict[bytes | None, int]()
+    sides = [
+        _records(log, partition, end, is_transactions=is_transactions) for log in (source, target)
+    ]
+    for offset, group in groupby(merge(*sides, key=attrgetter("offset")), attrgetter("offset")):
+        found = list(group)
+        kept = [one for one in found if not is_transactions or one.value is not None]
+        for one in found:
+            if one not in kept:  # a tombstone, or what fills a gap on the new side
+                alone.pop(one.key, None)
+        if len(kept) == 2 and kept[0] != kept[1]:
+            raise CorruptLog(f"partition {partition} differs at offset {offset}. {ADVICE}")
+        if len(kept) == 1:
+            alone[kept[0].key] = offset
+        elif kept:
+            yield kept[0]
+    if alone:
+        raise CorruptLog(
+            f"partition {partition}: {len(alone)} records are on one of both clusters only, the"
+            f" first at offset {min(alone.values())}. {ADVICE}"
+        )
 
 
 def _records(

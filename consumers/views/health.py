@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog.client.connection import Connection
+from commitlog.client.moved import where_moved
 from commitlog.errors import CommitLogError
 from commitlog.ports import Log
 
@@ -130,6 +131,9 @@ class Health:
         sequences: dict[int, int] = {}
         for partition in range(len(self._connections)):
             checks.append(self._leader(partition, sequences))
+        if not is_whole(tuple(checks)) and (moved := where_moved(self._log)) is not None:
+            advice = f"start this again with --bootstrap-servers {moved.bootstrap_servers}"
+            checks.append(Check("log", Level.FAIL, str(moved), advice))
         checks.append(self._settings())
         self.sequences = sequences
         if self._root is not None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,10 +18,11 @@ from confluent_kafka.admin import AdminClient as KafkaAdmin
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.client.feed import Subscription
-from commitlog.errors import CommitLogError, LogMoved, WrongLog
+from commitlog.errors import LogMoved, WrongLog
 from consumers.broker import EmbeddedBroker
 from consumers.commands.exit_codes import ExitCode
-from tests.integration.test_up import COMMAND, run, service
+from tests.integration.test_up import COMMAND, Service, run, service
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.broker]
 
@@ -31,17 +34,7 @@ def numbers(*ids: int) -> pa.Table:
     return pa.table({"id": list(ids)}, schema=SCHEMA)
 
 
-def has_topics(servers: str) -> bool:
-    log = KafkaLog.connect(servers)
-    try:
-        return log.partitions() > 0
-    except CommitLogError:
-        return False
-    finally:
-        log.close()
-
-
-def test_a_log_is_moved_once_however_often_that_is_killed(tmp_path: Path) -> None:
+def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> None:
     with service(tmp_path / "old", "--no-maintain") as up:
         log = CommitLog.connect(up.kafka)
         log.create_table("shop$orders", SCHEMA)
@@ -51,27 +44,33 @@ def test_a_log_is_moved_once_however_often_that_is_killed(tmp_path: Path) -> Non
         feed = log.subscribe("shop$*", "beginning")
         with EmbeddedBroker.start(tmp_path / "new") as broker:
             servers = broker.bootstrap_servers
-            killed = subprocess.Popen([*COMMAND, "move", servers, "--root", str(up.root)])
-            deadline = time.monotonic() + WAIT_SECONDS
-            while not has_topics(servers):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            killed.kill()
-            killed.wait(30)
-            moved = run("move", servers, "--root", str(up.root), "--json")
+            killed(up.kafka, servers, "commitlog", up.root, "proved")
+            check_closed(log, feed, up.kafka, servers)
+            check_answers(up, servers)
+            found = run("doctor", "--root", str(up.root), "--json")
+            assert found.returncode == ExitCode.REFUSED
+            assert servers in found.stdout
+            up.stop(signal.SIGKILL)
+            refused = run("up", "--root", str(up.root), "--port", "0")
+            assert refused.returncode == ExitCode.STOP
+            assert servers in refused.stderr
+            early = run("committer", "--root", str(up.root), "--bootstrap-servers", servers)
+            assert early.returncode == ExitCode.STOP
+            assert "bring it there by `commitlog move`" in early.stderr
+            # Its broker alone is enough for the rest.
+            with subprocess.Popen(
+                [*COMMAND, "broker", "--root", str(up.root)], stdout=subprocess.PIPE, text=True
+            ) as alone:
+                assert alone.stdout is not None
+                assert alone.stdout.readline().startswith("ready kafka")
+                moved = run("move", servers, "--root", str(up.root), "--json")
+                again = run("move", servers, "--root", str(up.root))
+                alone.terminate()
             assert moved.returncode == 0, moved.stderr
             [side] = json.loads(moved.stdout)["partitions"]
             assert side["sequence"] == side["committed"] >= 7
             assert side["rows"] == {"shop$orders": 4}
-            again = run("move", servers, "--root", str(up.root))
-            assert "shop$orders" in again.stdout
             assert "4 rows on both" in again.stdout
-
-            check_closed(log, feed, up.kafka, servers)
-            found = run("doctor", "--root", str(up.root), "--json")
-            assert found.returncode == ExitCode.REFUSED
-            assert servers in found.stdout
-            up.stop()
 
             # The root's index is the log's, wherever it is.
             with service(tmp_path / "old", "--bootstrap-servers", servers, "--no-maintain"):
@@ -84,6 +83,26 @@ def test_a_log_is_moved_once_however_often_that_is_killed(tmp_path: Path) -> Non
                 whole = run("verify", *where, "--contents")
                 assert whole.returncode == 0, whole.stdout + whole.stderr
                 assert "index" in whole.stdout
+
+
+def killed(old: str, new: str, log: str, root: Path, point: str) -> None:
+    """Move a log, and end that by SIGKILL at a point."""
+    command = [sys.executable, "-m", "tests.move_child", old, new, log, str(root), point]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL, (point, done.stderr[-2000:])
+
+
+def check_answers(up: Service, servers: str) -> None:
+    """See that HTTP says where the log is: to Lance's clients, to Iceberg's, and to operators."""
+    status, said = up.get("/v1/table/shop$orders/describe", method="POST")
+    assert (status, said["detail"]) == (503, f"LogMoved {servers}")
+    status, said = up.get("/v1/namespaces")
+    assert (status, said["error"]["type"]) == (503, "LogMovedException")  # type: ignore[index]
+    assert servers in said["error"]["message"]  # type: ignore[index]
+    status, said = up.get("/v1/log/feed")
+    assert status == 503
+    assert servers in str(said)
+    wait_until(lambda: servers in str(up.get("/readyz")), "what /readyz says of it")
 
 
 def check_closed(log: CommitLog, feed: Subscription, old: str, servers: str) -> None:

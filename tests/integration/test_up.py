@@ -63,10 +63,10 @@ class Service:
         code = self.process.wait(STOP_SECONDS + 5)
         return code, time.monotonic() - began
 
-    def get(self, path: str) -> tuple[int, dict[str, object]]:
+    def get(self, path: str, method: str = "GET") -> tuple[int, dict[str, object]]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
-            connection.request("GET", path)
+            connection.request(method, path)
             response = connection.getresponse()
             return response.status, json.loads(response.read())
         finally:

@@ -20,6 +20,7 @@ from commitlog.core.iceberg.reading import dump_json
 from commitlog.errors import (
     CommitLogError,
     InvalidRequest,
+    LogMoved,
     NoSuchTable,
     OutcomeUnknown,
     Overloaded,
@@ -99,6 +100,10 @@ def failure_of(error: Exception) -> Failure:
             "CommitStateUnknownException",
             f"{error}. It may be committed: transaction {error.transaction_id}",
         )
+    if isinstance(error, LogMoved):
+        if error.transaction_id:
+            return Failure(500, "CommitStateUnknownException", str(error))
+        return Failure(503, "LogMovedException", f"nothing was committed: {error}")
     if isinstance(error, Unavailable):
         after = error.retry_after_seconds if isinstance(error, Overloaded) else 0
         return Failure(

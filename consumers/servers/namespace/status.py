@@ -21,6 +21,7 @@ from commitlog.errors import (
     CorruptLog,
     Fenced,
     InvalidRequest,
+    LogMoved,
     NoSuchTable,
     NoSuchVersion,
     OutcomeUnknown,
@@ -99,6 +100,7 @@ _COMMITLOG: tuple[tuple[type[CommitLogError], Error], ...] = (
     (TableAlreadyExists, Error.TABLE_ALREADY_EXISTS),
     (OutcomeUnknown, Error.INTERNAL),
     (Unavailable, Error.SERVICE_UNAVAILABLE),
+    (LogMoved, Error.SERVICE_UNAVAILABLE),
     (UnsupportedFormat, Error.UNSUPPORTED),
     (CorruptLog, Error.INTERNAL),
     (Fenced, Error.INTERNAL),
@@ -109,6 +111,8 @@ def code_of(error: BaseException) -> Error:
     """Return Lance's code for an error."""
     if isinstance(error, LanceNamespaceError):
         return Error(error.code)
+    if isinstance(error, LogMoved) and error.transaction_id:
+        return Error.INTERNAL  # it may have been appended before the log left
     if isinstance(error, CommitConflict):
         if error.outcome.status is Status.REJECTED:
             return REJECTED.get(error.outcome.code, Error.INVALID_INPUT)
@@ -137,7 +141,7 @@ def error_response(error: BaseException, instance: str) -> JSONResponse:
     code = code_of(error)
     status = getattr(error, "status", STATUS[code])
     headers = dict(getattr(error, "headers", {}))
-    if status == 503:
+    if status == 503 and not isinstance(error, LogMoved):
         seconds = RETRY_AFTER_SECONDS
         if isinstance(error, Overloaded):
             seconds = max(1, round(error.retry_after_seconds))
@@ -148,6 +152,8 @@ def error_response(error: BaseException, instance: str) -> JSONResponse:
     body: dict[str, Any] = {"error": message_of(error), "code": int(code), "instance": instance}
     if isinstance(error, CommitConflict):
         body["detail"] = _detail(error)
+    if isinstance(error, LogMoved):
+        body["detail"] = f"LogMoved {error.bootstrap_servers}"
     return JSONResponse(body, status_code=status, headers=headers)
 
 

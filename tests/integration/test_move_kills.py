@@ -1,0 +1,105 @@
+"""Does a move of several partitions end as it should, wherever it was killed, and back again?"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.errors import LogMoved, TopicSettings
+from consumers.broker import EmbeddedBroker
+from consumers.servers.committer import Committer, CommitterOptions
+from consumers.tools import move
+from consumers.tools.verify.check import Options, verify
+from tests.integration.test_move import killed
+from tests.move_child import BACK, POINTS
+from tests.service import ids_of, rows
+
+pytestmark = [pytest.mark.broker]
+
+LOG = "traveller"
+TABLES = ("a$t", "b$t", "t")
+WAIT_SECONDS = 180.0
+
+
+@contextmanager
+def leading(servers: str, root: Path) -> Iterator[CommitLog]:
+    """Lead all partitions on a cluster, and yield a client."""
+    stop, threads = threading.Event(), []
+    with ExitStack() as ends:
+        for partition in range(len(TABLES)):
+            log = KafkaLog.connect(servers, LOG)
+            ends.callback(log.close)
+            leads = threading.Event()
+            options = CommitterOptions(root, partition)
+            one = Committer(log, options, on_ready=lambda _, leads=leads: leads.set())  # type: ignore[misc]
+            threads.append(threading.Thread(target=one.run, args=(stop,), daemon=True))
+            threads[-1].start()
+            assert leads.wait(WAIT_SECONDS)
+        client = CommitLog.connect(servers, LOG)
+        try:
+            yield client
+        finally:
+            client.close()
+            stop.set()
+            for thread in threads:
+                thread.join(WAIT_SECONDS)
+
+
+def moved(old: str, new: str, root: Path) -> list[Any]:
+    return move.move(ClientSettings(old, {}), ClientSettings(new, {}), LOG, new, root).partitions
+
+
+def test_partitions_move_and_come_back_wherever_that_is_killed(
+    broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(move, "CLOSED_SECONDS", 0.3)
+    here, root = broker.bootstrap_servers, tmp_path / "root"
+    made = KafkaLog.connect(here, LOG)
+    tables = str(root / "tables")
+    made.create(partitions=3, domains={"a": 1, "b": 2}, tables_root=tables)
+    with leading(here, root) as client:
+        for number, table in enumerate(TABLES):
+            client.create_table(table, rows().schema)
+            for one in range(number + 1):
+                client.append(table, rows(one))
+    with EmbeddedBroker.start(tmp_path / "there") as other:
+        there = other.bootstrap_servers
+        there_and_back = [point for point in POINTS if "open" not in point]
+        for point in there_and_back:
+            killed(here, there, LOG, root, point)
+            if point == "arrived":
+                with pytest.raises(TopicSettings, match="a move to it did not finish"):
+                    KafkaLog.connect(there, LOG).check_settings()
+        sides = moved(here, there, root)
+        assert [side.rows for side in sides] == [{"t": 3}, {"a$t": 1}, {"b$t": 2}]
+        assert all(side.committed >= 2 for side in sides)
+        with pytest.raises(LogMoved):
+            KafkaLog.connect(here, LOG).genesis()
+        with leading(there, root) as client:
+            client.append("b$t", rows(7))
+        for point in BACK:
+            killed(there, here, LOG, root, point)
+        again = moved(there, here, root)
+        assert [side.rows for side in again] == [{"t": 3}, {"a$t": 1}, {"b$t": 3}]
+        assert again == moved(there, here, root), "run after its end, it compares once more"
+        with leading(here, root) as client:
+            assert client.append("t", rows(8)).sequence == again[0].sequence + 1
+            assert ids_of(client.open("b$t")) == [0, 1, 7]
+            with pytest.raises(LogMoved, match=here):
+                CommitLog.connect(there, LOG).tables()
+        # Both clusters know the log by now, and it goes once more.
+        once_more = moved(here, there, root)
+        assert once_more[0].rows == {"t": 4}
+        log = KafkaLog.connect(there, LOG)
+        route = [log.cluster_id(), made.cluster_id(), log.cluster_id()]
+        assert [one.to_cluster for one in log.moves()] == route
+        for partition in range(3):
+            assert verify(log, partition, Options(root, contents=True)).problems == []
