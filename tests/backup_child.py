@@ -1,11 +1,14 @@
-"""Backs up a golden root, and ends by SIGKILL at a point that its parent names."""
+"""Backs up a golden root, or a log on a cluster, and ends by SIGKILL at a point that is named."""
 
+import json
 import os
 import shutil
 import signal
 import sys
 from pathlib import Path
 
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.storage_remote import RemoteStore
 from consumers.tools.backup import saved, writer
 from tests.golden.roots import golden
 
@@ -14,9 +17,10 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main(folder: Path, point: str) -> None:
+def main(point: str) -> None:
     copied = iter(range(1_000_000))
     whole_copy, whole_write = shutil.copyfile, saved.write_checked
+    whole_take = RemoteStore.take
 
     def copy(source: str, target: str) -> None:
         if point == "file" and next(copied) == 4:
@@ -24,6 +28,11 @@ def main(folder: Path, point: str) -> None:
             Path(target).write_bytes(data[: len(data) // 2])
             die()
         whole_copy(source, target)
+
+    def take(store: RemoteStore, path: str, source: saved.Store) -> None:
+        if point == "file" and next(copied) == 2:
+            die()
+        whole_take(store, path, source)
 
     def write(store: saved.Store, path: str, data: bytes) -> None:
         if path.startswith(point):
@@ -33,10 +42,20 @@ def main(folder: Path, point: str) -> None:
     shutil.copyfile = copy  # type: ignore[assignment]
     saved.write_checked = write
     setattr(writer, "write_checked", write)  # noqa: B010
+    setattr(RemoteStore, "take", take)  # noqa: B010
+
+
+def golden_root(folder: Path) -> None:
     with golden(4, folder / "root") as opened:
         done = writer.back_up(opened.log, str(folder / "backup"), None)
         print(done.positions[0], done.files_in_all)
 
 
+def on_cluster(servers: str, log: str, place: str) -> None:
+    done = writer.back_up(KafkaLog.connect(servers, log), place, None)
+    print(json.dumps(done.to_json()))
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])
+    main(sys.argv[1])
+    golden_root(Path(sys.argv[2])) if len(sys.argv) == 3 else on_cluster(*sys.argv[2:])

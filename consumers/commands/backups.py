@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from commitlog.adapters.places import bound
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect
+
+if TYPE_CHECKING:
+    from consumers.tools.backup.remains import Remains
 
 
 def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> None:
@@ -41,7 +46,15 @@ def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
         output.print_check("elsewhere", "warn", f"{one} is not in the backup", "copy it yourself")
 
 
-def restore(place: str, /, *, where: Where = HERE, at: str = "", as_json: AsJson = False) -> None:
+def restore(
+    place: str,
+    /,
+    *,
+    where: Where = HERE,
+    at: str = "",
+    remains: str = "",
+    as_json: AsJson = False,
+) -> None:
     """Put a backup back: into the empty folder that --root names, or onto another cluster.
 
     Tables go to the place that the log names, which must be free. Everything is read again as it
@@ -54,11 +67,15 @@ def restore(place: str, /, *, where: Where = HERE, at: str = "", as_json: AsJson
     at
         Restore as of a position, or a time such as 2026-01-31T12:00:00Z; all that was copied, if
         it isn't named.
+    remains
+        What is left of the root that was lost, or of its tables: what was committed there after
+        the backup is named, by table, version and transaction. It isn't changed.
     """
     from consumers.tools.backup.restore import restore as put_back
 
     config = where.load()
-    done = put_back(place if "://" in place else str(Path(place).absolute()), config, at)
+    left = remains if "://" in remains or not remains else str(Path(remains).absolute())
+    done = put_back(place if "://" in place else str(Path(place).absolute()), config, at, left)
     if as_json:
         output.print_json(done.to_json())
         return
@@ -73,10 +90,32 @@ def restore(place: str, /, *, where: Where = HERE, at: str = "", as_json: AsJson
     output.print_check("tables", "ok", f"{done.files} files, {done.bytes:,} bytes")
     for one in done.elsewhere:
         output.print_check("elsewhere", "warn", f"{one} was not in the backup", "put it back")
+    if done.remains is not None:
+        _show_lost(done.remains, done.backed_up)
     own = str(config.need_root() / "tables")
     tables = "" if bound(done.tables_root) == own else f" --tables-root {done.tables_root}"
     tables += f" --places {config.places}" if config.places else ""
     output.note(f"start it with: commitlog up --root {done.root}{tables}")
+
+
+def _show_lost(remains: Remains, backed_up: Mapping[int, int]) -> None:
+    """Name what was committed after the backup, as far as anything left tells."""
+    for partition, position in sorted(remains.positions.items()):
+        if position > (has := backed_up.get(partition, 0)):
+            text = (
+                f"positions {has + 1} to {position} of partition {partition} are not in the backup"
+            )
+            output.print_check("lost", "warn", text)
+    for one in remains.lost:
+        version = f" version {one.version}" if one.version else ""
+        by = f" by transaction {one.transaction_id}" if one.transaction_id else ""
+        where = f", position {one.position}" if one.position else ""
+        rows = f"its rows are in {one.file}" if one.file else ""
+        output.print_check("lost", "warn", f"{one.table}{version}{by}{where}", rows)
+    for problem in remains.unread:
+        output.print_check("remains", "warn", f"cannot be read: {problem}")
+    if not remains.lost:
+        output.print_check("lost", "ok", "nothing that is left tells of a commit after the backup")
 
 
 def move(

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from commitlog.adapters.storage import keep_on_disk
-from commitlog.errors import InvalidRequest
+from commitlog.errors import InvalidRequest, WrongLog
 from consumers.commands import output
 from consumers.commands.http_options import (
     HTTP_DEFAULTS,
@@ -151,12 +151,17 @@ def init(
     as_json
         Print a JSON object.
     """
-    from consumers.runtime.places import check_place, writable_tables_root
+    from consumers.runtime.places import check_place, check_unused, writable_tables_root
 
     config = where.load(tables_root=tables_root)
     place = writable_tables_root(config)
     log = connect(config)
     try:
+        if config.root is not None:
+            try:
+                log.partitions()
+            except WrongLog:
+                check_unused(config.root, config.log)
         genesis = log.create(
             partitions=partitions,
             domains=_domains(domain) or None,

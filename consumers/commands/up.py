@@ -21,12 +21,13 @@ from collections.abc import Callable, Iterator
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
+from consumers.broker.home import Home
 from consumers.commands.parts import Part, Restarts
 from consumers.partition.table_places import check_all
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.runtime.patience import Patience
-from consumers.runtime.places import check_own_place, writable_tables_root
+from consumers.runtime.places import check_own_place, check_unused, writable_tables_root
 from consumers.runtime.process import configure_logging, stop_on_signals
 
 HTTP_SETTINGS = (
@@ -119,6 +120,8 @@ class Supervisor:
         left = config.sources.get("bootstrap_servers", "").startswith(str(self._root))
         if config.bootstrap_servers and not left:
             return config.bootstrap_servers
+        if Home(self._root).cluster_id() is None:
+            check_unused(self._root, config.log)
         self._broker = EmbeddedBroker.start(
             self._root,
             port=config.kafka_port,
@@ -157,6 +160,7 @@ class Supervisor:
                 partitions = log.partitions()
             except WrongLog:
                 partitions = 1
+                check_unused(self._root, config.log)
                 writable_tables_root(config)
             with roots.usable(self._root):
                 genesis = log.create(partitions=partitions, tables_root=tables)

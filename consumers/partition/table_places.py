@@ -61,7 +61,8 @@ def check_followed(machine: Machine) -> None:
         raise RootMoved(
             f"{_named(found)} can't be moved by binding places: Iceberg's metadata, and manifests"
             " of shallow clones and branches, name absolute places. Link the old place to the new"
-            " one (ln -s NEW OLD) and leave --places out; or start at the old place, and drop them"
+            " one (ln -s NEW OLD) and leave --places out. Or start at the old place, keep what you"
+            " need elsewhere (a deep clone; a copy of an Iceberg table's rows), and drop them"
         )
 
 

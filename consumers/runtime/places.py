@@ -9,6 +9,7 @@ starts. `consumers.partition.table_places` looks for the tables themselves.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import uuid
 from pathlib import Path
@@ -121,6 +122,28 @@ def check_own_place(genesis: Genesis, own: str, root: Path) -> None:
         f" started. To work with what is in {own}, start with --places {recorded}={own}; or move"
         " the root back"
     )
+
+
+def check_unused(root: Path, log: str) -> None:
+    """Raise unless a new log may be made on a root: none was there whose cluster is gone.
+
+    Raises:
+        RootMoved: it holds what another log left.
+    """
+    left = [path for path in ("index.duckdb", "index") if (root / path).exists()]
+    left += [str(path.relative_to(root)) for path in root.glob("checkpoints/*/head.json")]
+    for path in root.glob(f"tables/{MARKS}/*.json"):
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(path.read_text())["log"] == log:
+                left.append(str(path.relative_to(root)))
+    if left:
+        raise RootMoved(
+            f"{root} is the root of a log {log!r} ({', '.join(left[:3])}), and its cluster has no"
+            " such log: the broker's disk was lost, or another cluster is named. No log was made."
+            " Name the cluster that has it; or move the root aside and restore its backup:"
+            f" commitlog restore PLACE --root {root} --remains WHERE-IT-WAS-MOVED. For a new log,"
+            " choose another root"
+        )
 
 
 def _has_transactions(log: Log) -> bool:

@@ -10,7 +10,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import ANY
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -103,7 +105,7 @@ def test_a_backup_that_was_killed_is_whole_once_it_is_run_again(tmp_path: Path) 
 
 
 def backed_up_by_child(folder: Path, point: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "tests.backup_child", str(folder), point]
+    command = [sys.executable, "-m", "tests.backup_child", point, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -169,9 +171,14 @@ def test_nothing_starts_on_a_restore_that_did_not_finish(tmp_path: Path) -> None
         take(tmp_path)
 
 
-def lost(root: Path) -> None:
-    """Lose the disk of a root."""
-    shutil.move(root, root.with_name(f"{root.name}.lost"))
+def lost(root: Path) -> Path:
+    """Lose the disk of a root's broker, see that nothing begins anew there, and move it aside."""
+    shutil.rmtree(root / "kafka")
+    refused = commitlog("up", "--root", str(root), "--port", "0")
+    assert refused.returncode == ExitCode.MACHINE
+    assert "--remains" in refused.stderr
+    assert not (root / "kafka").exists()
+    return Path(shutil.move(root, root.with_name(f"{root.name}.lost")))
 
 
 @pytest.mark.broker
@@ -187,8 +194,11 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
         made = commitlog("backup", str(place), "--root", str(root), "--json")
         assert made.returncode == 0, made.stderr
         assert json.loads(made.stdout)["positions"] == {"0": kept.sequence}
-        log.append("shop$orders", numbers(6))  # acknowledged, and in no backup
-    lost(root)
+        # Acknowledged, and in no backup.
+        late = log.append("shop$orders", numbers(6))
+        latest = log.create_table("latest", SCHEMA)
+        assert up.stop() == (0, ANY)
+    left = lost(root)
 
     # Killed in the middle, it leaves a root that nothing starts on; run again, it is whole.
     restoring = subprocess.Popen([*COMMAND, "restore", str(place), "--root", str(root)])
@@ -198,9 +208,22 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
     refused = commitlog("up", "--root", str(root), "--port", "0")
     assert refused.returncode == ExitCode.MACHINE
     assert "did not finish" in refused.stderr
-    again = commitlog("restore", str(place), "--root", str(root), "--json")
+    again = commitlog("restore", str(place), "--root", str(root), "--remains", str(left), "--json")
     assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["positions"] == {"0": kept.sequence}
+    said = json.loads(again.stdout)
+    assert said["positions"] == {"0": kept.sequence}
+    named = said["remains"]
+    assert (named["positions"], named["unread"]) == ({"0": latest.sequence}, [])
+    # The index may not have had the last ones yet: then only their files tell of them.
+    told_of = {(one["table"], one["version"], one["transaction_id"]) for one in named["lost"]}
+    assert told_of == {
+        ("shop$orders", late.version, late.transaction_id),
+        ("latest", 1, latest.transaction_id),
+    }
+    assert {one["position"] for one in named["lost"]} <= {0, late.sequence, latest.sequence}
+    for one in named["lost"]:
+        manifest = Path(one["file"])
+        assert lance.dataset(manifest.parents[1], version=one["version"]).version == one["version"]
     with running_up(root) as up:
         log = CommitLog.connect(up.kafka)
         opened = log.open("shop$orders")

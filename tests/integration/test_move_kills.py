@@ -25,17 +25,18 @@ from tests.service import ids_of, rows
 pytestmark = [pytest.mark.broker]
 
 LOG = "traveller"
+DOMAINS = {"a": 1, "b": 2}
 TABLES = ("a$t", "b$t", "t")
 WAIT_SECONDS = 180.0
 
 
 @contextmanager
-def leading(servers: str, root: Path) -> Iterator[CommitLog]:
+def leading(servers: str, root: Path, name: str = LOG) -> Iterator[CommitLog]:
     """Lead all partitions on a cluster, and yield a client."""
     stop, threads = threading.Event(), []
     with ExitStack() as ends:
-        for partition in range(len(TABLES)):
-            log = KafkaLog.connect(servers, LOG)
+        for partition in range(KafkaLog.connect(servers, name).partitions()):
+            log = KafkaLog.connect(servers, name)
             ends.callback(log.close)
             leads = threading.Event()
             options = CommitterOptions(root, partition)
@@ -43,7 +44,7 @@ def leading(servers: str, root: Path) -> Iterator[CommitLog]:
             threads.append(threading.Thread(target=one.run, args=(stop,), daemon=True))
             threads[-1].start()
             assert leads.wait(WAIT_SECONDS)
-        client = CommitLog.connect(servers, LOG)
+        client = CommitLog.connect(servers, name)
         try:
             yield client
         finally:
@@ -64,7 +65,7 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
     here, root = broker.bootstrap_servers, tmp_path / "root"
     made = KafkaLog.connect(here, LOG)
     tables = str(root / "tables")
-    made.create(partitions=3, domains={"a": 1, "b": 2}, tables_root=tables)
+    made.create(partitions=3, domains=DOMAINS, tables_root=tables)
     with leading(here, root) as client:
         for number, table in enumerate(TABLES):
             client.create_table(table, rows().schema)

@@ -124,7 +124,7 @@ WRITER = """
 import sys
 import pyarrow as pa
 from commitlog import CommitLog
-log = CommitLog.connect(sys.argv[1])
+log = CommitLog.connect(sys.argv[1], sys.argv[3])
 schema = pa.schema([("id", pa.int64())])
 log.create_table("shop$orders", schema, exist_ok=True)
 outcome = log.append("shop$orders", pa.table({"id": [int(sys.argv[2])]}, schema=schema))
@@ -132,9 +132,9 @@ print(outcome.status, outcome.version, log.open("shop$orders").count_rows())
 """
 
 
-def write(running: Service, number: int) -> list[str]:
+def write(running: Service, number: int, log: str = "commitlog") -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", WRITER, running.kafka, str(number)],
+        [sys.executable, "-c", WRITER, running.kafka, str(number), log],
         capture_output=True,
         text=True,
         timeout=600,

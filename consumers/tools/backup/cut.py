@@ -10,6 +10,7 @@ from commitlog.adapters.log_records import to_answered
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
+from commitlog.model.table import format_table_id
 from commitlog.ports import RawRecord
 from consumers.tools.backup.saved import Backup, SavedPartition, Store, read_chunk
 
@@ -38,16 +39,22 @@ class Heads:
     """By incarnation."""
     versions: dict[str, int] = field(default_factory=dict)
     """By place, without a slash at its end."""
+    names: dict[str, str] = field(default_factory=dict)
+    """The table's name, by its place."""
+    metadata: set[str] = field(default_factory=set)
+    """Iceberg's metadata files."""
 
     def take(self, outcome: Outcome) -> None:
         """Take the next outcome."""
         for result in outcome.results:
+            self.metadata.add(result.metadata_location)
             if not result.incarnation:
                 continue
             if result.location:
                 self.places.setdefault(result.incarnation, result.location.rstrip("/"))
             place = self.places.get(result.incarnation)
             if place is not None:
+                self.names[place] = format_table_id(result.table)
                 self.versions[place] = max(self.versions.get(place, 0), result.version or 0)
 
     def have(self, tables_root: str, path: str) -> bool:

@@ -27,6 +27,7 @@ from consumers.runtime.config import Config
 from consumers.runtime.places import MARKS
 from consumers.runtime.roots import RESTORING, RootUnusable
 from consumers.tools.backup.cut import Cut, Heads, answers, cut, end_of, kept
+from consumers.tools.backup.remains import Remains, look_at
 from consumers.tools.backup.saved import (
     ARCHIVE,
     TABLES,
@@ -59,6 +60,8 @@ class Restored:
     files: int = 0
     bytes: int = 0
     elsewhere: tuple[str, ...] = ()
+    remains: Remains | None = None
+    """What is left of the log that was lost, if that was named."""
 
     def to_json(self) -> dict[str, object]:
         """Return it as a JSON object."""
@@ -66,9 +69,13 @@ class Restored:
 
 
 def restore(
-    place: str, config: Config, at: str = "", on_progress: OnProgress = lambda *_: None
+    place: str,
+    config: Config,
+    at: str = "",
+    remains: str = "",
+    on_progress: OnProgress = lambda *_: None,
 ) -> Restored:
-    """Put a backup back, as of a position or a time.
+    """Put a backup back, as of a position or a time; name what `remains` of the log has beyond it.
 
     Raises:
         BadBackup: there is none, or a file of it isn't what was written.
@@ -83,10 +90,12 @@ def restore(
     if config.sources["log"] != "default" and config.log != backup.log:
         raise WrongLog(f"the backup at {place} is of log {backup.log!r}, not {config.log!r}")
     sequence, until_ms = end_of(at, backup)
-    _take(root, backup, place)
     heads = Heads()
     cuts = [cut(source, one, heads, sequence, until_ms) for one in backup.partitions]
     done = Restored(str(root), backup.tables_root, elsewhere=tuple(backup.elsewhere))
+    if remains:
+        done.remains = _beyond(remains, source, backup, heads if not at else None)
+    _take(root, backup, place)
     with _cluster(config, root, backup) as servers:
         settings = ClientSettings(servers, config.kafka)
         log = KafkaLog(settings, backup.log, 60.0)
@@ -105,6 +114,16 @@ def restore(
     _files(place, source, backup, heads, root, done, on_progress)
     (root / RESTORING).unlink()
     return done
+
+
+def _beyond(place: str, source: Store, backup: Backup, heads: Heads | None) -> Remains:
+    """Name what is left of a log that its whole backup hasn't."""
+    if heads is None:  # it is restored to an earlier position
+        heads = Heads()
+        for one in backup.partitions:
+            cut(source, one, heads, None, None)
+    ends = {one.partition: one.sequence for one in backup.partitions}
+    return look_at(place, heads, ends, backup.tables_root)
 
 
 def _take(root: Path, backup: Backup, place: str) -> None:

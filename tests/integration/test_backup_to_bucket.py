@@ -1,0 +1,89 @@
+"""Is a backup in a bucket whole, whatever was killed, and does another cluster go on from it?"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.storage import store_for
+from commitlog.model.records import Outcome
+from consumers.broker import EmbeddedBroker
+from consumers.tools.backup.saved import NAME, Backup, digest, files_of
+from tests.integration.test_move_kills import DOMAINS, TABLES, leading
+from tests.integration.test_up import run, service, write
+from tests.object_store import s3_server
+from tests.service import rows
+
+pytest.importorskip("moto", reason="moto is not installed")
+pytest.importorskip("obstore", reason="obstore is not installed")
+pytestmark = [pytest.mark.broker]
+
+LOG = "kept"
+PLACE = "s3://bucket/backup"
+
+
+def backed_up(servers: str, point: str = "nowhere") -> dict[str, Any]:
+    """Back up from a process of its own, which ends at a point; return what it says."""
+    command = [sys.executable, "-m", "tests.backup_child", point, servers, LOG, PLACE]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    if point == "nowhere":
+        assert done.returncode == 0, done.stderr[-2000:]
+        return dict(json.loads(done.stdout))
+    assert done.returncode == -signal.SIGKILL, (point, done.stderr[-2000:])
+    return {}
+
+
+def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path: Path) -> None:
+    here, old = broker.bootstrap_servers, tmp_path / "old"
+    made = KafkaLog.connect(here, LOG)
+    made.create(partitions=3, domains=DOMAINS, tables_root=str(old / "tables"))
+    committed: list[tuple[str, Outcome]] = []
+    with s3_server(), leading(here, old, LOG) as client:
+        for table in TABLES:
+            client.create_table(table, rows().schema)
+            committed += [(table, client.append(table, rows(one))) for one in (1, 2)]
+        first = backed_up(here)
+        committed += [(table, client.append(table, rows(3, 4))) for table in TABLES]
+        store = store_for(PLACE)
+        before = store.read(NAME)
+        for point in ("log/1/transactions", "file", "files/", NAME):
+            backed_up(here, point)
+            assert store.read(NAME) == before, "a run that is killed leaves the backup as it was"
+        second = backed_up(here)
+        assert second["positions"] == {part: last + 1 for part, last in first["positions"].items()}
+        assert second["outcomes"] == second["transactions"] == 3
+        assert 0 < second["files"] < second["files_in_all"]
+        backup = Backup.read(store, PLACE)
+        assert backup is not None
+        for path, one in files_of(store, backup).items():
+            assert digest(store, path) == one.sha256
+
+        moment = committed[-2][1].time_ms
+        at = datetime.fromtimestamp(moment / 1000, UTC).isoformat()
+        tables = tmp_path / "new" / "tables"
+        with EmbeddedBroker.start(tmp_path / "there") as other:
+            where = (
+                *("--root", str(tmp_path / "new"), "--log", LOG),
+                *("--bootstrap-servers", other.bootstrap_servers),
+                *("--places", f"{old / 'tables'}={tables}"),
+            )
+            done = run("restore", PLACE, *where, "--at", at, "--json")
+            assert done.returncode == 0, done.stderr
+            said = json.loads(done.stdout)
+            assert said["backed_up"] == second["positions"]
+            with service(tmp_path / "new", *where[2:], "--no-maintain") as up:
+                for table in TABLES:
+                    kept = [o for name, o in committed if name == table and o.time_ms <= moment]
+                    found = run("history", table, "--root", str(tmp_path / "new"), "--json")
+                    assert json.loads(found.stdout)[0]["version"] == kept[-1].version, found.stdout
+                assert write(up, 5, LOG)[-1] == "1"
+                whole = run("verify", *where, "--contents")
+                assert whole.returncode == 0, whole.stdout + whole.stderr
