@@ -136,10 +136,10 @@ def _index(
                     one = Lost(
                         str(table),
                         int(version or 0),
-                        str(row["transaction_id"]),
-                        partition,
-                        int(str(row["sequence"])),
-                        str(row["time"]),
+                        transaction_id=str(row["transaction_id"]),
+                        partition=partition,
+                        position=int(str(row["sequence"])),
+                        at=str(row["time"]),
                     )
                     rows[one.table, one.version] = one
     except CommitLogError as error:
