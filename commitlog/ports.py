@@ -188,6 +188,9 @@ class Log(Protocol):
     def identity(self) -> LogIdentity:
         """Return the ids of the cluster and the topics that the log was made with."""
 
+    def home(self) -> str:
+        """Return what tells this copy of the log from each other one, wherever it was restored."""
+
     def moves(self) -> Sequence[Move]:
         """Return the moves that brought the log to this cluster, oldest first."""
 

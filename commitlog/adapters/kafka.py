@@ -78,6 +78,7 @@ class KafkaLog:
         self._lock = threading.Lock()
         self._genesis: dict[int, Genesis] = {}
         self._last_error = ""
+        self._home = ""
 
     @classmethod
     def connect(
@@ -94,7 +95,7 @@ class KafkaLog:
             InvalidSettings: a setting that the client doesn't know, or that is not to be changed.
         """
         connected = cls(ClientSettings(bootstrap_servers, settings or {}), log, timeout_seconds)
-        connected._cluster_id()
+        connected.cluster_id()
         return connected
 
     def __repr__(self) -> str:
@@ -137,7 +138,7 @@ class KafkaLog:
         # Both from one look at what happened to the log, which costs a client's start a reader.
         events = self._moves.check_here()
         here = self.identity_here()
-        self._identities[here] = identity_in(events, here)
+        self._identities[here], self._home = identity_in(events, here), here.outcomes_topic_id
         return self.beginning(partition)
 
     def beginning(self, partition: int) -> Genesis:
@@ -167,6 +168,11 @@ class KafkaLog:
             self._identities[here] = self._moves.identity(here)
         return self._identities[here]
 
+    def home(self) -> str:
+        """Return the id of the topic that its leaders append to; asked once."""
+        self._home = self._home or self.identity_here().outcomes_topic_id
+        return self._home
+
     def moves(self) -> tuple[Move, ...]:
         """Return the moves that brought the log to this cluster, oldest first."""
         return self._moves.moves(self.identity_here())
@@ -179,7 +185,7 @@ class KafkaLog:
         """Ask the cluster for its and the topics' ids."""
         transactions, outcomes = self._describe_topics()
         return LogIdentity(
-            cluster_id=self._cluster_id(),
+            cluster_id=self.cluster_id(),
             transactions_topic_id=str(transactions.topic_id),
             outcomes_topic_id=str(outcomes.topic_id),
             log=self.name,
@@ -187,7 +193,7 @@ class KafkaLog:
 
     def cluster_id(self) -> str:
         """Ask the cluster for its id."""
-        return self._cluster_id()
+        return str(self._describe_cluster().cluster_id)
 
     def copies(self) -> tuple[TopicCopies, ...]:
         """Count on the cluster how many copies each topic has, and how many are in step."""
@@ -358,9 +364,6 @@ class KafkaLog:
         """Return how many copies a topic that is made now gets."""
         nodes = len(self._describe_cluster().nodes)
         return REPLICATION_WANTED if nodes >= REPLICATION_WANTED else 1
-
-    def _cluster_id(self) -> str:
-        return str(self._describe_cluster().cluster_id)
 
     def _describe_cluster(self) -> Any:
         future = self._admin.describe_cluster(request_timeout=self.timeout_seconds)

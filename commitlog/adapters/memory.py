@@ -297,6 +297,10 @@ class MemoryLog:
             self.cluster.cluster_id, transactions.topic_id, outcomes.topic_id, self.name
         )
 
+    def home(self) -> str:
+        """Return the id of its topic."""
+        return self.identity().outcomes_topic_id
+
     def moves(self) -> tuple[Move, ...]:
         """Return nothing: it was never moved."""
         return ()

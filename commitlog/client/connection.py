@@ -68,9 +68,11 @@ class Connection:
         partition: int,
         token: str,
         session: str = "",
+        home: str = "",
     ):
         """Take the log's identity; nothing is connected before somebody waits.
 
+        `home` is where the log is: a leader of a copy elsewhere won't do.
         A leader tells the `session` of its transactions, once they can be read, without a watch.
         """
         hello = {
@@ -80,6 +82,7 @@ class Connection:
             "partition": partition,
             "token": token,
             "session": session,
+            "home": home,
             "quotas": True,
             **program(),
         }

@@ -107,6 +107,7 @@ class Runtime:
                     partition=partition,
                     token=self._settings.token,
                     session=self._session,
+                    home=self.log.home(),
                 )
                 self._connections[partition] = found
                 after = self._settings.fallback_after_seconds

@@ -93,6 +93,7 @@ class Committer:
                 "log": self._genesis.log,
                 "log_id": self._genesis.log_id,
                 "partition": options.partition,
+                "home": log.home(),
                 "tables_root": root,
                 "places": dict(bindings()),
             },
@@ -145,8 +146,9 @@ class Committer:
         try:
             session.catch_up()
             check_followed(session.follower.machine)
-            log_id, token = self._genesis.log_id, self._options.token
-            stand_by(session, stop, node=self.node, log_id=log_id, token=token)
+            log_id, home = self._genesis.log_id, self._log.home()
+            token = self._options.token
+            stand_by(session, stop, node=self.node, log_id=log_id, token=token, home=home)
             if not stop.is_set():
                 epoch = session.campaign(self.node, time.time_ns() // 1_000_000)
                 if epoch:

@@ -273,9 +273,9 @@ class Answers:
         hello = wire.parse_json(body)
         if hello.get("protocol") != wire.WIRE_VERSION:
             raise Unavailable(f"this leader speaks protocol {wire.WIRE_VERSION}")
-        for name in ("log", "log_id", "partition"):
+        for name in ("log", "log_id", "partition", "home"):
             asked = hello.get(name)
-            if asked not in ("", None) and asked != self._identity[name]:
+            if asked not in ("", None) and asked != self._identity.get(name, asked):
                 raise Unavailable(f"this is {name} {self._identity[name]!r}, not {asked!r}")
         token = str(hello.get("token", ""))
         if self._token and not hmac.compare_digest(token.encode(), self._token.encode()):

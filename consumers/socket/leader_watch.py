@@ -24,11 +24,18 @@ now, and be reading its own record. Whoever stands then ends a term that is only
 
 
 def stand_by(
-    session: Session, stop: threading.Event, *, node: str, log_id: str, token: str
+    session: Session,
+    stop: threading.Event,
+    *,
+    node: str,
+    log_id: str,
+    token: str,
+    home: str = "",
 ) -> None:
     """Follow the log until the leader's socket is silent, and a random while longer.
 
-    `node` is this committer's own address.
+    `node` is this committer's own address, and `home` where the log is: the leader that a restored
+    log names may still lead the one that it was copied from.
     """
     chain = session.follower.replica.chain
     waited_for = None
@@ -36,7 +43,7 @@ def stand_by(
         started = chain.leader
         if started is None:
             return
-        with LeaderWatch(started.node, log_id, token) as watch:
+        with LeaderWatch(started.node, log_id, token, home) as watch:
             while watch.alive and not stop.is_set():
                 session.follow(0.2)
                 if chain.leader is not started:
@@ -54,11 +61,12 @@ def stand_by(
 class LeaderWatch:
     """A connection to the leader's socket: it is alive as long as that stands."""
 
-    def __init__(self, node: str, log_id: str, token: str) -> None:
+    def __init__(self, node: str, log_id: str, token: str, home: str = "") -> None:
         """Watch the leader at `node`."""
         self._node = node
         self._token = token
         self._log_id = log_id
+        self._home = home
         self._socket: socket.socket | None = None
         self.alive = False
         self.is_idle = False
@@ -69,7 +77,7 @@ class LeaderWatch:
         host, _, port = self._node.rpartition(":")
         try:
             self._socket = socket.create_connection((host, int(port)), SILENCE_SECONDS)
-            identity = {"log_id": self._log_id, "token": self._token}
+            identity = {"log_id": self._log_id, "token": self._token, "home": self._home}
             hello = {"protocol": wire.WIRE_VERSION, **identity, **wire.program()}
             self._socket.sendall(wire.json_frame(wire.Kind.HELLO, hello))
             frames: list[tuple[wire.Kind, bytes]] = []

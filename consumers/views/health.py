@@ -79,7 +79,14 @@ class Health:
         self._root = root
         genesis = log.genesis()
         self._connections = [
-            Connection(log, name=log.name, log_id=genesis.log_id, partition=partition, token=token)
+            Connection(
+                log,
+                name=log.name,
+                log_id=genesis.log_id,
+                partition=partition,
+                token=token,
+                home=log.home(),
+            )
             for partition in range(log.partitions())
         ]
         self.sequences: dict[int, int] = {}

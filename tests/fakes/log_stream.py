@@ -385,6 +385,10 @@ class ReadOnlyLog:
         """Return their number."""
         return len(self.logs)
 
+    def home(self) -> str:
+        """Return the id of its topic."""
+        return self.identity().outcomes_topic_id
+
     def moves(self) -> tuple[Move, ...]:
         """Return nothing: it was never moved."""
         return ()

@@ -162,6 +162,10 @@ class SimulatedLog:
         """Return the cluster's and the topics' ids."""
         return self._log.identity()
 
+    def home(self) -> str:
+        """Return the id of its topic."""
+        return self.identity().outcomes_topic_id
+
     def moves(self) -> tuple[Move, ...]:
         """Return nothing: it was never moved."""
         return ()

@@ -315,6 +315,10 @@ class _LiveLog:
     def partitions(self) -> int:
         return 1
 
+    def home(self) -> str:
+        """Return the id of its topic."""
+        return self.identity().outcomes_topic_id
+
     def moves(self) -> tuple[Move, ...]:
         """Return nothing: it was never moved."""
         return ()
