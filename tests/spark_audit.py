@@ -46,6 +46,7 @@ from commitlog.spark.audit import audit
 from commitlog.spark.log_positions import read_to
 from consumers.broker import EmbeddedBroker
 from consumers.tools.bench.made_log import append_to, create, look
+from tests import spark_compaction
 
 TABLES = 100
 TERM_OUTCOMES = 50_000
@@ -193,7 +194,7 @@ def session(master: str) -> Iterator[SparkSession]:
             spark.stop()
 
 
-def run(bootstrap_servers: str, count: int, master: str, into: str) -> None:
+def run(spark: SparkSession, bootstrap_servers: str, count: int, into: str) -> None:
     """Fill a log, audit it, and print what was found and how long it took."""
     name = f"audited-{uuid.uuid4().hex[:8]}"
     started = time.monotonic()
@@ -204,18 +205,17 @@ def run(bootstrap_servers: str, count: int, master: str, into: str) -> None:
         rate = done / (time.monotonic() - started)
         print(f"partition {partition}: {done:,} of {end:,}, {rate:,.0f}/s", flush=True)
 
-    with session(master) as spark:
-        options = {"kafka.bootstrap.servers": bootstrap_servers, "log": name}
-        started = time.monotonic()
-        [found] = audit(spark, options, into=into, on_progress=tell)
-        print(f"{found}\n{found.outcomes:,} outcomes in {time.monotonic() - started:.0f} s")
-        assert found.is_whole
-        assert (found.recomputed, found.head) == (made.outcomes, made.head)
-        if into:
-            rebuilt = pyarrow.dataset.dataset(f"{into}/log").count_rows()
-            versions = pyarrow.dataset.dataset(f"{into}/versions").count_rows()
-            print(f"rebuilt: {rebuilt:,} outcomes, {versions:,} versions")
-            assert (rebuilt, versions) == (made.outcomes, made.versions)
+    options = {"kafka.bootstrap.servers": bootstrap_servers, "log": name}
+    started = time.monotonic()
+    [found] = audit(spark, options, into=into, on_progress=tell)
+    print(f"{found}\n{found.outcomes:,} outcomes in {time.monotonic() - started:.0f} s")
+    assert found.is_whole
+    assert (found.recomputed, found.head) == (made.outcomes, made.head)
+    if into:
+        rebuilt = pyarrow.dataset.dataset(f"{into}/log").count_rows()
+        versions = pyarrow.dataset.dataset(f"{into}/versions").count_rows()
+        print(f"rebuilt: {rebuilt:,} outcomes, {versions:,} versions")
+        assert (rebuilt, versions) == (made.outcomes, made.versions)
 
 
 def main() -> None:
@@ -224,6 +224,7 @@ def main() -> None:
     parser.add_argument("--transactions", type=int, default=200_000)
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--bootstrap-servers", default="")
+    parser.add_argument("--compact", action="store_true", help="compact tables there, too")
     parser.add_argument("--into", default="", help="a folder for the log as Parquet")
     given = parser.parse_args()
     with ExitStack() as stack:
@@ -232,7 +233,10 @@ def main() -> None:
             root = stack.enter_context(tempfile.TemporaryDirectory(prefix="commitlog-audit-"))
             started = EmbeddedBroker.start(Path(root), start_seconds=START_SECONDS)
             servers = stack.enter_context(started).bootstrap_servers
-        run(servers, given.transactions, given.master, given.into)
+        spark = stack.enter_context(session(given.master))
+        run(spark, servers, given.transactions, given.into)
+        if given.compact:
+            spark_compaction.run(spark, servers)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from commitlog.model.table import TableId, parse_table_id
 
 if TYPE_CHECKING:
     import lance
+    from lance.optimize import CompactionTask, RewriteResult
 
     from commitlog.client.runtime import Runtime
     from commitlog.client.tables import TableInfo
@@ -55,6 +56,24 @@ class Kept:
 Try = Callable[["TableInfo", float], tuple[Transaction, Mapping[str, int] | None] | None]
 """(the table as it is, deadline) -> what to commit; None: there is nothing to do."""
 
+RewriteGroups = Callable[
+    ["TableInfo", "lance.LanceDataset", "Sequence[CompactionTask]", float], "list[RewriteResult]"
+]
+"""(the table, the version that was planned, the groups of its fragments, deadline) -> their
+results: of some groups only, once the time is up."""
+
+
+def rewrite_here(
+    info: TableInfo, dataset: lance.LanceDataset, tasks: Sequence[CompactionTask], deadline: float
+) -> list[RewriteResult]:
+    """Rewrite groups of fragments one by one, in this process."""
+    results = []
+    for task in tasks:
+        results.append(task.execute(dataset))
+        if time.monotonic() > deadline:
+            break  # the caller says so
+    return results
+
 
 class KeepsTables(ABC):
     """Gives `CommitLog` the verbs that keep tables fast."""
@@ -81,12 +100,14 @@ class KeepsTables(ABC):
         timeout: float = TIMEOUT_SECONDS,
         tries_max: int = TRIES_MAX,
         properties: Mapping[str, str] | None = None,
+        rewrite: RewriteGroups = rewrite_here,
         **options: Any,
     ) -> Kept:
         """Merge small fragments and drop deleted rows, beside whoever writes.
 
         Takes the options of pylance's `compact_files` (`target_rows_per_fragment`,
         `materialize_deletions_threshold`, `max_source_fragments`, …), but for `defer_index_remap`.
+        `rewrite` rewrites the groups of fragments that were planned (`commitlog.spark.compact`).
 
         Raises:
             RetryableConflict: others won `tries_max` times in a row.
@@ -103,7 +124,7 @@ class KeepsTables(ABC):
         def attempt(
             info: TableInfo, deadline: float
         ) -> tuple[Transaction, Mapping[str, int] | None] | None:
-            return self._rewrite(info, options, deadline)
+            return self._rewrite(info, options, deadline, rewrite)
 
         return self._until_it_lands(table_id, attempt, timeout, tries_max, properties)
 
@@ -254,7 +275,11 @@ class KeepsTables(ABC):
         return attempt
 
     def _rewrite(
-        self, info: TableInfo, options: Any, deadline: float
+        self,
+        info: TableInfo,
+        options: Any,
+        deadline: float,
+        rewrite: RewriteGroups = rewrite_here,
     ) -> tuple[Transaction, Mapping[str, int]] | None:
         from lance.optimize import Compaction
 
@@ -266,28 +291,25 @@ class KeepsTables(ABC):
         )
 
         dataset = self.open(info.table_id, info.version)
-        results = []
-        for task in Compaction.plan(dataset, options).tasks:
-            results.append(task.execute(dataset))
-            if time.monotonic() > deadline:
-                break  # the caller says so
-        if not results:
+        tasks = Compaction.plan(dataset, options).tasks
+        if not tasks:
             return None
+        results = rewrite(info, dataset, tasks, deadline)
         read = materialize(self.runtime(), info, info.version)
         count, first_id = new_fragment_count(results), -1
         if count:
             reserved = self._reserve(info, count, deadline)
             first_id = first_reserved_id(info.location, reserved, count)
-        rewrite, metrics = captured(
+        message, metrics = captured(
             info.location,
             info.version,
             read,
             lambda private: Compaction.commit(private, as_read_privately(private, results)),
             first_free_id=first_id,
         )
-        if rewrite is None:
+        if message is None:
             return None
-        return in_row_order(rewrite), {
+        return in_row_order(message), {
             name: getattr(metrics, name)
             for name in ("fragments_removed", "fragments_added", "files_removed", "files_added")
         }

@@ -4,6 +4,7 @@
 from commitlog.spark.pyspark_api import start_streams_in_any_thread  # isort: split
 
 from commitlog.spark.batches import Batch, each_batch, upsert
+from commitlog.spark.compaction import compact
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import Merged, merge
@@ -21,6 +22,7 @@ __all__ = [
     "CommitLogDataSource",
     "Merged",
     "NotInSql",
+    "compact",
     "each_batch",
     "local_session",
     "map_arrow",

@@ -326,10 +326,11 @@ class OwnService:
     http: str
     pid: int
     """Of the supervisor, whose descendants are all the others."""
+    root: Path
 
 
 @contextlib.contextmanager
-def own_service(log: str = LOG_NAME_DEFAULT) -> Iterator[OwnService]:
+def own_service(log: str = LOG_NAME_DEFAULT, *flags: str) -> Iterator[OwnService]:
     """Run `commitlog up` in a temporary folder for as long as it is needed."""
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         command = [
@@ -342,6 +343,7 @@ def own_service(log: str = LOG_NAME_DEFAULT) -> Iterator[OwnService]:
             folder,
             "--log",
             log,
+            *flags,
         ]
         with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as up:
             try:
@@ -349,7 +351,7 @@ def own_service(log: str = LOG_NAME_DEFAULT) -> Iterator[OwnService]:
                 ready = up.stdout.readline().split()
                 if len(ready) < 4:
                     raise Unavailable("the service did not start; what it said stands above")
-                yield OwnService(ready[3], ready[1], up.pid)
+                yield OwnService(ready[3], ready[1], up.pid, Path(folder))
             finally:
                 up.terminate()
                 try:

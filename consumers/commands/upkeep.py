@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from consumers.commands import output
+from consumers.commands.jobs import need_module
 from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
 from consumers.runtime.process import OnReady, run_part
+
+if TYPE_CHECKING:
+    from consumers.runtime.config import Config
+    from consumers.tools.maintenance import Maintenance
 
 STARTING_SECONDS = 30.0
 """Maintenance leaves the first moments of a start to others."""
@@ -22,10 +29,13 @@ def maintain(
     once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     interval: float = 60.0,
+    removal_interval: float = 21_600.0,
     policy: Annotated[
         tuple[str, ...],
         Parameter(negative="", consume_multiple=False, metavar="NAME=VALUE", show_default=False),
     ] = (),
+    spark: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    master: str = "local[*]",
     as_json: AsJson = False,
 ) -> None:
     """Keep tables fast: compact fragments, update indices, remove what nobody needs.
@@ -41,42 +51,64 @@ def maintain(
         Only list what is due, and end.
     interval
         Seconds between two looks.
+    removal_interval
+        Seconds between two looks for files to remove; each reads the whole log.
     policy
         Holds for tables that don't say otherwise, nor their namespaces: expire-days=30, and so on.
+    spark
+        Compact by Spark jobs: executors rewrite the groups of fragments.
+    master
+        Where Spark runs, as Spark calls it; for --spark.
     """
-    from consumers.tools.maintenance import NICENESS, Maintenance
+    from consumers.tools.maintenance import NICENESS
     from consumers.tools.maintenance_policy import parse_defaults
 
     config = where.load()
     defaults = parse_defaults(policy)
+    master = master if spark and not dry_run else ""
+    more: dict[str, Any] = {"removal_seconds": removal_interval}
     if not (once or dry_run):
-        root = config.root or Path.cwd()
 
         def work(stop: threading.Event, on_ready: OnReady) -> None:
-            with connect_client(config, "maintenance") as log:
+            with _maintenance(config, defaults, master, **more) as maintenance:
                 on_ready("")
                 stop.wait(min(interval, STARTING_SECONDS))
-                maintenance = Maintenance(log, open_log=lambda: connect(config), defaults=defaults)
                 maintenance.run(stop, interval)
 
-        run_part("maintenance", root, work, niceness=NICENESS)
+        run_part("maintenance", config.root or Path.cwd(), work, niceness=NICENESS)
         return
-    rows: list[dict[str, str]] = []
-    with connect_client(config, "maintenance") as log:
-        results: list[str] = []
-        maintenance = Maintenance(
-            log,
-            on_act=lambda _, result: results.append(result),
-            open_log=lambda: connect(config),
-            defaults=defaults,
-        )
-        for number, act in enumerate(maintenance.look(dry_run=dry_run)):
-            row = {"table": act.table, "act": act.kind, "reason": act.reason}
-            rows.append(row | {"result": "" if dry_run else results[number]})
-        maintenance.close()
+    results: list[str] = []
+    more["on_act"] = lambda _, result: results.append(result)
+    with _maintenance(config, defaults, master, **more) as maintenance:
+        acts = maintenance.look(dry_run=dry_run)
+    rows = [
+        {"table": act.table, "act": act.kind, "reason": act.reason, "result": result}
+        for act, result in zip(acts, results or [""] * len(acts), strict=True)
+    ]
+    shown = ("table", "act", "reason", *([] if dry_run else ["result"]))
     columns = tuple(
         output.Column(name, lambda row, name=name: row[name], gives_way=name == "reason")  # type: ignore[misc]
-        for name in ("table", "act", "reason", "result")
-        if name != "result" or not dry_run
+        for name in shown
     )
     output.print_listing(columns, rows, as_json=as_json, nothing="nothing is due")
+
+
+@contextmanager
+def _maintenance(
+    config: Config, defaults: Mapping[str, str], master: str, **more: Any
+) -> Iterator[Maintenance]:
+    """Yield what looks at tables; with a master of Spark, compactions are its jobs."""
+    from consumers.tools.maintenance import Maintenance
+
+    with connect_client(config, "maintenance") as log, ExitStack() as stack:
+        if master:
+            need_module("pyspark", extra="spark")
+            from commitlog.spark import local_session
+            from commitlog.spark.compaction import on_executors
+
+            session = local_session("commitlog maintain", cores=master)
+            stack.callback(session.stop)
+            more["rewrite"] = on_executors(session)
+        made = Maintenance(log, open_log=lambda: connect(config), defaults=defaults, **more)
+        stack.callback(made.close)
+        yield made

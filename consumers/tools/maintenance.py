@@ -22,6 +22,7 @@ from commitlog import CommitLog
 from commitlog.adapters.lance_refs import referenced_versions, versions_with_files
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
+from commitlog.client.upkeep import RewriteGroups, rewrite_here
 from commitlog.codecs.manifest_file import decode_manifest, transaction_path
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.tables.lance_tables import VersionRanges
@@ -71,12 +72,18 @@ class Maintenance:
         on_act: Callable[[Act, str], None] | None = None,
         open_log: Callable[[], Log] | None = None,
         defaults: Mapping[str, str] | None = None,
+        rewrite: RewriteGroups = rewrite_here,
+        removal_seconds: float = REMOVAL_SECONDS,
     ) -> None:
         """Act through a client of the log; `on_act(act, result)` is told of each act.
 
         Files are removed only with `open_log`, since that takes the whole log, archive included.
         The properties `defaults` hold where neither a table nor its namespaces say otherwise.
+        `rewrite` rewrites the groups of fragments that a compaction planned. Files to remove are
+        looked for every `removal_seconds`.
         """
+        self._removal_seconds = removal_seconds
+        self._rewrite = rewrite
         self._defaults = dict(defaults or {})
         self._namespaces: dict[TableId, dict[str, str]] = {}
         """Properties of namespaces, as of the last look."""
@@ -92,7 +99,7 @@ class Maintenance:
 
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
         """Look again and again until `stop`; for files to remove at first after a while."""
-        self._remove_at = time.monotonic() + FIRST_REMOVAL_SECONDS
+        self._remove_at = time.monotonic() + min(FIRST_REMOVAL_SECONDS, self._removal_seconds)
         try:
             while not stop.is_set():
                 try:
@@ -138,7 +145,7 @@ class Maintenance:
         if self._open_log is not None:
             acts += self._of_iceberg(self._open_log, dry_run=dry_run)
         if self._open_log is not None and time.monotonic() >= self._remove_at:
-            self._remove_at = time.monotonic() + REMOVAL_SECONDS
+            self._remove_at = time.monotonic() + self._removal_seconds
             try:
                 acts += self._done(self._removals(self._open_log, tables), dry_run=dry_run)
             except (CommitLogError, OSError) as error:
@@ -304,7 +311,9 @@ class Maintenance:
 
     def _compaction(self, info: TableInfo, reason: str, **options: Any) -> Act:
         def do() -> str:
-            kept = self._log.compact(info.table_id, properties={REASON: reason}, **options)
+            kept = self._log.compact(
+                info.table_id, properties={REASON: reason}, rewrite=self._rewrite, **options
+            )
             if kept.outcome is None or kept.metrics is None:
                 return ""
             counts = "{fragments_removed} fragments became {fragments_added}"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +40,13 @@ from consumers.partition.catalogue import no_such_table
 from consumers.partition.follower import Follower
 from consumers.partition.iceberg_files import TableFiles
 from consumers.partition.table_files import QUARANTINE
+from consumers.tools.branch_files import (
+    TREE,
+    branch_life,
+    branch_names,
+    branch_of,
+    needed_by_branches,
+)
 from consumers.tools.file_ledger import FileLedger, Life, Why, paths_in
 from consumers.tools.iceberg_orphans import find_orphans
 
@@ -147,9 +154,9 @@ class Leftovers:
         ticket.result(CATCH_UP_SECONDS).raise_for_conflict()
         self._read()
         needed = self._needed([life])
-        self._delete(
-            life, [one for one in leftovers if owner(life, one.path) not in needed], on_removed
-        )
+        branches = branch_names(store_for(life.location))
+        gone = [one for one in leftovers if owner(life, one.path, branches) not in {*needed, ""}]
+        self._delete(life, gone, on_removed)
 
     def _is_out_of_reach(self, life: Life) -> bool:
         """Have nobody register a dropped table again; return False if somebody has."""
@@ -176,6 +183,8 @@ class Leftovers:
         for folder in {one.path.rpartition("/")[0] for one in leftovers}:
             if folder.startswith(("data/", "_indices/")):
                 store.prune(folder)
+            elif folder.startswith(TREE):
+                store.prune("/".join(folder.split("/")[:2]))
 
     def _read(self) -> None:
         """Read to the log's present end: what is decided, and what may be yet."""
@@ -189,12 +198,13 @@ class Leftovers:
             if time.monotonic() > deadline:
                 raise Unavailable("Kafka didn't send the transactions in time; try again later")
 
-    def _needed(self, lives: Iterable[Life]) -> set[str]:
+    def _needed(self, lives: Collection[Life]) -> set[str]:
         places = [life.location for life in lives]
         properties = {t.incarnation: t.properties for t in self._machine.tables.values()}
         needed = self._ledger.needed(places, properties, int(self._clock() * 1000))
         undecided = (s.record for s in self._follower.replica.undecided.values())
-        return needed | self._ledger.undecided(undecided)
+        of_branches = (needed_by_branches(life) for life in lives if life.is_live)
+        return needed.union(self._ledger.undecided(undecided), *of_branches)
 
     def _of(self, life: Life, files: Sequence[FileFound], needed: set[str]) -> Iterator[Leftover]:
         below = [
@@ -203,10 +213,11 @@ class Leftovers:
             if one.location.startswith(f"{life.location}/")
         ]
         foreign: set[str] | None = None
+        branches = branch_names(store_for(life.location))
         for file in files:
             if any(file.path.startswith(f"{nested}/") for nested in below):
                 continue
-            named = owner(life, file.path)
+            named = owner(life, file.path, branches)
             if named in needed:
                 continue
             if not life.is_live:
@@ -220,8 +231,13 @@ class Leftovers:
                     continue
                 if foreign is None:
                     foreign = set(_foreign(life, files))
+                branch, _ = branch_of(file.path)
                 if named in foreign or file.path.startswith(f"{QUARANTINE}/"):
                     yield _leftover(life, file, Why.FOREIGN, "somebody wrote it past the log")
+                elif branch and branch not in branches:
+                    yield _leftover(life, file, Why.ABANDONED, f"there is no branch {branch} now")
+                elif branch:
+                    yield _leftover(life, file, Why.ABANDONED, f"no version of {branch} names it")
                 else:
                     yield _leftover(life, file, Why.ABANDONED, "no transaction names it")
 
@@ -289,8 +305,15 @@ def _of_iceberg(log: Log, files: TableFiles) -> Iterator[Leftover]:
             )
 
 
-def owner(life: Life, path: str) -> str:
-    """Return what a version names if it needs a file; empty if the file isn't judged here."""
+def owner(life: Life, path: str, branches: Collection[str] = ()) -> str:
+    """Return what a version names if it needs a file; empty if the file isn't judged here.
+
+    `branches` are those that Lance keeps beside the table: of others every file is judged.
+    """
+    branch, below = branch_of(path)
+    if branch:
+        inner = branch_life(life, branch)
+        return owner(inner, below) or ("" if branch in branches else f"{life.location}/{path}")
     parts = path.split("/")
     folder, name = parts[0], parts[-1]
     if _TEMPORARY.fullmatch(name):

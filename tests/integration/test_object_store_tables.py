@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lance
@@ -11,12 +11,15 @@ import pytest
 from lance import LanceOperation
 
 from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
 from commitlog.adapters.storage_remote import RemoteStore
 from commitlog.client.rows import prepare_delete
 from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Outcome, Status
+from consumers.tools.orphans import clean
 from tests.object_store import log_over_objects, s3_server
 from tests.service import SCHEMA, ids_of, rows
 
@@ -28,10 +31,16 @@ T = "ns$t"
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommitLog]:
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[MemoryCluster, CommitLog]]:
     """Run a log whose tables lie in a bucket, and name the server as the cloud's tools do."""
-    with s3_server(), log_over_objects(tmp_path_factory.mktemp("objects")) as (_, made):
+    with s3_server(), log_over_objects(tmp_path_factory.mktemp("objects")) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def client(objects: tuple[MemoryCluster, CommitLog]) -> CommitLog:
+    """A client of that log."""
+    return objects[1]
 
 
 @pytest.fixture
@@ -127,3 +136,84 @@ def test_a_version_that_is_there_is_never_put_again(client: CommitLog, location:
     state, encoded = decode_manifest(before)
     assert encoded is not None
     assert state.transaction_file.endswith(f"{Transaction.FromString(encoded).uuid}.txn")
+
+
+class Killed(BaseException):
+    """Ends a removal where it is, as `kill -9` does: nothing is left that could clean up."""
+
+
+class Steps:
+    """Calls that change something: a record, an object that moves or goes. One of them kills."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        for owner, name in ((CommitLog, "submit"), (RemoteStore, "delete"), (RemoteStore, "move")):
+            patch.setattr(owner, name, self._counted(getattr(owner, name)))
+
+    def _counted(self, inner: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            self.left -= 1
+            if not self.left:
+                raise Killed
+            return inner(*arguments, **options)
+
+        return call
+
+
+def test_a_removal_killed_at_every_step_takes_what_nobody_needs(
+    objects: tuple[MemoryCluster, CommitLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, client = objects
+    for name in ("r$kept", "r$gone"):
+        client.create_table(name, SCHEMA)
+        for ids in ((0, 1, 2, 3), (4,)):
+            client.append(name, rows(*ids))
+        client.delete(name, "id = 0")
+    kept, gone = (client.table(name).location for name in ("r$kept", "r$gone"))
+    client.create_index("r$kept", "id", "BTREE")
+    clone = LanceOperation.Clone(True, None, 2, kept, None)
+    committed(client.submit("r$clone", clone).result())
+    plain = lance.dataset(kept)
+    plain.tags.create("month", 3)
+    plain.create_branch("dev", 3).insert(rows(50))
+    plain.create_branch("lost", 3).insert(rows(60))
+    store_for(kept).delete("_refs/branches/lost.json")
+    client.compact("r$kept")
+    client.expire_versions("r$kept", retain_versions=1)
+    client.drop_table("r$gone")
+
+    def is_whole() -> bool:
+        now = lance.dataset(kept)
+        found = [now, now.checkout_version("month"), now.checkout_version(("dev", None))]
+        found.append(lance.dataset(client.table("r$clone").location))
+        assert now.to_table(filter="id = 4").num_rows == 1, "by the index"
+        return [ids_of(one) for one in found] == [
+            [1, 2, 3, 4], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4, 50], [0, 1, 2, 3],
+        ]  # fmt: skip
+
+    log = MemoryLog(cluster)
+    todo = {one["location"] for one in clean(log, None, 0)}
+    assert {str(place).removeprefix(kept).startswith("/tree/lost/") for place in todo} == {
+        True, False,
+    }  # fmt: skip
+    steps = Steps(monkeypatch)
+    removed: list[str] = []
+    kills = 0
+    while True:
+        steps.left = 1 + kills % 4
+        try:
+            clean(log, None, 0, client, on_removed=lambda one: removed.append(one.location))
+            break
+        except Killed:
+            kills += 1
+            assert is_whole()
+    steps.left = 0
+    assert kills >= 4
+    assert is_whole()
+    assert set(removed) <= todo, "what the dry run listed"
+    put_aside = todo - set(removed)
+    assert all(str(place).startswith(f"{gone}/_versions/") for place in put_aside)
+    assert clean(log, None, 0) == []
+    assert list(store_for(gone).walk()) == []
+    client.append("r$kept", rows(9)).raise_for_conflict()
+    assert ids_of(lance.dataset(kept)) == [1, 2, 3, 4, 9]

@@ -17,7 +17,7 @@ COMMANDS = sorted(
     [name for name in app if not name.startswith("-")]
     + ["bench against", "bench all", "bench commit", "bench conflicts", "bench growth"]
     + ["bench iceberg", "bench index", "bench merge", "bench replay", "bench report", "bench rows"]
-    + ["bench spark"]
+    + ["bench soak", "bench spark"]
 )
 
 

@@ -296,6 +296,46 @@ def test_a_clone_keeps_the_files_of_what_it_was_cloned_from(world: Service) -> N
     assert not source.exists()
 
 
+def test_branches_of_lance_keep_their_files_and_leave_none(world: Service) -> None:
+    client, place = world.client, world.location(TABLE)
+    client.append(TABLE, rows(1, 2))
+    dev = lance.dataset(str(place)).create_branch("dev", 2)
+    dev.insert(rows(3))
+    dev.create_scalar_index("id", "BTREE")
+    dev.delete("id = 1")
+    one = dev.create_branch("fix/one", ("dev", None))
+    one.insert(rows(4))
+    client.delete(TABLE, "id = 2")
+    client.compact(TABLE)
+    client.expire_versions(TABLE, retain_versions=1)
+    remove(world)
+
+    def of_branch(name: str) -> list[int]:
+        branch = lance.dataset(str(place)).checkout_version((name, None))
+        branch.validate()  # type: ignore[no-untyped-call]
+        assert branch.to_table(filter="id = 3").num_rows == 1
+        return sorted(branch.to_table()["id"].to_pylist())
+
+    assert (of_branch("dev"), of_branch("fix/one")) == ([2, 3], [2, 3, 4])
+    (place / "tree" / "dev" / "data" / "stray.lance").write_bytes(b"of a writer that died")
+    assert found(world) == {
+        "tree/dev/data/stray.lance": (Why.ABANDONED, "no version of dev names it")
+    }
+    # As Lance leaves it when it is killed while it deletes a branch.
+    (place / "_refs" / "branches" / "fix%2Fone.json").unlink()
+    listed = found(world)
+    assert {reason for path, (_, reason) in listed.items() if path.startswith("tree/fix")} == {
+        "there is no branch fix/one now"
+    }
+    assert sorted(remove(world, stop_after=2)) < sorted(listed)
+    remove(world)
+    assert found(world) == {}
+    assert [path.name for path in (place / "tree").iterdir()] == ["dev"]
+    assert of_branch("dev") == [2, 3]
+    assert ids_of(world) == [1]
+    is_proven(world)
+
+
 def test_a_hold_keeps_versions_and_a_lease_ends(
     world: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -97,6 +97,19 @@ def service_cpu_seconds(pid: int) -> dict[str, float]:
     return found
 
 
+def service_memory_bytes(pid: int) -> dict[str, int]:
+    """Return the resident memory of a service's parts, by their names; empty where /proc isn't."""
+    found: dict[str, int] = {}
+    for process in (pid, *_descendants(pid)):
+        try:
+            name = _part(Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0"))
+            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+        except OSError:
+            continue
+        found[name] = found.get(name, 0) + pages * os.sysconf("SC_PAGE_SIZE")
+    return found
+
+
 def service_switches(pid: int) -> dict[str, int]:
     """Return how often the threads of a service's parts waited so far, by the parts' names.
 
@@ -119,7 +132,7 @@ def _part(words: list[bytes]) -> str:
     """Name a part by its command line."""
     if any(b"kafka" in word for word in words) and b"java" in words[0]:
         return "broker"
-    for name in ("committer", "index", "server", "up"):
+    for name in ("committer", "index", "server", "maintain", "up"):
         if name.encode() in words:
             return name
     return "helpers"

@@ -1,0 +1,112 @@
+"""Compaction as a Spark job: the driver plans and commits, executors rewrite the fragments.
+
+The plan is pylance's own, as of one version, and each of its groups is one task. What a task brings
+back names the files that it wrote, so the driver commits one Rewrite as `CommitLog.compact` does. A
+task that Spark runs again writes other files, and only one of its results comes back; the files of
+the others no transaction names, so `commitlog orphans` lists them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import lance
+from lance.optimize import CompactionTask, RewriteResult
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from commitlog.adapters.lance_datasets import open_dataset
+from commitlog.adapters.places import bound
+from commitlog.client.tables import TableInfo
+from commitlog.client.upkeep import Kept, RewriteGroups, rewrite_here
+from commitlog.errors import Unavailable
+from commitlog.spark.connection import connect as connect_to
+from commitlog.spark.files import Connect
+from commitlog.spark.options import parse_batches
+
+MESSAGE_MAX = 300
+
+
+def compact(
+    spark: SparkSession,
+    table: str,
+    *,
+    options: Mapping[str, str],
+    connect: Connect = connect_to,
+    **how: Any,
+) -> Kept:
+    """Compact a table by a Spark job, beside whoever writes.
+
+    `options` are those of format `commitlog` that reach the log. The rest is what
+    `CommitLog.compact` takes: `target_rows_per_fragment`, `timeout`, `tries_max`, and so on.
+
+    Raises:
+        RetryableConflict: others won `tries_max` times in a row.
+        Unavailable: Spark gave up, or there was no time left; nothing was submitted.
+    """
+    log = connect(parse_batches(options).connection)
+    kept: Kept = log.compact(table, rewrite=on_executors(spark), **how)
+    return kept
+
+
+def on_executors(spark: SparkSession) -> RewriteGroups:
+    """Return what rewrites groups of fragments as a Spark job; a single one in the driver."""
+
+    def rewrite(
+        info: TableInfo,
+        dataset: lance.LanceDataset,
+        tasks: Sequence[CompactionTask],
+        deadline: float,
+    ) -> list[RewriteResult]:
+        if len(tasks) == 1:
+            return rewrite_here(info, dataset, tasks, deadline)
+        location, version = bound(info.location), dataset.version
+        work = [(location, version, _json(task)) for task in tasks]
+        context = spark.sparkContext
+        try:
+            with _cancelled_at(spark, deadline):
+                found = context.parallelize(work, len(work)).map(_rewrite).collect()
+        except (Py4JError, PySparkException) as error:
+            raise Unavailable(
+                f"the Spark job that compacts {info.name} failed or ran out of time, and nothing"
+                f" was submitted: {str(error)[-MESSAGE_MAX:].strip()}. Look at Spark's logs"
+            ) from error
+        from_json = RewriteResult.from_json  # type: ignore[attr-defined]
+        return [from_json(text) for text in found]
+
+    return rewrite
+
+
+def _rewrite(work: tuple[str, int, str]) -> str:
+    """Rewrite one group of fragments; runs on an executor."""
+    location, version, text = work
+    task = CompactionTask.from_json(text)  # type: ignore[attr-defined]
+    return _json(task.execute(open_dataset(location, version)))
+
+
+def _json(made: Any) -> str:
+    """Return a task, or what it came to; pylance's type stubs don't know the method."""
+    text: str = made.json()
+    return text
+
+
+@contextlib.contextmanager
+def _cancelled_at(spark: SparkSession, deadline: float) -> Iterator[None]:
+    """Cancel what this thread has Spark do, once there is no time left."""
+    context, tag = spark.sparkContext, f"commitlog-{uuid.uuid4()}"
+    cancel = lambda: context.cancelJobsWithTag(tag)  # noqa: E731
+    timer = threading.Timer(max(deadline - time.monotonic(), 0.0), cancel)
+    timer.daemon = True
+    context.addJobTag(tag)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        context.removeJobTag(tag)
