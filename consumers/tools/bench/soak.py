@@ -202,7 +202,7 @@ def _sampled(
     seconds: float,
     report: Report,
 ) -> list[Sample]:
-    began, samples = time.monotonic(), []
+    began, samples = time.monotonic(), list[Sample]()
     pause = max(seconds / SAMPLES, SAMPLE_SECONDS_LEAST)
     while (passed := time.monotonic() - began) < seconds:
         before = time.monotonic()
