@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import uuid_utils
 
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.core.iceberg.views import ASSERT_CREATE, ASSERT_UUID, IcebergView
@@ -26,7 +27,7 @@ from consumers.servers.iceberg.rest import routes
 from consumers.views.version_index.iceberg import read_changes
 from tests.core_world import ROOT, append, replayed_from_parts
 from tests.iceberg_server import IcebergServer, serving_routes
-from tests.namespace_world import World
+from tests.namespace_world import World, numbers
 from tests.unit.test_iceberg_machine import EVENTS, IcebergWorld, made, set_property
 
 pytestmark = pytest.mark.filterwarnings("ignore:::pyiceberg.*", "ignore::DeprecationWarning")
@@ -266,6 +267,25 @@ def test_clients_make_views_beside_tables(world: World, server: IcebergServer) -
     world.log.restore([[space, "w"], [space, "t"]], position)
     assert server.ask("GET", f"{views}/w").json["metadata"]["current-version-id"] == 2
     assert world.log.restore([[space, "w"], [space, "t"]], position) is None
+
+
+def test_a_table_is_not_dropped_as_a_view(world: World, server: IcebergServer) -> None:
+    """Whatever key comes with the request: Java's client sends one with each."""
+    space = world.fresh_name()
+    server.ask("POST", "/v1/namespaces", {"namespace": [space]})
+    place = f"/v1/namespaces/{space}"
+    assert server.ask("POST", f"{place}/tables", {"name": "t", "schema": SCHEMA}).status == 200
+    world.write([space, "lance"], numbers(0, 1))
+    for name in ("t", "lance"):
+        for headers in ({}, {"Idempotency-Key": str(uuid_utils.uuid7())}):
+            reply = server.ask("DELETE", f"{place}/views/{name}", headers=headers)
+            assert (reply.status, reply.error["type"]) == (404, "NoSuchViewException")
+    assert server.ask("HEAD", f"{place}/tables/t").status == 204
+    assert world.log.table(f"{space}$lance").version == 1
+    assert server.ask("POST", f"{place}/views", create("v")).status == 200
+    key = {"Idempotency-Key": str(uuid_utils.uuid7())}
+    for _ in range(2):
+        assert server.ask("DELETE", f"{place}/views/v", headers=key).status == 204
 
 
 def test_a_view_is_registered_by_its_metadata(world: World, server: IcebergServer) -> None:

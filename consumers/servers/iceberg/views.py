@@ -99,8 +99,11 @@ class IcebergViews:
 
     def drop(self, asked: Asked, name: TableId) -> Response:
         """Forget a view; its metadata files stay."""
-        found = self._catalog.view().views.get(name)
-        if found is None and not asked.has_key:
+        view = self._catalog.view()
+        found = view.views.get(name)
+        # With a key it may be a repetition, unless a table has the name: that isn't ours to drop.
+        is_table = found is None and (name in view.tables or name in view.others)
+        if is_table or (found is None and not asked.has_key):
             raise no_such_view(name)
         incarnation = "" if asked.has_key or found is None else found.uuid
         answer = self._catalog.submit(asked, [DeregisterTable(name, incarnation)])
