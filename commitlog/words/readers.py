@@ -208,6 +208,10 @@ WORDS: dict[str, str] = {
         "others took the sequence number or row ids that a snapshot was to have, and it could not"
         " be rebased: {problem}; read the table again"
     ),
+    "iceberg_head_without_row_ids": (
+        "the rows of snapshot {snapshot}, which is from before the table had format version 3, get"
+        " their row ids from the next commit that has read it"
+    ),
     "iceberg_format_changed_since": (
         "snapshot {snapshot} was written before the table had format version {format_version}"
     ),

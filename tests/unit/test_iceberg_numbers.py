@@ -68,6 +68,7 @@ def test_a_staged_append_gets_numbers_of_its_own() -> None:
     assert made["summary"]["total-records"] == "20"
     assert world.paths(late.snapshot_id) == {base.manifest, late.manifest}
     assert world.head() == other.snapshot_id
+    assert world.commit(late).code is Code.INVALID_OPERATION, "it is there already"
     world.check()
 
 
@@ -101,7 +102,7 @@ def test_rows_from_before_row_ids_get_theirs_from_a_client() -> None:
     assert world.commit(one).status is Status.COMMITTED
     refused = world.commit(two)
     assert (refused.status, refused.code) == (Status.RETRYABLE, Code.EXPECTATION_FAILED)
-    assert "format version 3" in refused.message
+    assert f"rows of snapshot {base.snapshot_id}" in refused.message
     again = world.written(over=base.snapshot_id, branch="audit")
     assert world.commit(again).status is Status.COMMITTED
     world.check()
@@ -126,6 +127,16 @@ def test_an_append_that_is_slow_goes_over_a_branch_that_was_set_back(has_moved: 
     assert outcome.status is Status.COMMITTED, outcome.message
     assert snapshot_of(world, slow)["timestamp-ms"] == set_back_ms
     assert world.paths(world.head()) == {first.manifest, slow.manifest}
+    world.check()
+
+
+def test_a_repeated_commit_hears_that_its_snapshot_is_there() -> None:
+    world = Writers(format_version=2)
+    first = world.written()
+    world.commit(first)
+    late = world.written()
+    assert world.commit(late).status is Status.COMMITTED
+    assert "is in the table already" in world.commit(late).message
     world.check()
 
 

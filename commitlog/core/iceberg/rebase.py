@@ -139,6 +139,7 @@ def plan(
     has_merges = protocol >= ICEBERG_MERGES_SINCE
     problem = (
         _why_not(change, table)
+        or (_why_repeated(behind) if has_numbers else None)
         or _why_not_chain(behind)
         or (_why_no_row_ids(behind) if has_numbers else None)
         or next((p for s in snapshots if (p := _why_not_over(behind, s, has_merges))), None)
@@ -219,7 +220,8 @@ def _is_in_nobodys_way(
         if ref["snapshot-id"] in own
     )
     is_known = parent is None or parent in table.snapshots
-    return is_known and not is_moved and _is_stale(table, snapshots[0])
+    is_new = not any(snapshot_id in table.snapshots for snapshot_id in own)
+    return is_known and is_new and not is_moved and _is_stale(table, snapshots[0])
 
 
 def _last_set_ms(table: IcebergTable) -> int:
@@ -319,6 +321,14 @@ def _why_not_over(behind: _Behind, snapshot: Value, has_merges: bool) -> Phrase 
     return Phrase("iceberg_merge_overtakes" if is_merge else "iceberg_overtakes", refused)
 
 
+def _why_repeated(behind: _Behind) -> Phrase | None:
+    """Return why a snapshot is no news: its client may not have heard of its commit."""
+    for snapshot in behind.snapshots:
+        if (number := snapshot["snapshot-id"]) in behind.table.snapshots:
+            return Phrase("iceberg_snapshot_exists", {"snapshot": number})
+    return None
+
+
 def _why_no_row_ids(behind: _Behind) -> Phrase | None:
     """Return why a snapshot can't be put over one from before the table had row ids.
 
@@ -327,9 +337,7 @@ def _why_no_row_ids(behind: _Behind) -> Phrase | None:
     head, table = behind.head, behind.table
     if table.format_version < ROW_IDS_SINCE or head is None or "first-row-id" in head:
         return None
-    number = behind.snapshots[0]["snapshot-id"]
-    named = {"snapshot": number, "format_version": table.format_version}
-    return Phrase("iceberg_format_changed_since", named)
+    return Phrase("iceberg_head_without_row_ids", {"snapshot": head["snapshot-id"]})
 
 
 def _planned(change: TableChange, behind: _Behind, transaction_id: str, since_ms: int) -> Plan:
