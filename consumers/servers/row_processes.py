@@ -57,6 +57,11 @@ class RowProcesses:
         self._waiting: deque[queue.SimpleQueue[_Child]] = deque()
         """Who waits for a free child, in their order: nobody is passed over."""
 
+    @property
+    def count(self) -> int:
+        """How many children there are."""
+        return len(self._children)
+
     def warm(self) -> None:
         """Start a child in the background: the first piece of work need not wait for that."""
         threading.Thread(target=self._warm, name="row-process", daemon=True).start()

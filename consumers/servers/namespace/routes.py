@@ -11,6 +11,7 @@ import asyncio
 import io
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, cast
 
@@ -24,6 +25,7 @@ from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
 from consumers.servers.namespace.respond import admit, failure, respond
+from consumers.servers.namespace.row_turns import RowTurns
 from consumers.servers.namespace.row_work import by_process
 from consumers.servers.namespace.service import Service, Settings
 from consumers.servers.namespace.status import HttpError, error_response
@@ -63,11 +65,16 @@ def routes(
     """
     service = Service(log, settings, security, metrics)
     threads = ThreadPoolExecutor(COMMIT_THREADS, "namespace")
-    row_threads = ThreadPoolExecutor(ROW_THREADS, "namespace-rows")
+    places = ROW_THREADS if processes is None else processes.count
+    workers = _Workers(
+        threads,
+        ThreadPoolExecutor(places, "namespace-rows"),
+        RowTurns(places, tells_clients_apart=service.security.is_on),
+        processes,
+    )
     found = []
     for entry in (*OPERATIONS, *LOG_OPERATIONS):
-        pool = row_threads if entry.is_heavy else threads
-        endpoint = partial(_answer, entry, service, pool, processes)
+        endpoint = partial(_answer, entry, service, workers)
         for path in (entry.path, f"{entry.path}/"):
             found.append(Route(path, endpoint, methods=[entry.method], name=entry.name))
     unknown = partial(_unknown, tuple(found))
@@ -101,15 +108,19 @@ async def _unknown(known: tuple[Route, ...], request: Request) -> Response:
     return error_response(error, request.url.path)
 
 
-async def _answer(
-    entry: Entry,
-    service: Service,
-    pool: ThreadPoolExecutor,
-    processes: RowProcesses | None,
-    request: Request,
-) -> Response:
+@dataclass(frozen=True, slots=True)
+class _Workers:
+    """Who carries requests out."""
+
+    threads: ThreadPoolExecutor
+    row_threads: ThreadPoolExecutor
+    turns: RowTurns
+    processes: RowProcesses | None
+
+
+async def _answer(entry: Entry, service: Service, workers: _Workers, request: Request) -> Response:
     stream: IO[bytes] | None = None
-    in_pool = partial(asyncio.get_running_loop().run_in_executor, pool)
+    in_pool = partial(asyncio.get_running_loop().run_in_executor, workers.threads)
     call = _call(entry, service, request)
     try:
         if service.security.is_on and (entry.takes_arrow or credentials_of_headers(call.headers)):
@@ -120,7 +131,14 @@ async def _answer(
             stream = call.stream = await _spooled(request, service.settings.arrow_bytes_max)
         else:
             call.body = await _whole(request, service.settings.json_bytes_max)
-        return await in_pool(_carry_out, entry, service, processes, call)
+        if not entry.is_heavy:
+            return await in_pool(_carry_out, entry, service, call)
+        await in_pool(admit, entry, call)
+        async with workers.turns.turn(call.principal.name):
+            in_pool = partial(asyncio.get_running_loop().run_in_executor, workers.row_threads)
+            if workers.processes is not None and entry.operation is not None:
+                return await in_pool(by_process, workers.processes, service, entry, call)
+            return await in_pool(respond, entry, service, call)
     except ClientDisconnect:
         return Response(status_code=400)
     except Exception as error:
@@ -138,12 +156,8 @@ async def _answer(
         )
 
 
-def _carry_out(
-    entry: Entry, service: Service, processes: RowProcesses | None, call: Call
-) -> Response:
+def _carry_out(entry: Entry, service: Service, call: Call) -> Response:
     admit(entry, call)
-    if processes is not None and entry.is_heavy and entry.operation is not None:
-        return by_process(processes, service, entry, call)
     return respond(entry, service, call)
 
 

@@ -54,7 +54,18 @@ class LimitSettings:
     @property
     def client_requests_max(self) -> int:
         """The slots that one client may have: some are left for the others."""
-        return max(1, self.requests_max * 3 // 4)
+        return _share(self.requests_max)
+
+
+def _share(most: int) -> int:
+    """Return what one client may take: some is left for the others."""
+    return max(1, most * 3 // 4)
+
+
+def _add(taken: Counter[str], client: str, more: int) -> None:
+    taken[client] += more
+    if not taken[client]:
+        del taken[client]
 
 
 class Refused(BaseException):
@@ -80,8 +91,8 @@ class Limits:
         self._settings = settings or LimitSettings()
         self._security = security or Security()
         self._running: Counter[str] = Counter()
-        self._arriving = 0
-        self._held_bytes = 0
+        self._arriving: Counter[str] = Counter()
+        self._held_bytes: Counter[str] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or refuse it."""
@@ -141,27 +152,33 @@ class Limits:
                 f"{settings.client_requests_max} requests of yours are being carried out, nothing"
                 " was done for this one; send it again in a while",
             )
-        self._running[client] += 1
+        _add(self._running, client, 1)
 
     def give_back(self, client: str) -> None:
         """Note that a request was carried out."""
-        self._running[client] -= 1
-        if not self._running[client]:
-            del self._running[client]
+        _add(self._running, client, -1)
 
-    def arrive(self, more: int) -> None:
-        """Note that a body is on its way, or no longer."""
-        if more > 0 and self._arriving >= self._settings.arriving_max:
-            raise Refused(
-                503, f"{self._arriving} bodies are on their way; send this one again in a while"
-            )
-        self._arriving += more
+    def arrive(self, client: str, more: int) -> None:
+        """Note that a body of a client is on its way, or no longer."""
+        most = self._settings.arriving_max
+        if more > 0:
+            self._check(self._arriving, client, more, most, f"{most} bodies are on their way")
+        _add(self._arriving, client, more)
 
-    def hold(self, more: int) -> None:
-        """Keep bytes in memory, or no longer."""
-        if more > 0 and self._held_bytes + more > self._settings.arriving_bytes_max:
-            raise Refused(503, "too many large requests at once; send this one again in a while")
-        self._held_bytes += more
+    def hold(self, client: str, more: int) -> None:
+        """Keep a client's bytes in memory, or no longer."""
+        if more > 0:
+            most = self._settings.arriving_bytes_max
+            self._check(self._held_bytes, client, more, most, "too many large requests at once")
+        _add(self._held_bytes, client, more)
+
+    def _check(self, taken: Counter[str], client: str, more: int, most: int, what: str) -> None:
+        """Refuse what is too much for all clients, or for one of those who are told apart."""
+        if taken.total() + more > most:
+            raise Refused(503, f"{what}; nothing was done, send this one again in a while")
+        if self._security.is_on and taken[client] + more > _share(most):
+            who = "yours" if client else "clients that show no credentials in their headers"
+            raise Refused(429, f"{what}, most of them of {who}; send this one again in a while")
 
     @property
     def settings(self) -> LimitSettings:
@@ -190,7 +207,7 @@ class _Request:
         self._client = await limits.client(scope, headers)
         has_body = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
         if has_body:
-            limits.arrive(1)
+            limits.arrive(self._client, 1)
             self._is_arriving = True
             try:
                 encoding = headers.get("content-encoding", "")
@@ -209,7 +226,7 @@ class _Request:
         size = len(message.get("body", b""))
         self._received += size
         held = min(self._received, self._in_memory_max) - self._held
-        self._limits.hold(held)
+        self._limits.hold(self._client, held)
         self._held += held
         most = self._limits.settings.unidentified_bytes_max
         if not self._client and self._received > most:
@@ -246,13 +263,13 @@ class _Request:
 
     def _no_longer_arriving(self) -> None:
         if self._is_arriving:
-            self._limits.arrive(-1)
+            self._limits.arrive(self._client, -1)
             self._is_arriving = False
 
     def end(self) -> None:
         """Give back what it took."""
         self._no_longer_arriving()
-        self._limits.hold(-self._held)
+        self._limits.hold(self._client, -self._held)
         if self._has_slot:
             self._limits.give_back(self._client)
 

@@ -1,0 +1,80 @@
+"""Whose work on rows is next, where there is more of it than places.
+
+Places are few, and a piece of work may take minutes. So one client doesn't get all of them, and who
+has the fewest is next: a client that asks for a lot waits for itself, and others hardly for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from commitlog.errors import Unavailable
+
+WAIT_SECONDS = 30.0
+"""How long a piece of work waits for a place."""
+
+_Waiting = tuple[str, asyncio.Future[None]]
+
+
+class RowTurns:
+    """Gives places to clients, in one event loop."""
+
+    def __init__(
+        self, places: int, *, tells_clients_apart: bool, wait_seconds: float = WAIT_SECONDS
+    ) -> None:
+        """Have so many places; where clients are told apart, one place is never the greediest's."""
+        self._places = places
+        self._client_max = max(1, places - 1) if tells_clients_apart else places
+        self._wait_seconds = wait_seconds
+        self._running: Counter[str] = Counter()
+        self._waiting: list[_Waiting] = []
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Wait for a place and have it until the block ends; Unavailable if none comes in time."""
+        await self._begin(client)
+        try:
+            yield
+        finally:
+            self._end(client)
+
+    async def _begin(self, client: str) -> None:
+        if self._has_room(client):
+            self._running[client] += 1
+            return
+        came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((client, came))
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await came
+        except BaseException as error:
+            if came.done() and not came.cancelled():
+                self._end(client)  # it came just now
+            else:
+                self._waiting.remove((client, came))
+            if not isinstance(error, TimeoutError):
+                raise
+            raise Unavailable(
+                "other work on rows is being done; send it again in a while"
+            ) from error
+
+    def _end(self, client: str) -> None:
+        self._running[client] -= 1
+        if not self._running[client]:
+            del self._running[client]
+        while ready := [one for one in self._waiting if self._is_ready(one)]:
+            chosen = min(ready, key=lambda one: self._running[one[0]])
+            self._waiting.remove(chosen)
+            self._running[chosen[0]] += 1
+            chosen[1].set_result(None)
+
+    def _is_ready(self, waiting: _Waiting) -> bool:
+        return not waiting[1].done() and self._has_room(waiting[0])
+
+    def _has_room(self, client: str) -> bool:
+        # Whoever waits has no room, so nobody is passed over by who comes later.
+        is_free = self._running.total() < self._places
+        return is_free and self._running[client] < self._client_max

@@ -1,0 +1,106 @@
+"""Work on rows: whoever asks for much waits for itself, and nobody waits forever."""
+
+import asyncio
+
+import pytest
+
+from commitlog.errors import Unavailable
+from consumers.servers.namespace.row_turns import RowTurns
+
+DEADLINE = 120.0
+
+
+class Crowd:
+    """Clients that hold their places until they are told to go."""
+
+    def __init__(self, turns: RowTurns) -> None:
+        self.turns = turns
+        self.began: list[str] = []
+        self.tasks: list[asyncio.Task[None]] = []
+        self.leave: dict[str, asyncio.Semaphore] = {}
+
+    async def come(self, client: str, count: int = 1) -> None:
+        leave = self.leave.setdefault(client, asyncio.Semaphore(0))
+
+        async def work() -> None:
+            async with self.turns.turn(client):
+                self.began.append(client)
+                await leave.acquire()
+
+        self.tasks += [asyncio.create_task(work()) for _ in range(count)]
+        await _settle()
+
+    async def finish(self, client: str) -> None:
+        self.leave[client].release()
+        await _settle()
+
+    async def go(self) -> None:
+        for leave in self.leave.values():
+            for _ in self.tasks:
+                leave.release()
+        await asyncio.wait_for(asyncio.gather(*self.tasks), DEADLINE)
+
+
+async def _settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def test_one_client_leaves_a_place_and_who_has_the_fewest_is_next() -> None:
+    async def run() -> None:
+        crowd = Crowd(RowTurns(4, tells_clients_apart=True))
+        await crowd.come("greedy", 20)
+        assert crowd.began == ["greedy"] * 3
+        await crowd.come("polite", 2)
+        assert crowd.began[3:] == ["polite"], "the place that was left"
+        await crowd.finish("greedy")
+        assert crowd.began[4:] == ["polite"], "it has one place, the other two"
+        await crowd.come("late")
+        await crowd.finish("greedy")
+        assert crowd.began[5:] == ["late"]
+        await crowd.finish("polite")
+        assert crowd.began[6:] == ["greedy"], "nobody else waits"
+        await crowd.go()
+        assert sorted(crowd.began) == ["greedy"] * 20 + ["late"] + ["polite"] * 2
+
+    asyncio.run(run())
+
+
+def test_all_places_are_used_where_clients_are_not_told_apart() -> None:
+    async def run() -> None:
+        crowd = Crowd(RowTurns(3, tells_clients_apart=False))
+        await crowd.come("", 5)
+        assert len(crowd.began) == 3
+        await crowd.go()
+        assert len(crowd.began) == 5
+
+    asyncio.run(run())
+
+
+def test_who_waits_too_long_or_goes_away_takes_no_place() -> None:
+    async def run() -> None:
+        turns = RowTurns(1, tells_clients_apart=True, wait_seconds=0.01)
+        async with turns.turn("a"):
+            with pytest.raises(Unavailable, match="other work"):
+                async with turns.turn("b"):
+                    raise AssertionError("there is no place")
+            patient = RowTurns(1, tells_clients_apart=True)
+        crowd = Crowd(patient)
+        await crowd.come("a")
+        await crowd.come("b")
+        gone = crowd.tasks.pop()
+        gone.cancel()
+        # It is given its place and goes away in the same moment.
+        await crowd.come("c")
+        crowd.leave["a"].release()
+        crowd.tasks[-1].cancel()
+        await _settle()
+        crowd.tasks = [task for task in crowd.tasks if not task.cancelled()]
+        await crowd.come("d")
+        await crowd.go()
+        assert crowd.began[0] == "a"
+        assert crowd.began[-1] == "d"
+        async with asyncio.timeout(DEADLINE), turns.turn("b"):
+            pass
+
+    asyncio.run(run())
