@@ -36,6 +36,7 @@ from commitlog.model.records import Transaction
 from commitlog.ports import Log
 from consumers.runtime.config import load
 from consumers.servers.committer import Committer, CommitterOptions
+from consumers.servers.feed import feed_routes
 from consumers.servers.iceberg import rest as iceberg_rest
 from consumers.servers.namespace.routes import routes
 from consumers.servers.namespace.service import Settings
@@ -125,7 +126,8 @@ class World:
         server = server or ServerSettings()
         ours = routes(self.log, settings, server.security, server.metrics)
         iceberg = _iceberg(self.log, settings or Settings(), server.security)
-        app: Any = Flaky(make_app(None, [*ours, *iceberg], server), self.faults)
+        served = [*ours, *iceberg, *feed_routes(self.log)]
+        app: Any = Flaky(make_app(None, served, server), self.faults)
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         listener.bind(("127.0.0.1", 0))
         listener.listen(64)

@@ -300,6 +300,7 @@ LOG_OPERATIONS: tuple[Entry, ...] = (
         indices.prewarm_index,
         True,
     ),
+    Entry("CloneTable", "POST", f"{_TABLE}/clone", access=Access.WRITE),
     Entry("PrewarmTableData", "POST", f"{_TABLE}/page_cache/prewarm"),
     Entry("UndropTable", "POST", "/v1/log/undrop", undoing.undrop, True, access=None),
     Entry("RestoreTables", "POST", "/v1/log/restore", undoing.restore, True, access=None),
