@@ -10,6 +10,7 @@ from consumers.commands import (
     backups,
     care,
     explain,
+    health_speed,
     jobs,
     look,
     measure,
@@ -81,7 +82,8 @@ bench.command(speed.bench_rows, name="rows", help_epilogue="")
 bench.command(speed.bench_growth, name="growth", help_epilogue="")
 bench.command(speed.bench_replay, name="replay", help_epilogue="")
 bench.command(speed.bench_against, name="against", help_epilogue="")
-bench.command(speed.bench_soak, name="soak", help_epilogue="")
+bench.command(health_speed.bench_maintain, name="maintain", help_epilogue="")
+bench.command(health_speed.bench_soak, name="soak", help_epilogue="")
 bench.command(speed.bench_all, name="all", help_epilogue="")
 bench.command(speed.bench_report, name="report", help_epilogue="")
 app.command(bench)

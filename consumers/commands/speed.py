@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from commitlog.errors import InvalidRequest
-from commitlog.protocol import LOG_NAME_DEFAULT
 from consumers.commands import output
 from consumers.commands.jobs import need_module, own_service, service_for
 from consumers.commands.options import HERE, Where
@@ -194,34 +193,6 @@ def bench_against(
     output.print_report(report, (AGAINST, "summary"), as_json=as_json)
 
 
-def bench_soak(
-    *,
-    seconds: float = 3600.0,
-    into: Path = Path("soak.html"),
-    as_json: AsJson = False,
-) -> int:
-    """Write at full speed for long with maintenance on; do disk, memory and times stay flat?
-
-    Runs a service of its own in a temporary folder, and verifies the log and its tables at the end.
-
-    Parameters
-    ----------
-    seconds
-        How long.
-    into
-        The page that is written: a plot of each figure, and its medians in the run's thirds.
-    as_json
-        Print the whole report as JSON.
-    """
-    soak = need_module("consumers.tools.bench.soak", extra="bench")
-    with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
-        found = soak.run(own.servers, own.root, own.pid, seconds=seconds, report=output.note)
-    into.write_text(soak.page(found), encoding="utf-8")
-    output.print_report(found, (SOAK, "summary"), as_json=as_json)
-    print(into)
-    return 0 if found["verified"] == "ok" else 1
-
-
 def bench_all(
     *,
     into: Path = Path("bench.json"),
@@ -345,12 +316,6 @@ AGAINST = (
     _number("least", "least"),
     _number("greatest", "greatest"),
     _number("pairs", "pairs", digits=0),
-)
-SOAK = (
-    _text("median of", lambda row: row["figure"]),
-    _number("second third", "second"),
-    _number("last third", "last"),
-    _number("ratio", "ratio"),
 )
 POINTS = (
     _text("by", lambda row: row["curve"]),

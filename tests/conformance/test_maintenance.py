@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import threading
+import traceback
 import uuid
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.storage import LocalStore
 from commitlog.errors import InvalidSettings
 from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
 from consumers.tools.maintenance import Maintenance
 from consumers.tools.maintenance_policy import Policy, parse_defaults, properties_of
-from consumers.tools.orphans import REASON
+from consumers.tools.orphans import REASON, clean
+from consumers.tools.verify import Options, verify
 from tests.operations_world import T, decided_again_alike, opened
 from tests.service import SCHEMA, Service, rows, service
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
+
+ACTS = {"_compaction", "_optimizing", "_expiry", "_thinning"}
 
 
 def kinds(maintenance: Maintenance) -> list[str]:
@@ -151,6 +159,78 @@ def test_versions_expire_by_policy(tmp_path: Path) -> None:
         assert kinds(Maintenance(made.client)) == ["expire"]
         assert made.client.table(T).deleted == ((1, 4),)
         assert kinds(Maintenance(made.client)) == []
+
+
+class Killed(BaseException):
+    """Ends maintenance where it is, as `kill -9` does."""
+
+
+class Steps:
+    """Calls that change something: a record, a file that is written, moves or goes.
+
+    From the one that kills on, none does anything: nothing cleans up after `kill -9`.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        patch.setattr(CommitLog, "submit", self._counted(CommitLog.submit))
+        for name in ("write", "create", "move", "delete", "prune"):
+            patch.setattr(LocalStore, name, self._counted(getattr(LocalStore, name)))
+
+    def _counted(self, inner: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **options: object) -> object:
+            # The service, in other threads, goes on.
+            if threading.current_thread() is threading.main_thread() and self.left:
+                self.left -= self.left > 1
+                if self.left == 1:
+                    raise Killed
+            return inner(*arguments, **options)
+
+        return call
+
+
+def test_killed_at_every_step_of_each_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = {
+        "small_fragments": 4, "keep_manifests": 3, "retain_versions": 9, "unindexed_share": 0.001
+    }  # fmt: skip
+    steps, killed_in, number = Steps(monkeypatch), set(), 0
+    with service(tmp_path / "root") as made:
+        client = made.client
+        client.create_table(T, SCHEMA, policy="latest", properties=properties_of(policy))
+        client.append(T, rows(*range(2_000)))
+        client.create_index(T, "id", "BTREE")
+        maintenance = Maintenance(client)
+        model = set(range(2_000))
+        for step in range(2, 60):
+            first = 10_000 + step * 2_000
+            for number in range(first, first + 5):
+                client.append(T, rows(*range(number * 400, number * 400 + 400)))
+                model.update(range(number * 400, number * 400 + 400))
+            client.delete(T, f"id = {number * 400}").raise_for_conflict()
+            model.discard(number * 400)
+            steps.left = step
+            try:
+                acts = maintenance.look()
+            except Killed as killed:
+                steps.left = 0
+                frames = traceback.walk_tb(killed.__traceback__)
+                names = {frame.f_code.co_qualname for frame, _ in frames}
+                killed_in |= {act for act in ACTS if f"Maintenance.{act}.<locals>.do" in names}
+                maintenance = Maintenance(client)
+            else:
+                steps.left = 0
+                break
+            assert opened(made).count_rows() == len(model)
+        assert {act.kind for act in acts} == {"compact", "optimize", "expire", "thin"}
+        assert killed_in == ACTS
+        assert set(ids(made)) == model
+        assert opened(made).to_table(filter=f"id = {number * 400 + 1}").num_rows == 1
+        log = MemoryLog(made.cluster)
+        clean(log, T, 0, client)
+        assert clean(log, T, 0) == []
+        assert set(ids(made)) == model
+        verdict = verify(log, 0, Options(root=tmp_path / "root", contents=True))
+        assert verdict.problems == []
 
 
 def test_a_table_with_a_wrong_policy_holds_up_no_other(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ HELP = Path(__file__).parents[1] / "golden" / "help"
 COMMANDS = sorted(
     [name for name in app if not name.startswith("-")]
     + ["bench against", "bench all", "bench commit", "bench conflicts", "bench growth"]
-    + ["bench iceberg", "bench index", "bench merge", "bench replay", "bench report", "bench rows"]
+    + ["bench iceberg", "bench index", "bench maintain", "bench merge"]
+    + ["bench replay", "bench report", "bench rows"]
     + ["bench soak", "bench spark"]
 )
 

@@ -1,0 +1,85 @@
+"""The commands that measure maintenance: what it costs, and whether all stays flat under it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from commitlog.protocol import LOG_NAME_DEFAULT
+from consumers.commands import output
+from consumers.commands.jobs import need_module, own_service
+from consumers.commands.output import Column
+from consumers.commands.speed import AsJson
+
+
+def _columns(first: str, digits: int, *names: str) -> tuple[Column, ...]:
+    figures = [
+        Column(
+            name,
+            lambda row, name=name: "" if row[name] is None else f"{row[name]:,.{digits}f}",  # type: ignore[misc]
+            is_number=True,
+        )
+        for name in names
+    ]
+    return (Column(first, lambda row: row["figure"]), *figures)
+
+
+MAINTAIN = _columns("CPU seconds", 3, "median", "least", "greatest")
+SOAK = _columns("median of each third", 2, "second", "last", "ratio")
+
+
+def bench_maintain(
+    *,
+    fragments: int = 64,
+    rows: int = 20_000,
+    rounds: int = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the CPU of a compaction through the log beside pylance's own, in turns.
+
+    Runs a service of its own in a temporary folder.
+
+    Parameters
+    ----------
+    fragments
+        How many fragments are merged, into four.
+    rows
+        Rows of each.
+    rounds
+        How often both are measured.
+    as_json
+        Print the whole report as JSON.
+    """
+    maintain = need_module("consumers.tools.bench.maintain", extra="bench")
+    with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
+        report = maintain.run(
+            own.servers, own.pid, fragments=fragments, rows=rows, rounds=rounds, report=output.note
+        )
+    output.print_report(report, (MAINTAIN, "summary"), as_json=as_json)
+
+
+def bench_soak(
+    *,
+    seconds: float = 3600.0,
+    into: Path = Path("soak.html"),
+    as_json: AsJson = False,
+) -> int:
+    """Write at full speed for long with maintenance on; do disk, memory and times stay flat?
+
+    Runs a service of its own in a temporary folder, and verifies the log and its tables at the end.
+
+    Parameters
+    ----------
+    seconds
+        How long.
+    into
+        The page that is written: a plot of each figure, and its medians in the run's thirds.
+    as_json
+        Print the whole report as JSON.
+    """
+    soak = need_module("consumers.tools.bench.soak", extra="bench")
+    with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
+        found = soak.run(own.servers, own.root, own.pid, seconds=seconds, report=output.note)
+    into.write_text(soak.page(found), encoding="utf-8")
+    output.print_report(found, (SOAK, "summary"), as_json=as_json)
+    print(into)
+    return 0 if found["verified"] == "ok" else 1
