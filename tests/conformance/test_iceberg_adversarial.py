@@ -452,6 +452,13 @@ def test_tables_are_made_and_changed_together(server: IcebergServer, space: str)
     assert_error(commit(server, elsewhere), 404, "NoSuchTableException")
 
 
+def test_a_namespace_that_is_not_there_cannot_be_dropped(server: IcebergServer) -> None:
+    for headers in ({}, {"Idempotency-Key": str(uuid_utils.uuid7())}):
+        reply = server.ask("DELETE", "/v1/namespaces/nowhere%1Fdeep", headers=headers)
+        assert_error(reply, 404, "NoSuchNamespaceException")
+        assert reply.error["message"] == "Namespace does not exist: nowhere.deep"
+
+
 def test_a_commit_to_one_table_hears_why_it_was_not_rebased(
     server: IcebergServer, space: str
 ) -> None:

@@ -28,7 +28,7 @@ CATALOGS = ("ours", "theirs")
 _PARTS = ("a", "b")
 _LATE = (
     *("append", "append", "merge", "two appends", "insert", "overwrite", "overwrite", "delete"),
-    *("rows", "rows", "equality", "compact", "compact", "partitions", "pick", "where"),
+    *("rows", "rows", "equality", "compact", "compact", "partitions", "pick", "where", "stage"),
 )
 _OTHERS = (
     *("append", "append", "append", "merge", "insert", "overwrite", "delete", "rows", "equality"),
@@ -138,7 +138,7 @@ class Twin:
         some = choose.sample(live, k=min(len(live), choose.randint(1, 2)))
         part = choose.choice(_PARTS)
         match kind:
-            case "append" | "merge" | "insert":
+            case "append" | "merge" | "insert" | "stage":
                 return Act(kind, (self.new(),), part=part)
             case "two appends":
                 return Act(kind, (self.new(), self.new()))
@@ -181,6 +181,8 @@ class Twin:
                 table.newFastAppend().appendFile(files[0]).commit()
             case "merge":
                 table.newAppend().appendFile(files[0]).commit()
+            case "stage":
+                table.newFastAppend().appendFile(files[0]).stageOnly().commit()
             case "two appends":
                 both = table.newTransaction()
                 for one in files:

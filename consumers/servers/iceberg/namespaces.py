@@ -86,6 +86,8 @@ class IcebergNamespaces:
         if isinstance(answer, Refused):
             if _holds_something(self._catalog.view(), namespace):
                 _not_empty(namespace)
+            if answer.code is Code.NO_SUCH_NAMESPACE:
+                raise no_such_namespace(namespace)
             raise failure_of_refusal(answer)
         return Response(status_code=204)
 
