@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
-    from consumers.commands.exit_codes import ExitCode
+    from consumers.commands.exit_codes import ExitCode, in_one_line
 
     if code == ExitCode.BUG or "--debug" in arguments or os.environ.get("COMMITLOG_DEBUG"):
         import traceback
@@ -60,7 +60,7 @@ def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     if code == ExitCode.BUG:
         print("commitlog: this is a fault of the program; please report it", file=sys.stderr)
     elif code != ExitCode.INTERRUPTED:
-        print(f"commitlog: {error}", file=sys.stderr)
+        print(f"commitlog: {in_one_line(error)}", file=sys.stderr)
     return int(code)
 
 

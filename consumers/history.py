@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -380,9 +381,12 @@ def _positive(limit: int) -> int:
 
 
 def jsonable(value: object) -> Value:
-    """Return a value of DuckDB's as JSON has it: times as ISO 8601 in UTC, bytes in hex."""
+    """Return a value as JSON has it: times in UTC, bytes in hex, NaN and infinity as words."""
     if isinstance(value, datetime):
-        return value.isoformat(timespec="milliseconds") + "Z"
+        plain = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
+        return plain.isoformat(timespec="milliseconds") + "Z"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).hex()
     if isinstance(value, list | tuple):

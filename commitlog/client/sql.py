@@ -120,10 +120,18 @@ def _parse(connection: duckdb.DuckDBPyConnection, query: str) -> dict[str, Any]:
     found = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [query]).fetchall()
     tree: dict[str, Any] = json.loads(found[0][0])
     if tree.get("error"):
-        raise _refused(query, str(tree.get("error_message")))
+        raise _refused(query, why_refused(tree))
     if len(tree["statements"]) != 1:
         raise _refused(query, f"it has {len(tree['statements'])} statements; ask one SELECT")
     return tree
+
+
+def why_refused(tree: dict[str, Any]) -> str:
+    """Return why DuckDB serializes no tree of a query, in words about the query."""
+    message = str(tree.get("error_message"))
+    if message.startswith("Only SELECT"):
+        return "it is not a SELECT; only that is answered"
+    return message
 
 
 def _text(connection: duckdb.DuckDBPyConnection, tree: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from commitlog.model.table import format_table_id
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsCsv, AsJson, Limit, Where, connect
+from consumers.commands.options import HERE, AsCsv, AsJson, Limit, Where, connect, partitions_of
 from consumers.commands.output import Column, Row, clock, day_and_time
 
 if TYPE_CHECKING:
@@ -197,6 +197,7 @@ def log(
     """
     connected = connect(where.load())
     try:
+        partitions_of(connected, partition)
         records = connected.last_outcome_records(partition, limit)
         rows = [_record_row(record) for record in records]
         if not follow:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from commitlog.adapters.places import bound
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect
+from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
     from consumers.tools.backup.remains import Remains
@@ -29,9 +31,10 @@ def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
     from consumers.tools.backup.writer import back_up
 
     config = where.load()
+    where_to = _named(place)
     log = connect(config)
-    where_to = place if "://" in place else str(Path(place).absolute())
     try:
+        _check_apart(where_to, config.root, log.genesis().tables_root)
         done = back_up(log, where_to, config.root)
     finally:
         log.close()
@@ -44,6 +47,23 @@ def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
     output.print_check("tables", "ok", files)
     for one in done.elsewhere:
         output.print_check("elsewhere", "warn", f"{one} is not in the backup", "copy it yourself")
+
+
+def _named(place: str) -> str:
+    """Return where a backup is; ConfigurationError if nothing is named."""
+    if not place.strip():
+        raise ConfigurationError("no place is named: give a folder, or a location in a store")
+    return place if "://" in place else os.path.abspath(Path(place).expanduser())
+
+
+def _check_apart(place: str, root: Path | None, tables_root: str) -> None:
+    """Refuse a place within what is backed up: it would be lost with that, or overwrite it."""
+    for source in filter(None, (str(root or ""), bound(tables_root))):
+        if f"{place.rstrip('/')}/".startswith(f"{source.rstrip('/')}/"):
+            raise ConfigurationError(
+                f"{place} is in {source}, which is backed up: name a place outside of it, best on"
+                " another disk"
+            )
 
 
 def restore(
@@ -74,8 +94,8 @@ def restore(
     from consumers.tools.backup.restore import restore as put_back
 
     config = where.load()
-    left = remains if "://" in remains or not remains else str(Path(remains).absolute())
-    done = put_back(place if "://" in place else str(Path(place).absolute()), config, at, left)
+    left = _named(remains) if remains else ""
+    done = put_back(_named(place), config, at, left)
     if as_json:
         output.print_json(done.to_json())
         return

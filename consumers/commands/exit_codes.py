@@ -5,7 +5,15 @@ An error that is not in the table is a bug of ours and keeps its traceback.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
+
+_OF_THE_MACHINE = frozenset(
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO),
+        *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT, errno.ENAMETOOLONG, errno.ELOOP),
+    }
+)
 
 
 class ExitCode(IntEnum):
@@ -51,6 +59,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
         (RootUnusable, ExitCode.MACHINE),
         (RootMoved, ExitCode.MACHINE),
         (PartFailed, ExitCode.UNAVAILABLE),
+        (errors.InvalidSettings, ExitCode.USAGE),
         (errors.OutcomeUnknown, ExitCode.UNKNOWN),
         (errors.Unavailable, ExitCode.UNAVAILABLE),
         (errors.WrongLog, ExitCode.STOP),
@@ -78,7 +87,20 @@ def exit_code(error: BaseException) -> ExitCode:
     for kind, code in _table():
         if isinstance(error, kind):
             return code
+    if isinstance(error, OSError) and error.errno in _OF_THE_MACHINE and error.filename:
+        return ExitCode.MACHINE
+    if type(error) is OSError and error.errno is None:
+        return ExitCode.UNAVAILABLE  # an object store's answer
     return ExitCode.BUG
+
+
+def in_one_line(error: BaseException) -> str:
+    """Return what an error says; the system's own begin with the file."""
+    if isinstance(error, OSError) and error.filename:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError):
+        return str(error).split("\n", 1)[0]
+    return str(error)
 
 
 def is_final(code: int) -> bool:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from consumers.servers.namespace.row_work import Done, Work
     from consumers.servers.namespace.service import Settings
     from consumers.servers.row_processes import RowProcesses
+    from consumers.servers.security.identity import Security
     from consumers.servers.server import ServerSettings
     from consumers.views.health import Health
 
@@ -76,31 +77,43 @@ HTTP_DEFAULTS = Http()
 """No flag was given."""
 
 
-def server_settings(config: Config, health: Health) -> ServerSettings:
-    """Return what stands around the APIs; ConfigurationError names what is wrong."""
+def check_http(config: Config) -> Security:
+    """Return who may do what; ConfigurationError names what is wrong in the server's settings.
+
+    It needs no log, so `commitlog up` asks before it starts anything.
+    """
     from consumers.runtime.config import ConfigurationError
-    from consumers.servers.metrics import Metrics
     from consumers.servers.security.access_file import AccessFile
     from consumers.servers.security.identity import Security
-    from consumers.servers.security.limits import LimitSettings
-    from consumers.servers.server import ServerSettings, Tls
 
-    base = config.base_path.rstrip("/")
+    base = config.base_path
     if base and not base.startswith("/"):
         raise ConfigurationError(f"base_path begins with /, not as {config.base_path!r} does")
     if bool(config.tls_certificate) is not bool(config.tls_key):
         raise ConfigurationError("tls_certificate and tls_key go together: set both, or none")
     if config.tls_client_ca and not config.tls_certificate:
         raise ConfigurationError("tls_client_ca needs tls_certificate and tls_key")
-    if config.http_requests_max < 1:
-        raise ConfigurationError(f"http_requests_max is at least 1, not {config.http_requests_max}")
-    access = AccessFile(Path(config.access_file)) if config.access_file else None
+    for name in ("tls_certificate", "tls_key", "tls_client_ca"):
+        path = getattr(config, name)
+        if path and not Path(path).is_file():
+            raise ConfigurationError(f"{name}: there is no file {path}")
+    namespace_settings(config)
+    return Security(AccessFile(Path(config.access_file)) if config.access_file else None)
+
+
+def server_settings(config: Config, health: Health) -> ServerSettings:
+    """Return what stands around the APIs; ConfigurationError names what is wrong."""
+    from consumers.servers.metrics import Metrics
+    from consumers.servers.security.limits import LimitSettings
+    from consumers.servers.server import ServerSettings, Tls
+
+    security = check_http(config)
     tls = None
     if config.tls_certificate:
         tls = Tls(config.tls_certificate, config.tls_key, config.tls_client_ca)
     return ServerSettings(
-        base_path=base,
-        security=Security(access),
+        base_path=config.base_path.rstrip("/"),
+        security=security,
         limits=LimitSettings(requests_max=config.http_requests_max),
         metrics=Metrics(lambda: dict(health.statuses), health.index_lags),
         tls=tls,
@@ -110,14 +123,9 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
 def namespace_settings(config: Config) -> Settings:
     """Return how the namespace behaves; ConfigurationError names what is wrong."""
     from commitlog.adapters.storage_options import read_storage_file
-    from consumers.runtime.config import ConfigurationError
     from consumers.servers.namespace.service import Settings
     from consumers.servers.vending.vendor import checked
 
-    if config.batch_operations_max < 1:
-        raise ConfigurationError(
-            f"batch_operations_max is at least 1, not {config.batch_operations_max}"
-        )
     storage = read_storage_file(config.storage_file)
     return Settings(
         locations=config.allowed_prefixes,
@@ -128,21 +136,10 @@ def namespace_settings(config: Config) -> Settings:
     )
 
 
-ROW_MEMORY_MIN = 512
-"""MiB: less than what pylance itself takes once it is loaded leaves nothing to work with."""
-
-
 def row_processes(config: Config) -> RowProcesses | None:
     """Return the processes for work on rows, None if the server's own does it."""
-    from consumers.runtime.config import ConfigurationError
     from consumers.servers.row_processes import ProcessSettings, RowProcesses
 
-    if config.row_processes < 0:
-        raise ConfigurationError(f"row_processes is at least 0, not {config.row_processes}")
-    if config.row_memory < ROW_MEMORY_MIN:
-        raise ConfigurationError(
-            f"row_memory is at least {ROW_MEMORY_MIN} MiB, not {config.row_memory}"
-        )
     if not config.row_processes:
         return None
     settings = ProcessSettings(config.row_processes, config.row_memory * 1024**2)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 
 from commitlog.adapters.places import use_places
 from commitlog.adapters.storage_options import use_storage_file
+from commitlog.protocol import check_log_name
 from consumers.runtime.config import (
     Config,
     ConfigurationError,
@@ -20,7 +23,7 @@ from consumers.runtime.config import (
 
 if TYPE_CHECKING:
     from commitlog.client.log import CommitLog
-    from commitlog.ports import ArchivableLog
+    from commitlog.ports import ArchivableLog, Log
 
 WHERE = Group("Where the log is", sort_key=10)
 
@@ -32,7 +35,15 @@ AsJson = Annotated[
     bool, Parameter(name="--json", negative="", show_default=False, help="Print a JSON array.")
 ]
 AsCsv = Annotated[bool, Parameter(name="--csv", negative="", show_default=False, help="Print CSV.")]
-Limit = Annotated[int, Parameter(name=["--limit", "-n"], help="How many rows at most.")]
+LIMIT_MAX = 2**31
+Limit = Annotated[
+    int,
+    Parameter(
+        name=["--limit", "-n"],
+        help="How many rows at most.",
+        validator=Number(gte=1, lte=LIMIT_MAX),
+    ),
+]
 
 
 @Parameter(name="*", group=WHERE)
@@ -85,6 +96,7 @@ class Where:
             kafka=parse_kafka_flags(self.kafka),
             file=self.config,
         )
+        check_log_name(config.log)
         use_storage_file(config.storage_file)
         use_places(config.places)
         return config
@@ -127,3 +139,13 @@ def connect_client(config: Config, principal: str = "") -> CommitLog:
     kafka: dict[str, Any] = dict(config.kafka)
     servers = config.need_bootstrap_servers()
     return CommitLog.connect(servers, config.log, principal=principal, token=config.token, **kafka)
+
+
+def partitions_of(log: Log, only: int | None) -> Sequence[int]:
+    """Return the partition that is named, or all; ConfigurationError if the log has no such one."""
+    count = log.partitions()
+    if only is None:
+        return range(count)
+    if not 0 <= only < count:
+        raise ConfigurationError(f"--partition {only}: the log has partitions 0 to {count - 1}")
+    return [only]

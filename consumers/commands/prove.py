@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,11 +10,10 @@ from cyclopts import Parameter
 
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsJson, Where, connect
+from consumers.commands.options import HERE, AsJson, Where, connect, partitions_of
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
-    from commitlog.ports import Log
     from consumers.tools.verify import Verdict
     from consumers.tools.verify.findings import Expired
     from consumers.tools.verify.witnesses import Witness
@@ -83,7 +82,7 @@ def verify(
     log = connect(config)
     try:
         verdicts = []
-        for number in _partitions(log, partition):
+        for number in partitions_of(log, partition):
             with output.progress(f"partition {number}") as bar:
                 verdicts.append(check(log, number, options, on_progress=bar))
     finally:
@@ -95,15 +94,6 @@ def verify(
     if not all(verdict.is_log_whole for verdict in verdicts):
         return ExitCode.STOP
     return ExitCode.OK if all(v.is_whole for v in verdicts) else ExitCode.REFUSED
-
-
-def _partitions(log: Log, only: int | None) -> Sequence[int]:
-    count = log.partitions()
-    if only is None:
-        return range(count)
-    if not 0 <= only < count:
-        raise ConfigurationError(f"--partition {only}: the log has partitions 0 to {count - 1}")
-    return [only]
 
 
 def _expected(text: str) -> Witness | None:
@@ -167,6 +157,10 @@ def _show(verdict: Verdict) -> None:
         output.print_check("more", "fail", f"{more} problems like these")
 
 
+def _entries(folder: Path) -> Iterator[Path]:
+    return folder.iterdir() if folder.is_dir() else iter(())
+
+
 def _show_expired(expired: Expired) -> None:
     if not expired.records:
         return
@@ -201,7 +195,7 @@ def replay(
     all_versions
         Write every version of tables under policy `latest` too, not only the newest.
     """
-    from consumers.tools.replay import Options
+    from consumers.tools.replay import BUILT, Options
     from consumers.tools.replay import replay as build
 
     config = where.load()
@@ -209,6 +203,12 @@ def replay(
     old = (against or config.root or Path()).expanduser().absolute()
     if (config.root or against) and (old == target or old in target.parents):
         raise ConfigurationError(f"{target} lies in the root {old}: choose a folder outside of it")
+    strange = sorted({one.name for one in _entries(target)} - BUILT)
+    if strange:
+        raise ConfigurationError(
+            f"{target} has something else in it ({strange[0]}): name an empty folder, or the one"
+            " of an earlier replay"
+        )
     options = Options(target, old if against or config.root else None, all_versions)
     log = connect(config)
     try:
@@ -273,7 +273,7 @@ def archive(
     log = connect(config)
     try:
         done = []
-        for number in _partitions(log, partition):
+        for number in partitions_of(log, partition):
             with output.progress(f"partition {number}") as bar:
                 result = copy(
                     log, number, folder, through=through, before_ms=before, on_progress=bar

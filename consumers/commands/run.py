@@ -14,6 +14,7 @@ from consumers.commands import output
 from consumers.commands.http_options import (
     HTTP_DEFAULTS,
     Http,
+    check_http,
     namespace_settings,
     row_processes,
     server_settings,
@@ -82,6 +83,7 @@ def up(
     # Refused here rather than by a part of it, and before anything is written.
     config.need_tables_root()
     Quotas.parse(config.quotas)
+    check_http(config)
     run(config, say=output.note)
 
 
@@ -297,6 +299,7 @@ def server(
     from consumers.servers.page.reading import reading_services
     from consumers.servers.server import serve
     from consumers.views.health import Health
+    from consumers.views.version_index.comparison import check_index_of
 
     config = where.load(host=host, port=port, **http.flags())
     root = config.root or Path.cwd()
@@ -305,6 +308,7 @@ def server(
     def work(stop: threading.Event, on_ready: OnReady) -> None:
         listener = inherited or roots.listen(config.host, config.port)
         log = connect(config)
+        check_index_of(root, log.name, log.genesis().log_id)
         client = connect_client(config, "http")
         health = Health(log, config.root, config.token)
         settings = server_settings(config, health)

@@ -31,6 +31,11 @@ FILE = "commitlog.toml"
 ENDPOINTS = "endpoints.json"
 """In a root: how to reach the log that `commitlog up` runs there, or ran there last."""
 
+PORT_MAX = 65_535
+NUMBER_MAX = 2**31 - 1
+ROW_MEMORY_MIN = 512
+"""MiB: less than what pylance itself takes once it is loaded leaves nothing to work with."""
+
 NOT_SETTINGS = frozenset(
     PREFIX + name
     for name in (
@@ -53,11 +58,18 @@ class Setting:
     default: str | int | bool
     description: str
     is_secret: bool = False
+    least: int = 0
+    """Of a number."""
 
     @property
     def variable(self) -> str:
         """Its name in the environment."""
         return PREFIX + self.name.upper()
+
+    @property
+    def is_port(self) -> bool:
+        """Whether its number is a port."""
+        return self.name.endswith("port")
 
     @property
     def flag(self) -> str:
@@ -75,15 +87,15 @@ SETTINGS = (
     Setting("port", 2333, "port of the HTTP server; 0 picks one"),
     Setting("kafka_port", 0, "port of the embedded broker; 0 picks one and keeps it"),
     Setting("fsync", False, "records and files are on disk before a commit is acknowledged"),
-    Setting("start_seconds", 120, "how long a start may make no progress"),
+    Setting("start_seconds", 120, "how long a start may make no progress", least=1),
     Setting("socket_host", "127.0.0.1", "address of the leader's socket"),
     Setting("socket_port", 0, "port of the leader's socket; 0 picks one"),
     Setting("token", "", "what writers must show at the leader's socket", is_secret=True),
     Setting("maintain", True, "keep tables fast unattended: compaction, indices, manifests"),
     Setting("quotas", "", "transactions a second by principal: NAME=RATE,...; * is any other one"),
-    Setting("iceberg_tables_max", 100, "how many tables one Iceberg transaction may change"),
-    Setting("iceberg_updates_max", 1000, "how many updates it may have for one table"),
-    Setting("iceberg_timeout", 30, "seconds that an Iceberg commit may take"),
+    Setting("iceberg_tables_max", 100, "tables of one Iceberg transaction", least=1),
+    Setting("iceberg_updates_max", 1000, "how many updates it may have for one table", least=1),
+    Setting("iceberg_timeout", 30, "seconds that an Iceberg commit may take", least=1),
     Setting("access_file", "", "who may do what over HTTP (TOML); without it, anybody everything"),
     Setting("base_path", "", "path below which the APIs are served"),
     Setting("allowed_locations", "", "prefixes besides the tables root, separated by commas"),
@@ -91,10 +103,10 @@ SETTINGS = (
     Setting("tls_certificate", "", "certificate chain of the HTTP server (PEM)"),
     Setting("tls_key", "", "its private key (PEM)"),
     Setting("tls_client_ca", "", "authorities whose certificates clients must show (PEM)"),
-    Setting("http_requests_max", 256, "requests carried out at the same time"),
-    Setting("batch_operations_max", 1000, "operations of one batch"),
+    Setting("http_requests_max", 256, "requests carried out at the same time", least=1),
+    Setting("batch_operations_max", 1000, "operations of one batch", least=1),
     Setting("row_processes", 4, "processes for work on rows; 0 does it in the server's own"),
-    Setting("row_memory", 2048, "MiB that one of them may take"),
+    Setting("row_memory", 2048, "MiB that one of them may take", least=ROW_MEMORY_MIN),
     Setting("sql", True, "answer SQL over the index at /v1/sql"),
     Setting("kafka_file", "", "properties file with Kafka client settings"),
 )
@@ -335,7 +347,8 @@ def _typed(setting: Setting, value: object, source: str) -> str | int | bool:
             number = int(str(value))
         except ValueError:
             raise wrong from None
-        if isinstance(value, bool) or not 0 <= number <= 65535:
+        most = PORT_MAX if setting.is_port else NUMBER_MAX
+        if isinstance(value, bool) or not setting.least <= number <= most:
             raise wrong
         return number
     if isinstance(value, bool | int | float | list | dict):
@@ -346,7 +359,11 @@ def _typed(setting: Setting, value: object, source: str) -> str | int | bool:
 def _kind(setting: Setting) -> str:
     if isinstance(setting.default, bool):
         return "true or false"
-    return "a port from 0 to 65535" if isinstance(setting.default, int) else "a text"
+    if not isinstance(setting.default, int):
+        return "a text"
+    if setting.is_port:
+        return f"a port from 0 to {PORT_MAX}"
+    return f"a number from {setting.least} on"
 
 
 def _kafka_of_file(table: Mapping[str, Any], file: str) -> dict[str, str]:

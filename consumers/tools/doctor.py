@@ -277,7 +277,7 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
         yield from (lance_release(number, one) for number, one in health.statuses.items())
         yield from (_version(number, one) for number, one in health.statuses.items())
         if config.root is not None:
-            yield _index(config.root, health.sequences)
+            yield _index(config.root, health)
     finally:
         health.close()
 
@@ -311,11 +311,11 @@ def _version(partition: int, status: Mapping[str, Any]) -> Check:
     )
 
 
-def _index(root: Path, due: dict[int, int]) -> Check:
+def _index(root: Path, health: Health) -> Check:
     """Give the index the time it is allowed to get what the leader has now."""
     deadline = time.monotonic() + INDEX_LAG_SECONDS
     while True:
-        found = index_check(root, due)
+        found = index_check(root, health.sequences, health.has)
         if found.level is Level.OK or time.monotonic() > deadline:
             return found
         time.sleep(0.2)

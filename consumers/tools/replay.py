@@ -41,6 +41,8 @@ from consumers.tools.verify.walk import Walk, new_replica
 
 STATE = ".replay"
 INDEX = "index.duckdb"
+BUILT = frozenset({STATE, INDEX, "index", "tables", "elsewhere"})
+"""What a folder has that was built in."""
 SAVE_SECONDS = 15.0
 SAVE_SHARE = 10.0
 

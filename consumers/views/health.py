@@ -229,16 +229,25 @@ class Health:
             due = self._decided.popleft()[1]
         if due:
             self._decided.appendleft((now - INDEX_LAG_SECONDS, due))
-        return index_check(root, due, self._has)
+        return index_check(root, due, self.has)
 
-    def _has(self, root: Path) -> dict[int, int]:
-        """Return what the index has; opened again only once another one was published."""
+    def has(self, root: Path) -> dict[int, int]:
+        """Return what the index has; opened again only once another one was published.
+
+        Raises WrongLog if it is another log's.
+        """
         with contextlib.suppress(OSError):
             found = (root / "index.duckdb").stat()
             file = (found.st_ino, found.st_mtime_ns, found.st_size)
             if file != self._published[0]:
-                self._published = (file, published(root))
+                self._published = (file, self._ask(root))
             return self._published[1]
+        return self._ask(root)
+
+    def _ask(self, root: Path) -> dict[int, int]:
+        from consumers.views.version_index.comparison import check_index_of
+
+        check_index_of(root, self._log.name, self._log.genesis().log_id)
         return published(root)
 
 

@@ -1,14 +1,17 @@
 """What do people see: help, errors, listings, exit codes?"""
 
+import errno
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from commitlog import errors
-from consumers import cli
-from consumers.commands import output
+from commitlog.adapters.memory import MemoryLog
+from consumers import cli, history
+from consumers.commands import backups, output, prove
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode, exit_code
 
@@ -58,6 +61,55 @@ def test_wrong_usage_is_told_and_ends_with_two(
     told = capsys.readouterr()
     assert told.err
     assert not told.out
+
+
+@pytest.mark.parametrize("limit", ["0", "-5", "99999999999999999999"])
+@pytest.mark.parametrize("command", ["history t", "conflicts", "log"])
+def test_a_limit_that_cannot_be_is_wrong_usage(
+    command: str, limit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command.split(), "-n", limit, "--root", "."]) == ExitCode.USAGE
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_the_machine_refuses_is_no_fault_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "/disk/file")
+    answer = OSError("Generic S3 error: no credentials\nsource: many lines")
+    for error, code, shown in (
+        (full, ExitCode.MACHINE, "commitlog: /disk/file: No space left on device\n"),
+        (answer, ExitCode.UNAVAILABLE, "commitlog: Generic S3 error: no credentials\n"),
+    ):
+        failing = Mock(side_effect=error)
+        monkeypatch.setattr(history, "history", failing)
+        assert cli.main(["history", "t", "--root", str(tmp_path)]) == code
+        assert capsys.readouterr().err == shown
+
+
+@pytest.mark.parametrize("place", ["", "root", "root/backup", "tables/backup"])
+def test_a_backup_does_not_go_into_what_it_copies(
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log = MemoryLog()
+    log.create(tables_root=str(tmp_path / "tables"))
+    monkeypatch.setattr(backups, "connect", lambda _: log)
+    assert cli.main(["backup", place, "--root", str(tmp_path / "root")]) == ExitCode.USAGE
+    assert "place" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_replay_builds_in_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prove, "connect", lambda _: pytest.fail("the log was asked first"))
+    (tmp_path / "letters").mkdir()
+    flags = ["--bootstrap-servers", "127.0.0.1:1"]
+    assert cli.main(["replay", str(tmp_path), *flags]) == ExitCode.USAGE
+    assert "(letters)" in capsys.readouterr().err
 
 
 def test_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

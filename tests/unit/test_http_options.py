@@ -38,12 +38,14 @@ def test_a_wrong_setting_is_named(flags: dict[str, Any], word: str) -> None:
 def test_settings_reach_the_server(tmp_path: Path) -> None:
     access = tmp_path / "access.toml"
     access.write_text(f'[keys]\na = "sha256:{hashlib.sha256(b"k").hexdigest()}"\n')
+    for name in ("c.pem", "k.pem"):
+        (tmp_path / name).touch()
     config = load(
         {
             "access_file": access,
             "base_path": "/lance/",
-            "tls_certificate": "c.pem",
-            "tls_key": "k.pem",
+            "tls_certificate": tmp_path / "c.pem",
+            "tls_key": tmp_path / "k.pem",
             "http_requests_max": 7,
             "allowed_locations": " /one, /two ,",
             "batch_operations_max": 5,

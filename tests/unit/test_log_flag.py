@@ -4,6 +4,7 @@ import inspect
 import json
 import uuid
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -13,7 +14,9 @@ import pytest
 from cyclopts import App
 
 from commitlog.adapters.kafka import KafkaLog
-from commitlog.errors import Unavailable
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.memory_cluster import MemoryCluster
+from commitlog.errors import Unavailable, WrongLog
 from consumers import cli
 from consumers.commands import rows, run, up, upkeep
 from consumers.commands.app import app
@@ -23,6 +26,9 @@ from consumers.runtime.config import write_endpoints
 from consumers.runtime.process import OnReady
 from consumers.tools import move as moving
 from consumers.tools.backup.saved import Backup
+from consumers.tools.verify import Options, verify
+from consumers.views.health import Health, Level
+from consumers.views.version_index import VersionIndex
 
 ARGUMENTS = {
     "archive": [], "backup": ["PLACE"], "bench all": ["--only", "commit"], "blame": ["t"],
@@ -96,6 +102,25 @@ def test_another_log_is_asked_or_refused(
     assert json.loads((root / "endpoints.json").read_text())["log"] == "mine"
 
 
+def test_a_root_of_another_log_is_neither_served_nor_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs, ours = MemoryLog(MemoryCluster()), MemoryLog(MemoryCluster())
+    theirs.create(tables_root=str(tmp_path / "theirs"))
+    ours.create(tables_root=str(tmp_path / "ours"))
+    with VersionIndex.open(tmp_path) as index:
+        index.bind(asdict(theirs.identity()) | {"log_id": theirs.genesis().log_id})
+        index.publish()
+    with pytest.raises(WrongLog, match="the version index"):
+        verify(ours, 0, Options(root=tmp_path))
+    assert Health(ours, tmp_path).check()[-1].level is Level.FAIL
+    monkeypatch.setattr(run, "connect", lambda _: ours)
+    _stay_harmless(monkeypatch)
+    flags = ["--root", str(tmp_path), "--bootstrap-servers", "127.0.0.1:1"]
+    assert cli.main(["server", *flags]) == ExitCode.STOP
+    assert "name this log's root" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -105,6 +130,15 @@ def test_another_log_is_asked_or_refused(
         "up",
         "init --tables-root /proc/none",
         "init --tables-root s3:/",
+        "init --log ../x",
+        "up --access-file /proc/none",
+        "up --base-path lance",
+        "up --row-memory 1",
+        "up --row-processes -1",
+        "up --start-seconds 0",
+        "up --storage-file /proc/none",
+        "up --places nowhere",
+        "up --tls-certificate /proc/none --tls-key /proc/none",
     ],
 )
 def test_a_place_that_cannot_be_is_refused_before_anything_is_written(

@@ -67,6 +67,18 @@ def test_questions_about_the_index_are_answered(uri: str) -> None:
     assert len(cut["rows"]) == 100
 
 
+def test_values_without_json_are_words_or_refused(uri: str, root: Path) -> None:
+    status, found = ask(uri, {"sql": "SELECT 'nan'::DOUBLE, ['-inf'::FLOAT], 1.5"})
+    assert (status, found["rows"]) == (200, [["nan", ["-inf"], "1.5"]])
+    for sql, said in (
+        ("SELECT now()", "now()::TIMESTAMP"),
+        ("SELECT INTERVAL 30000000 YEARS", "cast it to VARCHAR"),
+        ("DROP TABLE meta", "it is not a SELECT"),
+    ):
+        status, found = ask(uri, {"sql": sql})
+        assert (status, said in found["error"]) == (400, True), found
+
+
 @pytest.mark.parametrize(
     "sql",
     [

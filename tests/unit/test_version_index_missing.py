@@ -13,7 +13,6 @@ from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Submitted
 from commitlog.ports import Log
 from consumers import history
-from consumers.views import health
 from consumers.views.health import Health, Level, index_check
 from consumers.views.version_index import process, run_index
 from consumers.views.version_index.layout import last_failure
@@ -129,17 +128,17 @@ def test_an_index_that_did_not_change_is_not_opened_again(
     log.create()
     opened: list[Path] = []
 
-    def published(root: Path) -> dict[int, int]:
+    def ask(_: Health, root: Path) -> dict[int, int]:
         opened.append(root)
         return {0: len(opened)}
 
-    monkeypatch.setattr(health, "published", published)
+    monkeypatch.setattr(Health, "_ask", ask)
     watched = Health(log, tmp_path)
     file = tmp_path / "index.duckdb"
     file.write_bytes(b"one")
-    assert [watched._has(tmp_path) for _ in range(3)] == [{0: 1}] * 3
+    assert [watched.has(tmp_path) for _ in range(3)] == [{0: 1}] * 3
     (tmp_path / "next").write_bytes(b"two")
     (tmp_path / "next").replace(file)
-    assert [watched._has(tmp_path) for _ in range(3)] == [{0: 2}] * 3
+    assert [watched.has(tmp_path) for _ in range(3)] == [{0: 2}] * 3
     file.unlink()
-    assert watched._has(tmp_path) == {0: 3}
+    assert watched.has(tmp_path) == {0: 3}

@@ -17,6 +17,7 @@ from typing import Any
 
 import duckdb
 
+from commitlog.client.sql import why_refused
 from consumers.history import jsonable
 from consumers.servers.page import sandbox
 
@@ -33,6 +34,9 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
 SELECTING = {"SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"}
 GENERATING = {"generate_series", "range", "repeat", "repeat_row", "unnest"}
 """Table functions that look at nothing. Others may run SQL of their own, or read files."""
+
+
+NO_ZONES = "a time with a zone is not answered here; cast it: now()::TIMESTAMP"
 
 
 class Refused(Exception):
@@ -71,7 +75,11 @@ def answer(root: Path, asked: dict[str, Any]) -> dict[str, Any]:
             found = connection.execute(asked["sql"], asked.get("parameters") or None)
             described = found.description or []
             rows = found.fetchmany(asked["rows_max"] + 1)
-    except (Refused, duckdb.Error, MemoryError) as error:
+    except duckdb.Error as error:
+        return {"error": NO_ZONES if "pytz" in str(error) else str(error)}
+    except (OverflowError, ValueError) as error:
+        return {"error": f"a value of the answer has no JSON: {error}; cast it to VARCHAR"}
+    except (Refused, MemoryError) as error:
         return {"error": str(error) or "there is not enough memory for this question"}
     return {
         "columns": [str(column[0]) for column in described],
@@ -104,7 +112,7 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     found = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()
     tree = json.loads(found[0][0])
     if tree.get("error"):
-        raise Refused(str(tree.get("error_message")))
+        raise Refused(why_refused(tree))
     if len(tree["statements"]) != 1:
         raise Refused(f"there are {len(tree['statements'])} statements; ask one SELECT")
     macros = connection.execute(

@@ -39,7 +39,7 @@ from consumers.tools.verify.retention import compare, explained
 from consumers.tools.verify.state import State
 from consumers.tools.verify.versions import Versions
 from consumers.tools.verify.walk import Walk, new_replica
-from consumers.tools.verify.witnesses import Witness, hear, witnesses
+from consumers.tools.verify.witnesses import Witness, check_root, hear, witnesses
 
 if TYPE_CHECKING:
     from consumers.tools.verify.rebuilt_index import RebuiltIndex
@@ -94,8 +94,11 @@ def verify(
 ) -> Verdict:
     """Read both topics of a partition to their present ends and compare what follows from them.
 
-    Raises Unavailable if Kafka doesn't answer, UnsupportedFormat if a newer program wrote the log.
+    Raises Unavailable if Kafka doesn't answer, UnsupportedFormat if a newer program wrote the log,
+    WrongLog if the root is another log's.
     """
+    if options is not None and options.root is not None:
+        check_root(log, options.root, partition)
     check = _Check(log, partition, options or Options(), on_progress or (lambda done, total: None))
     try:
         return check.run()

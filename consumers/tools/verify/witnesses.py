@@ -7,13 +7,20 @@ has not, or has otherwise, means that acknowledged commits are lost.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from commitlog.errors import CommitLogError, CorruptLog, Unavailable
+from commitlog.errors import (
+    CommitLogError,
+    CorruptLog,
+    Unavailable,
+    UnsupportedFormat,
+    WrongLog,
+)
 from commitlog.model.records import Outcome
 from commitlog.ports import Log
 from consumers.partition.checkpoint import HEAD
@@ -55,6 +62,24 @@ def witnesses(root: Path | None, partition: int) -> Iterator[Witness]:
         yield Witness(f"the version index of {root}", sequence, digest.hex(), offset)
     except CommitLogError:
         pass
+
+
+def check_root(log: Log, root: Path, partition: int) -> None:
+    """Raise WrongLog if the checkpoint or the index in a root is another log's."""
+    genesis = log.genesis(partition)
+    path = root / "checkpoints" / str(partition) / HEAD
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        theirs = json.loads(path.read_bytes())["identity"]
+        if theirs["log_id"] != genesis.log_id:
+            raise WrongLog(
+                f"the checkpoint {path} is of log {theirs['log']!r} ({theirs['log_id']}), not of"
+                f" {genesis.log!r} ({genesis.log_id}): name this log's root, or the other log"
+            )
+    with contextlib.suppress(Unavailable, UnsupportedFormat):
+        # DuckDB is loaded here: there may be no index to look at.
+        from consumers.views.version_index.comparison import check_index_of
+
+        check_index_of(root, genesis.log, genesis.log_id)
 
 
 def hear(log: Log, partition: int, witness: Witness, sequence: int) -> Problem | None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import duckdb
 
-from commitlog.errors import Unavailable
-from consumers.history import connect
+from commitlog.errors import Unavailable, WrongLog
+from consumers.history import connect, query
 from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
 
 _DIGESTS = 1 << 64
@@ -43,6 +44,18 @@ def position(root: str | os.PathLike[str], partition: int) -> tuple[int, bytes, 
             [partition],
         ).fetchone()
     return (int(row[0]), bytes(row[1] or b""), int(row[2])) if row else (0, b"", -1)
+
+
+def check_index_of(root: str | os.PathLike[str], log: str, log_id: str) -> None:
+    """Raise WrongLog if the index under `root` is another log's; none at all is no error."""
+    if not (Path(root) / "index.duckdb").is_file():
+        return
+    known = {str(row["key"]): row["value"] for row in query(root, "FROM meta")}
+    if known.get("log_id", log_id) != log_id:
+        raise WrongLog(
+            f"the version index in {root} is of log {known.get('log')!r} ({known['log_id']}), not"
+            f" of {log!r} ({log_id}): name this log's root, or the other log"
+        )
 
 
 def compare(
