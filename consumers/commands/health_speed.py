@@ -78,8 +78,9 @@ def bench_soak(
     """
     soak = need_module("consumers.tools.bench.soak", extra="bench")
     with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
-        found = soak.run(own.servers, own.root, own.pid, seconds=seconds, report=output.note)
-    into.write_text(soak.page(found), encoding="utf-8")
+        found = soak.run(
+            own.servers, own.root, own.pid, seconds=seconds, into=into, report=output.note
+        )
     output.print_report(found, (SOAK, "summary"), as_json=as_json)
     print(into)
     return 0 if found["verified"] == "ok" else 1
