@@ -7,6 +7,7 @@ import gzip
 import json
 import resource
 import zlib
+from array import array
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -291,3 +292,17 @@ def test_one_client_leaves_room_for_the_bodies_of_others() -> None:
     limits.arrive("", 3)  # who shows nothing in the headers
     with pytest.raises(Refused, match="show no credentials"):
         Limits(app, settings, _Known()).hold("", 4 * MEGABYTE)
+
+
+@pytest.mark.parametrize("path", ["insert", "create?mode=overwrite", "merge_insert?on=id"])
+def test_rows_whose_offsets_lead_outside_are_refused(world: World, path: str) -> None:
+    name = world.fresh_name()
+    rows = pa.table({"id": [1, 2, 3], "b": [b"a", b"bc", b"d"]})
+    assert world.rows(f"/v1/table/{name}$t/create", rows)[0] == 200
+    good, bad = (array("i", [0, 1, 3, last]).tobytes() for last in (4, 1_000_000))
+    sent = arrow_stream(rows)
+    assert sent.count(good) == 1
+    sent = sent.replace(good, bad)
+    status, answer = world.rows_raw(f"/v1/table/{name}$t/{path}", sent)
+    assert status == 400, answer
+    assert world.open([name, "t"]).version == 1
