@@ -46,7 +46,7 @@ def main(point: str) -> None:
 
 
 def golden_root(folder: Path) -> None:
-    with golden(4, folder / "root") as opened:
+    with golden("protocol-4", folder / "root") as opened:
         done = writer.back_up(opened.log, str(folder / "backup"), None)
         print(done.positions[0], done.files_in_all)
 

@@ -1,4 +1,4 @@
-"""Makes the golden roots: by each protocol a small log with tables, checkpoints and index.
+"""Makes the golden roots: small logs with tables, checkpoints and index, by protocols and releases.
 
 `python tests/golden/make_roots.py` writes the ones that are missing, each by the program of its
 revision, which git has. What is there is never made again: it is what that program wrote.
@@ -20,25 +20,31 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-REVISIONS = {1: "e68921a6", 2: "5017205e", 3: "6c5988c7", 4: "c303446d"}
-"""The last program of each protocol; of protocol 4, the one of the day it was frozen here."""
+REVISIONS = {
+    "protocol-1": (1, "e68921a6"),
+    "protocol-2": (2, "5017205e"),
+    "protocol-3": (3, "6c5988c7"),
+    "protocol-4": (4, "c303446d"),
+    "release-0.2.0": (4, "6c211e5"),
+}
+"""The last programs of protocols that weren't released, and the releases: protocol and commit."""
 PLACE = Path("/tmp/commitlog-golden")
 """Where they are made. Their logs name it, and the tests bind it to where they unpack."""
 KEPT = ("checkpoints", "index", "index.duckdb", "tables", "cluster.json", "expected.json")
 INDEXED_SECONDS = 120.0
 
 
-def archive(protocol: int) -> Path:
-    """Return where a protocol's golden root is kept."""
-    return HERE / f"root-of-protocol-{protocol}.tar.xz"
+def archive(name: str) -> Path:
+    """Return where a golden root is kept."""
+    return HERE / f"root-of-{name}.tar.xz"
 
 
-def make(protocol: int) -> None:
-    """Have the program of a protocol make its root, and pack it."""
-    root = PLACE / f"protocol-{protocol}"
+def make(name: str) -> None:
+    """Have a program make its root, and pack it."""
+    root = PLACE / name
     with tempfile.TemporaryDirectory() as folder:
         packed = subprocess.run(
-            ["git", "archive", REVISIONS[protocol]],
+            ["git", "archive", REVISIONS[name][1]],
             cwd=HERE.parents[1],
             stdout=subprocess.PIPE,
             check=True,
@@ -52,10 +58,10 @@ def make(protocol: int) -> None:
                 env={**os.environ, "PYTHONPATH": folder},
                 check=True,
             )
-            with tarfile.open(archive(protocol), "w:xz", preset=9) as out:
-                for name in KEPT:
-                    if (root / name).exists():
-                        out.add(root / name, name)
+            with tarfile.open(archive(name), "w:xz", preset=9) as out:
+                for kept in KEPT:
+                    if (root / kept).exists():
+                        out.add(root / kept, kept)
         finally:
             shutil.rmtree(root, ignore_errors=True)
 
@@ -103,6 +109,35 @@ def fill(made: Any) -> None:
     log.submit(None, AlterProperties(("fast",), upserts=(("owner", "golden"),))).result()
 
 
+def fill_by_release(made: Any) -> None:
+    """Commit what came with 0.2.0."""
+    from consumers.tools.row_writer import RowWriter
+    from tests.service import SCHEMA, rows
+
+    log = made.client
+    log.create_table("stock", SCHEMA, primary_key="id", properties={"rows": "log"})
+    stop = threading.Event()
+    writer = threading.Thread(target=RowWriter(log).run, args=(stop,))
+    writer.start()
+    log.write_rows("stock", rows(1, 2, 3), mode="upsert").result()
+    with log.transact() as both:
+        both.write_rows("stock", rows(2), mode="delete")
+        both.append("fast", rows(7100))
+    log.write_rows("stock", rows(4)).result()
+    stop.set()
+    writer.join(INDEXED_SECONDS)
+    log.write_rows("stock", rows(5)).result(wait="accepted")  # nobody has applied this one
+    log.tag("before")
+    log.append("fast", rows(666))
+    log.restore("fast", "before")
+    log.hold("report", "taken")
+    log.create_table("back", SCHEMA)
+    log.append("back", rows(1))
+    log.drop_table("back")
+    log.undrop("back")
+    log.open("taken").tags.create("first", 1)
+
+
 def index(made: Any) -> None:
     """Bring the index up to the log's end."""
     try:
@@ -132,6 +167,8 @@ def leave(root: Path) -> None:
 
     with service(root) as made:
         fill(made)
+        if root.name.startswith("release-"):
+            fill_by_release(made)
         made.running.pop().stop()  # a second term
         made.start().await_leading()
         made.client.append("fast", rows(8000))
@@ -168,6 +205,6 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         leave(Path(sys.argv[1]))
     else:
-        for number in REVISIONS:
-            if not archive(number).exists():
-                make(number)
+        for root in REVISIONS:
+            if not archive(root).exists():
+                make(root)

@@ -16,15 +16,15 @@ from commitlog.adapters.places import places_text, use_places
 from tests.golden.make_roots import PLACE, REVISIONS, archive
 from tests.service import Running
 
-PROTOCOLS = tuple(REVISIONS)
+NAMES = tuple(REVISIONS)
 
 
 class Golden:
     """One root, and whoever runs on it."""
 
-    def __init__(self, protocol: int, root: Path) -> None:
+    def __init__(self, name: str, root: Path) -> None:
         """Unpack it."""
-        with tarfile.open(archive(protocol)) as packed:
+        with tarfile.open(archive(name)) as packed:
             packed.extractall(root, filter="data")
         self.root = root
         self.expected: dict[str, dict[str, list[int]]] = json.loads(
@@ -46,11 +46,11 @@ class Golden:
 
 
 @contextmanager
-def golden(protocol: int, root: Path, tables: str = "") -> Iterator[Golden]:
+def golden(name: str, root: Path, tables: str = "") -> Iterator[Golden]:
     """Unpack a root, and bind the place of its tables to the one in it, or to another one."""
     before = places_text()
-    use_places(f"{PLACE}/protocol-{protocol}/tables={tables or root / 'tables'}")
-    opened = Golden(protocol, root)
+    use_places(f"{PLACE}/{name}/tables={tables or root / 'tables'}")
+    opened = Golden(name, root)
     try:
         yield opened
     finally:

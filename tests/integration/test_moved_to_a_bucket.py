@@ -61,7 +61,7 @@ def backed_up_whole(log: MemoryLog, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tables_are_put_into_a_bucket_and_backed_up_into_another_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with s3_server(), golden(4, tmp_path / "root", TABLES) as opened:
+    with s3_server(), golden("protocol-4", tmp_path / "root", TABLES) as opened:
         log, client = opened.log, opened.client
         with pytest.raises(RootMoved, match=f"{TABLES}, to which .* is bound, and nothing is"):
             check_all(log, opened.root)

@@ -1,24 +1,27 @@
-"""Does this program go on with what the programs of each protocol left?"""
+"""Does this program continue what the programs of each protocol and release left?"""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import duckdb
 import lance
 import pytest
 
+from commitlog import CommitLog
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.operations import IcebergChange
 from consumers.partition.checkpoint import FORMAT, HEAD, Checkpoints
 from consumers.partition.table_places import check_tables
 from consumers.runtime.places import RootMoved
+from consumers.tools.row_writer import RowWriter
 from consumers.tools.upgrade import check_upgrade
 from consumers.tools.verify.check import Options, verify
-from tests.golden.make_roots import PLACE
-from tests.golden.roots import PROTOCOLS, Golden, golden
-from tests.service import Running, ids_of, rows
+from tests.golden.make_roots import PLACE, REVISIONS
+from tests.golden.roots import NAMES, Golden, golden
+from tests.service import READY_SECONDS, Running, ids_of, rows
 from tests.unit.iceberg_examples import create_updates
 from tests.verified import index_whole
 
@@ -34,9 +37,22 @@ def is_whole(opened: Golden) -> bool:
     return verdict.is_whole
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_root_of_each_protocol_goes_on(protocol: int, tmp_path: Path) -> None:
-    with golden(protocol, tmp_path / "root") as opened:
+def apply_rows(client: CommitLog) -> None:
+    """Have a row writer apply what the older program left waiting, and what comes now."""
+    waits = ids_of(client.open("stock"))
+    stop = threading.Event()
+    writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
+    writer.start()
+    client.write_rows("stock", rows(6)).result()
+    stop.set()
+    writer.join(READY_SECONDS)
+    assert ids_of(client.open("stock")) == sorted([*waits, 5, 6])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_root_of_each_protocol_and_release_goes_on(name: str, tmp_path: Path) -> None:
+    protocol = REVISIONS[name][0]
+    with golden(name, tmp_path / "root") as opened:
         genesis = opened.log.genesis()
         saved = Checkpoints(opened.root, opened.log.identity(), genesis).load()
         assert saved is not None, "the old checkpoint opens"
@@ -44,9 +60,9 @@ def test_a_root_of_each_protocol_goes_on(protocol: int, tmp_path: Path) -> None:
         opened.start()
         client = opened.client
         assert {info.name for info in client.tables()} == set(opened.expected)
-        for name, versions in opened.expected.items():
+        for table, versions in opened.expected.items():
             for version, ids in versions.items():
-                assert ids_of(client.open(name, int(version))) == ids, (name, version)
+                assert ids_of(client.open(table, int(version))) == ids, (table, version)
         assert is_whole(opened)
         todo = [one.name for one in check_upgrade(opened.log, opened.root) if one.advice]
         assert todo == ([] if protocol == PROTOCOL_SUPPORTED else ["rules"])
@@ -54,6 +70,8 @@ def test_a_root_of_each_protocol_goes_on(protocol: int, tmp_path: Path) -> None:
         info = client.table("shop$orders")
         assert info.location.startswith(str(opened.root))
         assert 9000 in ids_of(lance.dataset(info.location, version=made.version))
+        if "stock" in opened.expected:
+            apply_rows(client)
         client.delete("taken", "id = 20")
         client.create_index("shop$orders", "id", "BTREE")
         new = lance.fragment.write_fragments(rows(30), client.open("taken"))
@@ -69,13 +87,13 @@ def test_a_root_of_each_protocol_goes_on(protocol: int, tmp_path: Path) -> None:
         verdict = verify(opened.log, 0, Options(opened.root, state=tmp_path / "state"))
         assert verdict.problems == []
         assert verdict.index_rows > 20
-        assert not (PLACE / f"protocol-{protocol}").exists(), "nothing is made at the old place"
+        assert not (PLACE / name).exists(), "nothing is made at the old place"
 
 
 def test_the_check_of_an_upgrade_names_what_is_older_in_the_order_of_its_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with golden(3, tmp_path / "root") as opened:
+    with golden("protocol-3", tmp_path / "root") as opened:
         # Programs of before said nothing of themselves.
         monkeypatch.setattr("commitlog.client.connection.program", dict)
         opened.start()
@@ -89,7 +107,7 @@ def test_the_check_of_an_upgrade_names_what_is_older_in_the_order_of_its_steps(
 
 
 def test_a_root_without_a_tables_files_is_refused_by_the_tables_name(tmp_path: Path) -> None:
-    with golden(3, tmp_path / "root") as opened:
+    with golden("protocol-3", tmp_path / "root") as opened:
         assert check_tables(opened.log, opened.root) == len(opened.expected)
         place = tmp_path / "root" / "tables" / "elsewhere.lance"
         place.rename(tmp_path / "lost")
@@ -99,7 +117,7 @@ def test_a_root_without_a_tables_files_is_refused_by_the_tables_name(tmp_path: P
 
 
 def test_tables_whose_files_name_places_are_not_bound_to_others(tmp_path: Path) -> None:
-    with golden(4, tmp_path / "root") as opened:
+    with golden("protocol-4", tmp_path / "root") as opened:
         opened.start()
         place = f"{PLACE}/protocol-4/tables/ice"
         create = dump_json(create_updates(place))
