@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
@@ -47,27 +48,27 @@ class Names:
         return name
 
 
-class Steps:
-    """A histogram for each step."""
+class Durations:
+    """A histogram for each name: of a step, a table or a principal."""
 
-    def __init__(self) -> None:
-        """Begin empty."""
-        self._counts = {
-            step: [0] * (len(BOUNDS) + 1) for step in (SUBMIT, DECIDE, ACKNOWLEDGE, FILES, COMMIT)
-        }
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        """Begin empty, with these names."""
+        self._counts = {name: [0] * (len(BOUNDS) + 1) for name in names}
         self._sums = dict.fromkeys(self._counts, 0.0)
 
-    def took(self, step: str, seconds: float) -> None:
-        """Count one transaction's way through a step."""
+    def took(self, name: str, seconds: float) -> None:
+        """Count one transaction."""
         seconds = max(seconds, 0.0)
-        self._counts[step][bisect_left(BOUNDS, seconds)] += 1
-        self._sums[step] += seconds
+        if name not in self._counts:
+            self._counts[name], self._sums[name] = [0] * (len(BOUNDS) + 1), 0.0
+        self._counts[name][bisect_left(BOUNDS, seconds)] += 1
+        self._sums[name] += seconds
 
     def to_json(self) -> dict[str, Any]:
-        """Return per step the counts by bucket, not cumulated, and the sum."""
+        """Return per name the counts by bucket, not cumulated, and the sum."""
         return {
-            step: {"counts": list(counts), "sum": round(self._sums[step], 6)}
-            for step, counts in self._counts.items()
+            name: {"counts": list(counts), "sum": round(self._sums[name], 6)}
+            for name, counts in self._counts.items()
         }
 
 
@@ -76,7 +77,8 @@ class Meters:
 
     def __init__(self) -> None:
         """Count from zero."""
-        self.steps = Steps()
+        self.steps = Durations((SUBMIT, DECIDE, ACKNOWLEDGE, FILES, COMMIT))
+        self._table_commits, self._principal_commits = Durations(), Durations()
         self._tables, self._principals = Names(), Names()
         self._by_table: Counter[tuple[str, str]] = Counter()
         self._by_principal: Counter[tuple[str, str]] = Counter()
@@ -84,6 +86,8 @@ class Meters:
         self._bytes: Counter[str] = Counter()
         self._rows: Counter[str] = Counter()
         self._rules: Counter[str] = Counter()
+        self._table_rules: Counter[tuple[str, str]] = Counter()
+        self._principal_rules: Counter[tuple[str, str]] = Counter()
         self._tracing = tracing()
         self.looked_at: dict[str, tuple[int, int]] = {}
         """By table: the version that maintenance has looked at, and its bytes."""
@@ -104,11 +108,17 @@ class Meters:
         kind = "repeated" if outcome.answers is not None else str(outcome.status)
         principal = self._principals.of(record.principal, is_new=is_committed)
         self._by_principal[principal, kind] += 1
-        if not is_committed:
-            self._rules[_rule(outcome)] += 1
-        for table in dict.fromkeys(map(target, record.operations)):
+        tables = dict.fromkeys(map(target, record.operations))
+        for table in tables:
             name = self._tables.of(format_table_id(table), is_new=is_committed)
             self._by_table[name, kind] += 1
+        if not is_committed:
+            rule = _rule(outcome)
+            self._rules[rule] += 1
+            self._principal_rules[principal, rule] += 1
+            for table in tables if outcome.conflict is None else (outcome.conflict.table,):
+                name = self._tables.of(format_table_id(table), is_new=False)
+                self._table_rules[name, rule] += 1
         if kind == str(Status.COMMITTED):
             self._written(record, event)
             for result in outcome.results:
@@ -137,13 +147,23 @@ class Meters:
         if outcome.status is not Status.COMMITTED or outcome.answers is not None:
             return
         if submit_ms is not None and event.read_at:
-            self.steps.took(COMMIT, submit_ms / 1e3 + now - event.read_at)
+            self._committed(event, submit_ms / 1e3 + now - event.read_at)
         if self._tracing is not None:
             versions = ", ".join(
                 f"{format_table_id(one.table)} {one.version}" for one in outcome.results
             )
             took = now - event.acknowledged_at
             self._tracing.part(outcome.transaction_id, FILES, took, versions=versions)
+
+    def _committed(self, event: Event, seconds: float) -> None:
+        """Count how long a commit took, for its tables and its principal too."""
+        record = event.submitted.record
+        self.steps.took(COMMIT, seconds)
+        if isinstance(record, Transaction):
+            principal = self._principals.of(record.principal, is_new=True)
+            self._principal_commits.took(principal, seconds)
+            for table in dict.fromkeys(map(target, record.operations)):
+                self._table_commits.took(self._own(table), seconds)
 
     def _written(self, record: Transaction, event: Event) -> None:
         """Count rows and bytes, by the manifest's change where the operation doesn't say."""
@@ -173,6 +193,10 @@ class Meters:
             "tables": [[*key, n] for key, n in self._by_table.items()],
             "principals": [[*key, n] for key, n in self._by_principal.items()],
             "rules": dict(self._rules),
+            "table_rules": [[*key, n] for key, n in self._table_rules.items()],
+            "principal_rules": [[*key, n] for key, n in self._principal_rules.items()],
+            "table_commits": self._table_commits.to_json(),
+            "principal_commits": self._principal_commits.to_json(),
             "rebased": dict(self._rebased),
             "bytes": dict(self._bytes),
             "rows": dict(self._rows),

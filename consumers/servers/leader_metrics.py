@@ -126,17 +126,28 @@ def _states(statuses: Mapping[int, Mapping[str, Any]]) -> Iterator[Metric]:
 
 def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
     """Yield what leaders counted, summed over the partitions."""
-    for kind, what in (("table", "tables"), ("principal", "principals")):
-        counts: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for one in found:
-            for name, status, count in one.get(what, ()):
-                counts[name, status] += count
-        yield _family(
-            CounterMetricFamily,
-            f"commitlog_{kind}_outcomes",
-            f"Transactions decided, by {kind} and kind.",
-            [kind, "status"],
-            ((list(key), count) for key, count in sorted(counts.items())),
+    for kind in ("table", "principal"):
+        for what, name, text, label in (
+            (f"{kind}s", "outcomes", f"Transactions decided, by {kind} and kind.", "status"),
+            (f"{kind}_rules", "refusals", f"Attempts refused, by {kind} and rule or code.", "rule"),
+        ):
+            counts: defaultdict[tuple[str, str], float] = defaultdict(float)
+            for one in found:
+                for first, second, count in one.get(what, ()):
+                    counts[first, second] += count
+            yield _family(
+                CounterMetricFamily,
+                f"commitlog_{kind}_{name}",
+                text,
+                [kind, label],
+                ((list(key), count) for key, count in sorted(counts.items())),
+            )
+        yield _durations(
+            found,
+            f"{kind}_commits",
+            f"commitlog_{kind}_commit_seconds",
+            f"How long commits took, from the writer's clock to files that can be read, by {kind}.",
+            kind,
         )
     rules: defaultdict[str, float] = defaultdict(float)
     for one in found:
@@ -160,32 +171,34 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
     for fact, name, text in _SIZES:
         pairs = (([table], size[fact]) for table, size in sorted(sizes.items()) if fact in size)
         yield _family(GaugeMetricFamily, name, text, ["table"], pairs)
-    yield _steps(found)
-
-
-def _steps(found: list[Mapping[str, Any]]) -> Metric:
-    family = HistogramMetricFamily(
+    yield _durations(
+        found,
+        "steps",
         "commitlog_step_seconds",
         "How long transactions took for a step: submit (the writer's clock to the log), decide,"
         " acknowledge (by Kafka), files (until they can be read); commit is all of them.",
-        labels=["step"],
+        "step",
     )
+
+
+def _durations(found: list[Mapping[str, Any]], what: str, name: str, text: str, by: str) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=[by])
     counts: dict[str, list[float]] = {}
     sums: defaultdict[str, float] = defaultdict(float)
     bounds: list[float] = []
     for one in found:
         bounds = one.get("bounds", bounds)
-        for step, seen in one.get("steps", {}).items():
-            known = counts.get(step, [0.0] * len(seen["counts"]))
-            counts[step] = [a + b for a, b in zip(known, seen["counts"], strict=True)]
-            sums[step] += seen["sum"]
+        for key, seen in one.get(what, {}).items():
+            known = counts.get(key, [0.0] * len(seen["counts"]))
+            counts[key] = [a + b for a, b in zip(known, seen["counts"], strict=True)]
+            sums[key] += seen["sum"]
     ends = [*map(str, bounds), "+Inf"]
-    for step, numbers in sorted(counts.items()):
+    for key, numbers in sorted(counts.items()):
         total, buckets = 0.0, []
         for end, number in zip(ends, numbers, strict=True):
             total += number
             buckets.append((end, total))
-        family.add_metric([step], buckets, sums[step])
+        family.add_metric([key], buckets, sums[key])
     return family
 
 

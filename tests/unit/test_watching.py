@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,7 @@ from consumers.partition.events import Event
 from consumers.partition.meters import BOUNDS, NAMES_MAX, OTHERS, Meters
 from consumers.servers.metrics import Metrics
 from consumers.tools.maintenance import Maintenance
+from infra.promtool import promtool_path
 from tests.namespace_world import World, numbers
 from tests.service import SCHEMA, rows, service
 
@@ -58,20 +62,55 @@ def event(
         results=() if is_refused else results,
         conflict=conflict if is_refused else None,
     )
-    return Event(Submitted(0, 0, 1_004, record), outcome, b"", (), decided_at=10.0)
+    sent = Submitted(0, 0, 1_004, record)
+    return Event(sent, outcome, b"", (), decided_at=10.0, read_at=9.99)
 
 
-def test_names_beyond_the_limit_share_one_value() -> None:
-    meters = Meters()
-    for number in range(3 * NAMES_MAX):
-        meters.count(event(f"t{number}", principal=f"p{number}"))
+def scraped(*found: dict[str, Any]) -> dict[str, Any]:
+    """Return what `/metrics` has by name, of leaders that measured this."""
+    text = Metrics(lambda: {number: {"measures": one} for number, one in enumerate(found)}).text()
+    return {family.name: family for family in text_string_to_metric_families(text.decode())}
+
+
+def test_ten_thousand_names_have_no_more_series_than_a_hundred() -> None:
+    meters, wanted = Meters(), 10_000
+    for number in range(wanted):
+        one = event(f"t{number}", f"p{number}", over=1)
+        meters.count(one)
+        meters.acknowledged(one, 10.01)
+        meters.filed(one, 10.02)
+        meters.count(event(f"t{number}", f"p{number}", Status.RETRYABLE))
     found = meters.to_json()
-    for what in ("tables", "principals"):
-        counts = {name: count for name, _, count in found[what]}
+    for what in ("tables", "principals", "table_rules", "principal_rules"):
+        counts: Counter[str] = Counter()
+        for name, _, count in found[what]:
+            counts[name] += count
         assert len(counts) == NAMES_MAX + 1
-        assert counts[OTHERS] == 2 * NAMES_MAX
-        assert sum(counts.values()) == 3 * NAMES_MAX
+        each = 1 if what.endswith("rules") else 2
+        assert counts[OTHERS] == each * (wanted - NAMES_MAX)
+        assert sum(counts.values()) == each * wanted
     assert set(found["bytes"]) == meters.tables | {OTHERS}
+    commits = len(BOUNDS) + 3  # its buckets, the last one's end, sum and count
+    most = {
+        "commitlog_table_commit_seconds": commits,
+        "commitlog_principal_commit_seconds": commits,
+    }
+    for family in scraped(found).values():
+        labels = {name for sample in family.samples for name in sample.labels}
+        if labels & {"table", "principal"}:
+            kinds = most.get(family.name, 2)
+            assert 0 < len(family.samples) <= (NAMES_MAX + 1) * kinds, family.name
+
+
+def test_a_name_of_two_partitions_is_counted_once() -> None:
+    first, second = Meters(), Meters()
+    for each in (first, first, second):
+        each.count(event("t", "ann"))
+        each.count(event("t", "ann", Status.RETRYABLE))
+    found = scraped(first.to_json(), second.to_json())
+    for name in ("commitlog_table_refusals", "commitlog_principal_refusals"):
+        assert value(found, name, rule="delete_delete_rows_overlap") == 3
+    assert value(found, "commitlog_table_outcomes", table="ns$t", status="committed") == 3
 
 
 def test_what_never_committed_gets_no_value_of_its_own() -> None:
@@ -83,7 +122,9 @@ def test_what_never_committed_gets_no_value_of_its_own() -> None:
     assert meters.tables == {"ns$real"}
     assert [OTHERS, "rejected", NAMES_MAX] in found["tables"]
     assert [OTHERS, "rejected", NAMES_MAX] in found["principals"]
-    assert found["rules"] == {"delete_delete_rows_overlap": NAMES_MAX}
+    rule = "delete_delete_rows_overlap"
+    assert found["rules"] == {rule: NAMES_MAX}
+    assert found["table_rules"] == found["principal_rules"] == [[OTHERS, rule, NAMES_MAX]]
 
 
 def test_steps_are_counted_in_their_buckets() -> None:
@@ -158,6 +199,9 @@ def test_whole_commits_and_versions_are_counted(families: dict[str, Any]) -> Non
     """A native client's too, from its own clock to files that can be read."""
     count = "commitlog_step_seconds_count"
     assert value(families, "commitlog_step_seconds", count, step="commit") == 4
+    for by, labels in (("table", {"table": "shop$orders"}), ("principal", {})):
+        name = f"commitlog_{by}_commit_seconds"
+        assert value(families, name, f"{name}_count", **labels) == 4
     assert value(families, "commitlog_table_versions", table="shop$orders") == 3
     assert not families["commitlog_table_bytes"].samples, "nobody looked yet"
     assert not families["commitlog_maintenance_silence_seconds"].samples
@@ -212,6 +256,24 @@ def test_one_trace_leads_from_the_writer_to_the_file(
     assert dict(by_name["decide"].attributes or {})["commitlog.status"] == "committed"
 
 
+def test_each_metric_is_documented_and_what_is_documented_is_there(
+    families: dict[str, Any],
+) -> None:
+    there = {
+        f"{name}_total" if family.type == "counter" else name
+        for name, family in families.items()
+        if not name.endswith("_created")
+    }
+    page = (WATCH.parents[1] / "docs" / "watching.md").read_text()
+    described = {
+        name
+        for line in page.splitlines()
+        if line.startswith("| `commitlog_")
+        for name in re.findall(r"`(commitlog_\w+)`", line.split(" | ")[0])
+    }
+    assert described == there
+
+
 def names_in(expression: Any) -> set[str]:
     """Return the metrics that a parsed expression asks for."""
     return set(re.findall(r"\bcommitlog_\w+", str(expression)))
@@ -227,6 +289,28 @@ def expressions() -> Iterator[tuple[str, str]]:
             yield panel["title"], target["expr"].replace("$__rate_interval", "1m")
 
 
+def innermost(found: Any, around: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each metric that is asked for, with the aggregation next to it."""
+    if isinstance(found, promql_parser.VectorSelector):
+        yield str(found.name), around
+    for name in ("expr", "lhs", "rhs", "vector_selector"):
+        if (inner := getattr(found, name, None)) is not None:
+            op = str(found.op) if isinstance(found, promql_parser.AggregateExpr) else around
+            yield from innermost(inner, op)
+    if isinstance(found, promql_parser.Call):
+        for argument in found.args:
+            yield from innermost(argument, around or found.func.name)
+
+
+@pytest.mark.parametrize(("title", "expression"), list(expressions()))
+def test_a_second_server_that_speaks_for_the_same_leaders_changes_nothing(
+    title: str, expression: str
+) -> None:
+    for name, op in innermost(promql_parser.parse(expression)):
+        if not name.startswith("commitlog_http_"):
+            assert op in ("max", "min", "absent"), f"{title}: {name} of two servers is added up"
+
+
 @pytest.mark.parametrize(("title", "expression"), list(expressions()))
 def test_board_and_alerts_ask_for_what_there_is(
     title: str, expression: str, families: dict[str, Any]
@@ -239,6 +323,26 @@ def test_board_and_alerts_ask_for_what_there_is(
         for suffix in SUFFIXES:
             plain = plain.removesuffix(suffix)
         assert {name, plain} & (families.keys() | unlabelled), f"{title}: nobody has {name}"
+
+
+def test_each_alert_is_tried_with_made_up_series() -> None:
+    """`promtool` runs these; a machine that has none sees at least that none is missing."""
+    rules = yaml.safe_load((WATCH / "alerts.yaml").read_text())["groups"][0]["rules"]
+    tried = (WATCH / "alerts_test.yaml").read_text()
+    fires = set(re.findall(r"alertname=\"(\w+)\", alertstate=\"firing\"", tried))
+    assert fires == {rule["alert"] for rule in rules}
+    promtool = shutil.which("promtool") or str(promtool_path())
+    if not Path(promtool).exists():
+        pytest.skip("no promtool; `python -m infra.promtool` builds one")
+    for arguments in (
+        ["check", "rules", "alerts.yaml"],
+        ["check", "config", "prometheus.yaml"],
+        ["test", "rules", "alerts_test.yaml"],
+    ):
+        done = subprocess.run(
+            [promtool, *arguments], cwd=WATCH, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_board_and_the_alerts_are_whole() -> None:
