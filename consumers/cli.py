@@ -16,6 +16,8 @@ from collections.abc import Sequence
 
 NEEDED = ("cyclopts", "rich")
 
+logger = logging.getLogger(__name__)
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return its exit code."""
@@ -52,7 +54,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(error: BaseException, code: int, arguments: Sequence[str]) -> int:
     from consumers.commands.exit_codes import ExitCode, in_one_line
+    from consumers.runtime.log_lines import is_json
 
+    if is_json():
+        # A part that ends has a line for it; what is a bug has its traceback in one line.
+        if code == ExitCode.BUG:
+            logger.error("this is a fault of the program; please report it", exc_info=error)
+        return int(code)
     if code == ExitCode.BUG or "--debug" in arguments or os.environ.get("COMMITLOG_DEBUG"):
         import traceback
 

@@ -38,6 +38,8 @@ class Role:
     work: str
     transactions: tuple[str, ...]
     outcomes: tuple[str, ...]
+    moved: tuple[str, ...] = ("Read",)
+    """On the topic that says where a log was moved."""
 
 
 _READ = ("Read",)
@@ -45,6 +47,7 @@ _WRITE = ("Read", "Write")
 _LOOK = ("Read", "DescribeConfigs")
 _BOTH = ("Read", "Write", "DescribeConfigs")
 _MAKE = ("Create", *_BOTH)
+_MOVE = (*_MAKE, "AlterConfigs")
 
 ROLES: Mapping[str, Role] = {
     "init": Role("commitlog init: makes the log's topics, and what they begin with", _MAKE, _MAKE),
@@ -55,6 +58,12 @@ ROLES: Mapping[str, Role] = {
     "index": Role("commitlog index: follows both topics", _READ, _READ),
     "maintenance": Role("commitlog maintain, orphans: submits and reads", _WRITE, _READ),
     "auditor": Role("commitlog verify, replay, doctor, backup: reads everything", _LOOK, _LOOK),
+    "mover": Role(
+        "commitlog move, restore: makes and fills a log's topics, and closes those it left",
+        _MOVE,
+        _MOVE,
+        ("Create", *_WRITE),
+    ),
     "archive": Role("commitlog archive: reads all, and gives up what is archived", _WRITE, _WRITE),
 }
 
@@ -82,7 +91,7 @@ def rights_of(role: str, log: str, group: str = "commitlog") -> tuple[Right, ...
     return (
         Right("topic", transactions_topic(log), found.transactions),
         Right("topic", outcomes_topic(log), found.outcomes),
-        Right("topic", moved_topic(log), _READ),
+        Right("topic", moved_topic(log), found.moved),
         Right("group", group, ("Describe",)),
     )
 

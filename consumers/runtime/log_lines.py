@@ -13,6 +13,11 @@ from typing import Any
 VARIABLE = "COMMITLOG_LOG_FORMAT"
 
 
+def is_json() -> bool:
+    """Return True if this process is a part that writes its log as JSON."""
+    return any(isinstance(one.formatter, JsonLines) for one in logging.getLogger().handlers)
+
+
 class JsonLines(logging.Formatter):
     """Formats a record as one JSON object: its facts are fields."""
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import read_storage_file
-from commitlog.errors import CommitLogError, LogMoved
+from commitlog.errors import CommitLogError, LogMoved, UnsupportedFormat
 from consumers.broker import BrokerError, find_java
 from consumers.broker.jars import cache_root
 from consumers.broker.pins import kafka_version, mismatches, read_pins
@@ -284,8 +284,11 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
 
 def lance_release(partition: int, status: Mapping[str, Any]) -> Check:
     """Compare the release of pylance that a leader has with the one that the rules name."""
-    has, named = str(status.get("pylance", "")), rules_in(status["rules"]).lance_release
     name = "lance" if not partition else f"lance {partition}"
+    try:
+        has, named = str(status.get("pylance", "")), rules_in(status).lance_release
+    except UnsupportedFormat as error:
+        return Check(name, Level.WARN, str(error), "see docs/upgrades.md")
     if not has or has == named:
         return Check(name, Level.OK, f"manifests name Lance {named} as their writer")
     return Check(

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from commitlog.adapters.log_start import append_rules, protocol_version
 from commitlog.client.log import CommitLog
+from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import Rules
 
 RECORD_SECONDS = 30.0
@@ -22,15 +23,26 @@ def in_force(log: CommitLog) -> list[Rules]:
     """Return what each partition's leader decides by, once it decided what is in the log now."""
     runtime = log.runtime()
     return [
-        rules_in(runtime.request(partition, "status", newest_rules=True)["rules"])
+        rules_in(runtime.request(partition, "status", newest_rules=True))
         for partition in range(runtime.partitions)
     ]
 
 
-def rules_in(said: Mapping[str, Any]) -> Rules:
-    """Return the rules that a leader's status has."""
+def rules_in(status: Mapping[str, Any]) -> Rules:
+    """Return the rules that a leader's status has.
+
+    Raises:
+        UnsupportedFormat: the leader is so old that it doesn't say them.
+    """
+    said = status.get("rules")
+    if said is None:
+        raise UnsupportedFormat(
+            "the leader's program is too old to say by which rules it decides: upgrade committers"
+            " first"
+        )
     releases = tuple((since, release) for since, release in said.get("lance_releases", ()))
-    return Rules(**{**said, "lance_releases": releases})
+    known = {name: said[name] for name in Rules.__dataclass_fields__ if name in said}
+    return Rules(**{**known, "lance_releases": releases})
 
 
 def put_in_force(

@@ -108,8 +108,11 @@ def _index(root: Path) -> str:
 
 
 def _rules(partition: int, status: Mapping[str, Any], old: bool) -> Check:
-    protocol = rules_in(status["rules"]).protocol
     name = "rules" if not partition else f"rules {partition}"
+    try:
+        protocol = rules_in(status).protocol
+    except UnsupportedFormat as error:
+        return Check(name, Level.WARN, str(error), "then check again")
     if protocol == PROTOCOL_SUPPORTED:
         return Check(name, Level.OK, f"protocol {protocol}, the newest that this program knows")
     text = f"protocol {protocol}; this program knows {PROTOCOL_SUPPORTED}"

@@ -1,7 +1,9 @@
 """What do people see: help, errors, listings, exit codes?"""
 
 import errno
+import io
 import json
+import logging
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -14,6 +16,7 @@ from consumers import cli, history
 from consumers.commands import backups, output, prove
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode, exit_code
+from consumers.runtime.log_lines import JsonLines
 
 HELP = Path(__file__).parents[1] / "golden" / "help"
 COMMANDS = sorted(
@@ -190,3 +193,20 @@ def test_an_empty_listing_says_so_beside_the_result(capsys: pytest.CaptureFixtur
     output.print_listing(COLUMNS, [], as_json=False, nothing="no conflicts")
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "no conflicts\n")
+
+
+def test_a_part_that_logs_json_ends_with_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(JsonLines("committer"))
+    monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
+    # Its last line said already what these are about.
+    assert cli._report(errors.Unavailable("no answer"), ExitCode.UNAVAILABLE, ()) == 3
+    assert not lines.getvalue()
+    assert cli._report(KeyError("x"), ExitCode.BUG, ()) == 70
+    [line] = map(json.loads, lines.getvalue().splitlines())
+    assert line["level"] == "error"
+    assert "KeyError: 'x'" in line["exception"]
+    assert capsys.readouterr() == ("", "")

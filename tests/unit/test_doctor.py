@@ -1,7 +1,9 @@
 """Does `commitlog doctor` find what is wrong, and say what to do?"""
 
 import json
+from importlib.metadata import version as package_version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -11,6 +13,7 @@ from consumers import cli
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.config import load
 from consumers.tools import doctor
+from consumers.tools.rules import rules_in
 from consumers.views.health import Check, Level
 
 
@@ -120,3 +123,45 @@ def test_a_leader_with_another_pylance_than_the_rules_name_is_a_warning() -> Non
     assert "--lance-release 15.0.0" in found.advice
     status["pylance"] = "14.1.0"
     assert doctor.lance_release(0, status).level is Level.OK
+
+
+class Answered:
+    """A log of which only the newest outcomes are asked."""
+
+    def __init__(self, *times_ms: int) -> None:
+        self.times = times_ms
+
+    def partitions(self) -> int:
+        return len(self.times)
+
+    def last_outcome_records(self, partition: int, count: int) -> list[SimpleNamespace]:
+        return [SimpleNamespace(record=SimpleNamespace(time_ms=self.times[partition]))]
+
+
+def test_brokers_whose_clock_is_ahead_are_a_warning() -> None:
+    now_ms = 1_800_000_000_000
+    log = cast(KafkaLog, Answered(now_ms - 1_000, now_ms + 90_000))
+    found = doctor._clock(log, now_ms)
+    assert isinstance(found, Check)
+    assert found.level is Level.WARN
+    assert "90 s ahead" in found.message
+    assert "NTP" in found.advice
+    later = doctor._clock(log, now_ms + 90_000)
+    assert isinstance(later, Check)
+    assert later.level is Level.OK
+
+
+def test_a_leader_of_another_version_is_a_warning() -> None:
+    found = doctor._version(0, {"version": "0.0.9"})
+    assert found.level is Level.WARN
+    assert "the leader's is 0.0.9" in found.message
+    ours = package_version("lance-commitlog")
+    assert doctor._version(0, {"version": ours}).level is Level.OK
+
+
+def test_a_leader_that_is_too_old_to_say_its_rules_is_a_warning() -> None:
+    found = doctor.lance_release(0, {"pylance": "14.0.2"})
+    assert found.level is Level.WARN
+    assert "upgrade committers first" in found.message
+    newer = {"protocol": 4, "lance_releases": [], "not known here": 1}
+    assert rules_in({"rules": newer}).protocol == 4

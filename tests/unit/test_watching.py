@@ -228,22 +228,30 @@ def test_maintenance_tells_how_far_it_is(world: World) -> None:
     assert "commitlog_maintenance_silence_seconds{" in text
 
 
+@pytest.mark.parametrize("over_http", [False, True])
 def test_one_trace_leads_from_the_writer_to_the_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, over_http: bool
 ) -> None:
     exporter = InMemorySpanExporter()
     spans = tracing.Tracing(exporter)
     for module in (tickets, runtime, meters):
         monkeypatch.setattr(module, "tracing", lambda: spans)
-    with service(tmp_path) as running:
-        running.client.create_table("t", SCHEMA)
-        outcome = running.client.append("t", rows(1))
-    name = outcome.transaction_id
-    ours = [
-        span
-        for span in exporter.get_finished_spans()
-        if span.context.trace_id == uuid.UUID(name).int
+    if over_http:
+        made = World(tmp_path)
+        made.write(["t"], numbers(0, 5))
+        made.write(["t"], numbers(5, 8), mode="append")
+        made.close()
+    else:
+        with service(tmp_path) as running:
+            running.client.create_table("t", SCHEMA)
+            running.client.append("t", rows(1))
+    finished = exporter.get_finished_spans()
+    [trace] = [
+        span.context.trace_id
+        for span in finished
+        if dict(span.attributes or {}).get("commitlog.versions") == "t 2"
     ]
+    ours = [span for span in finished if span.context.trace_id == trace]
     by_name = {span.name: span for span in ours}
     assert by_name.keys() == {"commit", "decide", "acknowledge", "files"}
     assert len(ours) == 4
@@ -252,8 +260,12 @@ def test_one_trace_leads_from_the_writer_to_the_file(
     assert {span.parent.span_id for span in by_name.values() if span.parent} == {
         first.context.span_id
     }
-    assert dict(by_name["files"].attributes or {})["commitlog.versions"] == "t 2"
     assert dict(by_name["decide"].attributes or {})["commitlog.status"] == "committed"
+
+
+def test_a_trace_has_the_id_of_its_transaction() -> None:
+    name = str(uuid.uuid4())
+    assert f"{tracing.trace_id(name):032x}" == name.replace("-", "")
 
 
 def test_each_metric_is_documented_and_what_is_documented_is_there(
