@@ -33,7 +33,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 from commitlog import CommitLog
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_acls import ROLES
-from commitlog.errors import CommitLogError, InvalidSettings
+from commitlog.errors import CommitLogError, InvalidSettings, LogMoved
 from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers import cli
 from consumers.broker import EmbeddedBroker, ports
@@ -45,6 +45,7 @@ pytestmark = [pytest.mark.broker]
 SENT, DECIDED = transactions_topic("commitlog"), outcomes_topic("commitlog")
 DEADLINE_SECONDS = 180.0
 READ, WRITE, LOOK, MAKE = "read", "write", "look at settings of", "make"
+CHANGE = "change settings"
 BOTH = {(READ, SENT), (READ, DECIDED)}
 LOOKING = {(LOOK, SENT), (LOOK, DECIDED)}
 WRITING = {(WRITE, SENT), (WRITE, DECIDED)}
@@ -58,6 +59,10 @@ MAY: dict[str, set[tuple[str, str]]] = {
     "maintenance": BOTH | {(WRITE, SENT)},
     "auditor": BOTH | LOOKING,
     "archive": BOTH | WRITING,
+    "mover": BOTH
+    | WRITING
+    | LOOKING
+    | {(what, t) for what in (MAKE, CHANGE) for t in (SENT, DECIDED)},
     "nobody": set(),
 }
 
@@ -95,6 +100,11 @@ class Secured:
                 patch.setenv(name, value)
             return cli.main(arguments)
 
+    def allow(self, role: str, log: str) -> None:
+        """Give a role of a log to the user of its name."""
+        allowed = self.run("admin", "acl", role, f"User:{role}", "--apply", "--log", log)
+        assert allowed == ExitCode.OK
+
     @contextlib.contextmanager
     def part(self, who: str, *arguments: str) -> Iterator[str]:
         """Run a command as a process until the block ends; yield what it says when ready."""
@@ -122,7 +132,13 @@ class Secured:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    folder = tmp_path_factory.mktemp("secured")
+    with secured_cluster(tmp_path_factory.mktemp("secured"), "commitlog") as made:
+        yield made
+
+
+@contextlib.contextmanager
+def secured_cluster(folder: Path, log: str) -> Iterator[Secured]:
+    """Run a cluster with users of the roles' names, who may do what the roles of a log need."""
     certificate, key = make_certificate(folder)
     (folder / "both.pem").write_bytes(key.read_bytes() + certificate.read_bytes())
     plain = ports.pick()
@@ -152,7 +168,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     with EmbeddedBroker.start(folder / "broker", port=plain, settings=settings):
         made = Secured(f"127.0.0.1:{secure}", folder, certificate)
         for role in ROLES:
-            assert made.run("admin", "acl", role, f"User:{role}", "--apply") == ExitCode.OK
+            made.allow(role, log)
         yield made
 
 
@@ -209,7 +225,7 @@ def tried(secured: Secured, who: str, topic: str) -> Iterator[str]:
         yield WRITE
     log.close()
     resource = ConfigResource(ResourceType.TOPIC, topic)
-    setting = ConfigEntry("retention.ms", "1", incremental_operation=AlterConfigOpType.SET)
+    setting = ConfigEntry("retention.ms", "-1", incremental_operation=AlterConfigOpType.SET)
     changed = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[setting])
     other = f"{topic}.other"
     asked = {
@@ -217,7 +233,7 @@ def tried(secured: Secured, who: str, topic: str) -> Iterator[str]:
         MAKE: admin.create_topics([NewTopic(topic, 1, 1)])[topic],
         "make any topic": admin.create_topics([NewTopic(other, 1, 1)])[other],
         "delete": admin.delete_topics([topic])[topic],
-        "change settings": admin.incremental_alter_configs([changed])[changed],
+        CHANGE: admin.incremental_alter_configs([changed])[changed],
         "allow more": admin.create_acls([MORE])[MORE],
     }
     for what, future in asked.items():
@@ -230,6 +246,46 @@ def tried(secured: Secured, who: str, topic: str) -> Iterator[str]:
                 yield what
         else:
             yield what
+
+
+def test_a_log_is_backed_up_moved_and_restored_by_roles(secured: Secured, tmp_path: Path) -> None:
+    name, root, saved = "second", str(tmp_path / "root"), str(tmp_path / "saved")
+    here = ("--log", name, "--root", root)
+    for role in ("init", "committer", "writer", "auditor", "mover"):
+        secured.allow(role, name)
+    assert secured.run("init", "init", *here) == ExitCode.OK
+    with (
+        secured.part("committer", "committer", *here),
+        CommitLog.connect(secured.servers, log=name, **secured.settings("writer")) as log,
+    ):
+        log.create_table("t", people().schema)
+        log.append("t", people(1, 2, 3))
+    assert secured.run("auditor", "backup", saved, *here) == ExitCode.OK
+    with secured_cluster(tmp_path / "new", name) as new:
+        settings = tmp_path / "new.properties"
+
+        def move(who: str) -> int:
+            pairs = new.settings(who).items()
+            settings.write_text("".join(f"{key}={value}\n" for key, value in pairs))
+            return secured.run(who, "move", new.servers, *here, "--to-kafka-file", str(settings))
+
+        assert move("auditor") != ExitCode.OK
+        assert move("mover") == ExitCode.OK
+        with pytest.raises(LogMoved):
+            CommitLog.connect(secured.servers, log=name, **secured.settings("writer")).tables()
+        with (
+            new.part("committer", "committer", *here),
+            CommitLog.connect(new.servers, log=name, **new.settings("writer")) as log,
+        ):
+            assert log.append("t", people(4)).version == 3
+        assert new.run("auditor", "verify", *here) == ExitCode.OK
+    with secured_cluster(tmp_path / "restored", name) as third:
+        again = str(tmp_path / "again")
+        bound = f"{root}/tables={again}/tables"
+        there = ("--log", name, "--root", again, "--places", bound)
+        assert third.run("auditor", "restore", saved, *there) != ExitCode.OK
+        assert third.run("mover", "restore", saved, *there) == ExitCode.OK
+        assert third.run("auditor", "verify", *there) == ExitCode.OK
 
 
 MORE = AclBinding(
