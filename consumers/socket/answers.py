@@ -8,7 +8,8 @@ transaction is decided. Ids that were decided long ago are looked up in the log.
 A second thread carries requests, and attends to the sockets while the loop doesn't come by: so a
 leader that is busy with something long still answers a ping, and one that doesn't lead says so.
 
-It listens on loopback only: what it hears and says isn't encrypted.
+What it hears and says isn't encrypted. Beyond loopback it listens only where it asks for a token,
+in a network that the operator keeps to the log's own programs.
 """
 
 from __future__ import annotations
@@ -50,6 +51,20 @@ Finder = Callable[[str, int], None]
 """Has an id's outcome of up to a sequence looked up; `found` is called, again with its files."""
 
 
+def check_address(host: str, token: str) -> None:
+    """Reject an address that writers can't connect to, or that anybody could, without a token."""
+    if host in ("", "0.0.0.0", "::"):
+        raise InvalidSettings(
+            f"socket_host is {host!r}, which nobody can connect to: writers get the leader's"
+            " address from the log. Set COMMITLOG_SOCKET_HOST to this machine's address"
+        )
+    if not token and not is_loopback(host):
+        raise InvalidSettings(
+            f"socket_host is {host}, where anybody could ask the leader: set COMMITLOG_TOKEN, the"
+            " same for committers, parts and writers, or listen on 127.0.0.1"
+        )
+
+
 class Answers:
     """Serves outcomes and requests for one partition's leader."""
 
@@ -64,10 +79,7 @@ class Answers:
         token: str = "",
     ) -> None:
         """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results."""
-        if not is_loopback(host):
-            raise InvalidSettings(
-                f"the leader's socket would listen on {host} without TLS. Listen on 127.0.0.1"
-            )
+        check_address(host, token)
         self._identity = identity
         self._handler = handler
         self._finder = finder

@@ -17,6 +17,7 @@ import yaml  # type: ignore[import-untyped]
 from commitlog.adapters.kafka_acls import ROLES
 from consumers.commands.app import app
 from consumers.runtime.config import unknown_variables
+from consumers.socket.answers import check_address
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "infra" / "deploy"
@@ -53,7 +54,10 @@ def test_compose_has_all_parts_and_names_what_there_is() -> None:
             assert volume.split(":")[0] in COMPOSE["volumes"], name
     for name, service in our_services():
         check_command(service["command"])
-        assert not unknown_variables(service["environment"]), name
+        environment = service["environment"]
+        assert not unknown_variables(environment), name
+        if service["command"] == ["committer"]:
+            check_address(environment["COMMITLOG_SOCKET_HOST"], environment["COMMITLOG_TOKEN"])
     roots = {name: service["volumes"][1] for name, service in our_services()}
     assert roots["committer-1"] != roots["committer-2"]
     assert roots["index"] == roots["server"], "the server reads the index's files"
@@ -196,3 +200,4 @@ def test_the_start_script_names_an_address_that_others_reach(tmp_path: Path, giv
         assert found["COMMITLOG_SOCKET_HOST"] == given
     else:
         assert re.fullmatch(r"[0-9a-f.:]+", found["COMMITLOG_SOCKET_HOST"])
+    check_address(found["COMMITLOG_SOCKET_HOST"], token="any")

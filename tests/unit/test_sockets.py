@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from commitlog import wire
+from commitlog.errors import InvalidSettings
 from commitlog.wire import FrameBuffer, Kind
 from consumers.partition.mailbox import Mailbox
-from consumers.socket.answers import Answers
+from consumers.socket.answers import Answers, check_address
 
 WAIT_SECONDS = 120.0
 LARGE = 16 * 1024 * 1024
@@ -33,6 +34,25 @@ def answers() -> Iterator[Answers]:
     made.begin_term(1, "here", 0, "")
     yield made
     made.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "why"),
+    [
+        ("192.0.2.1", "", "set COMMITLOG_TOKEN"),
+        ("committer-1", "", "set COMMITLOG_TOKEN"),
+        ("0.0.0.0", "secret", "nobody can connect to"),
+        ("192.0.2.1", "secret", ""),
+        ("committer-1", "secret", ""),
+        ("127.0.0.1", "", ""),
+    ],
+)
+def test_beyond_loopback_the_leader_asks_for_a_token(host: str, token: str, why: str) -> None:
+    if why:
+        with pytest.raises(InvalidSettings, match=why):
+            check_address(host, token)
+    else:
+        check_address(host, token)
 
 
 class Writer:
