@@ -184,13 +184,10 @@ def test_each_role_does_its_work(secured: Secured) -> None:
         secured.part("committer", "committer"),
         secured.part("index", "index"),
         secured.part("server", "server", "--port", "0") as address,
-        secured.part("writer", "rows"),
     ):
         with CommitLog.connect(secured.servers, **secured.settings("writer")) as log:
             log.create_table("shop$t", people().schema)
             assert log.append("shop$t", people(1, 2, 3)).version == 2
-            log.create_table("shop$small", people().schema, properties={"rows": "log"})
-            assert log.write_rows("shop$small", people(1)).result().version == 2
             rows = iter(log.subscribe("shop$t", from_position=0))
             assert next(rows).outcome.version == 1
         asked = urllib.request.Request(
@@ -206,7 +203,6 @@ def test_each_role_does_its_work(secured: Secured) -> None:
             ("maintenance", "orphans", "--remove"),
             ("auditor", "verify"),
             ("auditor", "doctor"),
-            ("auditor", "upgrade", "--check"),
             ("reader", "log"),
         ):
             assert secured.run(who, *arguments) == ExitCode.OK, (who, arguments)
