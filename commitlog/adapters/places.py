@@ -57,7 +57,7 @@ def parse_places(text: str) -> dict[str, str]:
                 f"places: {pair!r} is not OLD=NEW, two absolute folders or URIs, for example"
                 " /old/root/tables=/new/root/tables"
             )
-        found[_plain(old)] = _plain(new)
+        found[plain(old)] = plain(new)
     olds, news = list(found), list(found.values())
     for new in news:
         # Otherwise a place could be bound twice, or one file have two names in the log.
@@ -84,8 +84,8 @@ def heed(root: str, told: Mapping[str, str]) -> None:
     with _known.lock:
         if not root or (bindings() and not _known.heard):
             return
-        there = _rebased(root, told) or _plain(root)
-        before = _known.roots.setdefault(_plain(root), there)
+        there = _rebased(root, told) or plain(root)
+        before = _known.roots.setdefault(plain(root), there)
         if before != there:
             raise InvalidSettings(
                 f"this process already works with a log whose tables root {root} is at {before},"
@@ -115,14 +115,14 @@ def is_moved(place: str) -> bool:
 
 def _rebased(place: str, prefixes: Mapping[str, str]) -> str:
     """Return a place below another prefix, empty if it has none of these."""
-    plain = _plain(place)
+    found = plain(place)
     for old in sorted(prefixes, key=len, reverse=True):
-        if plain == old or plain.startswith(f"{old}/"):
-            return prefixes[old] + plain[len(old) :]
+        if found == old or found.startswith(f"{old}/"):
+            return prefixes[old] + found[len(old) :]
     return ""
 
 
-def _plain(place: str) -> str:
+def plain(place: str) -> str:
     """Return a place without what may be left out: a slash at its end, the scheme of a folder."""
     if place.startswith(("file:/", "file-object-store:/")):
         place = unquote(urlsplit(place).path)
@@ -131,7 +131,7 @@ def _plain(place: str) -> str:
 
 def _is_place(text: str) -> bool:
     is_absolute = text.startswith("/") or ("://" in text and not text.startswith("://"))
-    return is_absolute and len(_plain(text)) > 1 and ".." not in text.split("/")
+    return is_absolute and len(plain(text)) > 1 and ".." not in text.split("/")
 
 
 def _meet(one: str, other: str) -> bool:

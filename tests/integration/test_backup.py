@@ -20,6 +20,7 @@ from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
 from commitlog.errors import CommitLogError, InvalidTransaction
+from commitlog.model.records import OperationResult, Outcome, Status
 from consumers.commands.exit_codes import ExitCode
 from consumers.runtime.config import load
 from consumers.runtime.roots import RESTORING, RootUnusable, take
@@ -139,6 +140,20 @@ def test_an_earlier_position_has_no_later_files(made: Service, tmp_path: Path) -
     manifests = [path for path in kept if path.endswith(".manifest")]
     assert len(manifests) == 2
     assert all("_commitlog/" in path or ".lance/" in path for path in kept)
+
+
+def test_a_place_may_be_named_as_a_uri() -> None:
+    made = OperationResult(
+        ("ice",),
+        "an-incarnation",
+        "IcebergChange",
+        location="file:///root/tables/a%20b",
+        metadata_location="file:///root/tables/a%20b/metadata/0.metadata.json",
+    )
+    heads = Heads()
+    heads.take(Outcome(1, "id", 1, Status.COMMITTED, results=(made,)))
+    assert heads.have("/root/tables", "a b/data/0.parquet")
+    assert heads.metadata == {"/root/tables/a b/metadata/0.metadata.json"}
 
 
 @pytest.mark.parametrize("at", ["0", "99999", "yesterday", "-3"])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from commitlog.adapters.log_records import to_answered
+from commitlog.adapters.places import plain
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Outcome
@@ -47,11 +48,11 @@ class Heads:
     def take(self, outcome: Outcome) -> None:
         """Take the next outcome."""
         for result in outcome.results:
-            self.metadata.add(result.metadata_location)
+            self.metadata.add(plain(result.metadata_location))
             if not result.incarnation:
                 continue
             if result.location:
-                self.places.setdefault(result.incarnation, result.location.rstrip("/"))
+                self.places.setdefault(result.incarnation, plain(result.location))
             place = self.places.get(result.incarnation)
             if place is not None:
                 self.names[place] = format_table_id(result.table)
@@ -66,7 +67,7 @@ class Heads:
         if path.startswith("_commitlog/"):
             return True
         parts = path.split("/")
-        root = tables_root.rstrip("/")
+        root = plain(tables_root)
         for depth in range(len(parts) - 1, 0, -1):
             head = self.versions.get(f"{root}/{'/'.join(parts[:depth])}")
             if head is None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from commitlog.adapters.places import is_moved
+from commitlog.adapters.places import is_moved, plain
 from commitlog.adapters.storage import LocalStore, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
@@ -82,7 +82,7 @@ def look_at(place: str, heads: Heads, ends: Mapping[int, int], tables_root: str)
     if is_root and root is not None:
         _checkpoints(root, ends, found)
         rows = _index(root, ends, found, names)
-    tables, below = f"{place}/tables" if is_root else place, tables_root.rstrip("/")
+    tables, below = f"{place}/tables" if is_root else place, plain(tables_root)
     for one in _files(tables, heads, tables_root, found):
         name = names.get(f"{below}/{one.table}") or _name_of(one.table)
         row = rows.get((name, one.version))
@@ -127,7 +127,7 @@ def _index(
             partition, has = int(str(row["partition"])), int(str(row["sequence"]))
             found.positions[partition] = max(has, found.positions.get(partition, 0))
         for row in history.query(root, PLACES):
-            names[str(row["place"]).rstrip("/")] = str(row["table_name"])
+            names[plain(str(row["place"]))] = str(row["table_name"])
         for partition, end in ends.items():
             for row in history.query(root, INDEX, [partition, end]):
                 tables: Any = row["tables"] or [""]
@@ -149,7 +149,7 @@ def _index(
 
 def _files(place: str, heads: Heads, tables_root: str, found: Remains) -> Iterator[Lost]:
     """Yield what manifests and metadata files tell of that the backup's outcomes don't."""
-    root = tables_root.rstrip("/")
+    root = plain(tables_root)
     # What is looked at is the old place, even if that is bound to where the backup was put.
     store: Store = LocalStore(Path(place)) if "://" not in place else store_for(place)
     if "://" in place and is_moved(place):

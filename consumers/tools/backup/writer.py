@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from commitlog.adapters.log_records import to_answered
+from commitlog.adapters.places import plain
 from commitlog.adapters.storage import store_for
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome
@@ -142,7 +143,7 @@ def _outcomes(
     log: ArchivableLog, store: Store, saved: SavedPartition, tables_root: str, elsewhere: set[str]
 ) -> int:
     start = saved.outcomes[-1].end_offset if saved.outcomes else 0
-    below = f"{tables_root.rstrip('/')}/"
+    below = f"{plain(tables_root)}/"
     count = 0
     for records in batches(log, saved.partition, start, is_transactions=False):
         saved.outcomes.append(write_chunk(store, f"log/{saved.partition}/outcomes", records))
@@ -156,7 +157,7 @@ def _outcomes(
             saved.time_ms = record.time_ms
             count += 1
             places = (result.location for result in record.results)
-            elsewhere |= {one for one in places if one and not one.startswith(below)}
+            elsewhere |= {one for one in places if one and not plain(one).startswith(below)}
     return count
 
 
