@@ -147,13 +147,13 @@ def test_a_place_may_be_named_as_a_uri() -> None:
         ("ice",),
         "an-incarnation",
         "IcebergChange",
-        location="file:///root/tables/a%20b",
-        metadata_location="file:///root/tables/a%20b/metadata/0.metadata.json",
+        location="file:///lake/tables/a%20b",
+        metadata_location="file:///lake/tables/a%20b/metadata/0.metadata.json",
     )
     heads = Heads()
     heads.take(Outcome(1, "id", 1, Status.COMMITTED, results=(made,)))
-    assert heads.have("/root/tables", "a b/data/0.parquet")
-    assert heads.metadata == {"/root/tables/a b/metadata/0.metadata.json"}
+    assert heads.have("/lake/tables", "a b/data/0.parquet")
+    assert heads.metadata == {"/lake/tables/a b/metadata/0.metadata.json"}
 
 
 @pytest.mark.parametrize("at", ["0", "99999", "yesterday", "-3"])
