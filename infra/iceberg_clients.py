@@ -13,7 +13,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from consumers.broker.jars import cache_root
@@ -29,6 +28,7 @@ NO_RUST_PROGRAM = "the program over iceberg-rust isn't built: run `python -m inf
 NO_GO = "there is no Go 1.25 or newer, which iceberg-go needs: install it and put it on the PATH"
 INSTALL_SECONDS = 900
 BUILD_SECONDS = 1_200
+RUST_BUILD_SECONDS = 3_600
 
 
 def duckdb_python() -> Path:
@@ -80,14 +80,14 @@ def rust_program(cargo: str) -> Path:
     target = _kept("iceberg-rust", RUST_SOURCE)
     if target.exists():
         return target
-    cache_root().mkdir(parents=True, exist_ok=True)
-    # What is compiled on the way has 800 MB.
-    with tempfile.TemporaryDirectory(dir=cache_root()) as folder:
-        made = Path(folder) / "made"
-        shutil.copytree(RUST_SOURCE, folder, dirs_exist_ok=True)
-        command = [cargo, "build", "--quiet", "--target-dir", str(made)]
-        subprocess.run(command, cwd=folder, check=True, timeout=BUILD_SECONDS)
-        (made / "debug" / "commitlog-iceberg-rust").rename(target)
+    # What is compiled on the way has 800 MB. It stays if it takes too long, and the next try
+    # goes on from there.
+    folder = target.with_name(f"{target.name}-making")
+    shutil.copytree(RUST_SOURCE, folder, dirs_exist_ok=True)
+    command = [cargo, "build", "--quiet", "--target-dir", str(folder / "made")]
+    subprocess.run(command, cwd=folder, check=True, timeout=RUST_BUILD_SECONDS)
+    (folder / "made" / "debug" / "commitlog-iceberg-rust").rename(target)
+    shutil.rmtree(folder)
     return target
 
 

@@ -205,6 +205,10 @@ ICEBERG_NUMBERS_SINCE = 5
 numbers where others took them; under which no snapshot of a table with row ids is put over one
 without, and none gets a time before the branch's own history."""
 
+ICEBERG_COPIES_SINCE = 5
+"""The protocol under which a metadata file that a log wrote has one name, also while nobody has
+committed to it since it was registered: after an undrop for example."""
+
 ICEBERG_MERGES_SINCE = 5
 """The protocol under which an append that may come of a MERGE isn't put over rows that the MERGE
 didn't read."""

@@ -6,6 +6,7 @@ pyiceberg, boto3 with pyiceberg's signer, and pylance as they are, with no keys 
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import logging
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.request import Request, urlopen
 
 import lance
 import lance_namespace
@@ -353,6 +355,38 @@ def test_a_table_that_is_only_staged_is_for_its_writers(vending: Vending) -> Non
         headers = {"x-api-key": KEYS["writer"], "X-Iceberg-Access-Delegation": f"{VENDED},{SIGNED}"}
         status, found = vending.world.post("/v1/namespaces/ice/tables", body, headers=headers)
         assert status != 200 or found["config"] == {}, found
+
+
+def test_files_of_a_dropped_table_are_removed_by_who_may_write_it(vending: Vending) -> None:
+    """As Spark's DROP TABLE ... PURGE does, with a list of objects at a time."""
+    location = vending.table("purged")
+    store = store_for(location)
+    names = list(store.walk())
+    assert any(name.endswith(".parquet") for name in names)
+    vending.catalog("admin").drop_table("ice.purged")
+    assert vending.sign("admin", "purged", "GET", vending.url(location, f"/{names[0]}"))[0] == 200
+    folder, many = location.split("/", 3)[3], f"{vending.endpoint}/{BUCKET}?delete"
+
+    def deletion(*keys: str) -> dict[str, Any]:
+        listed = "".join(f"<Object><Key>{key}</Key></Object>" for key in keys)
+        text = f"<Delete>{listed}</Delete>"
+        digest = base64.b64encode(hashlib.md5(text.encode()).digest()).decode()
+        return {"body": text, "headers": {"content-md5": [digest]}}
+
+    keys = [f"{folder}/{name}" for name in names]
+    for who, status in (("reader", 403), ("stranger", 403), ("writer", 200)):
+        assert vending.sign(who, "purged", "POST", many, **deletion(*keys))[0] == status
+    other = vending.catalog("admin").load_table("ice.other").location().split("/", 3)[3]
+    stolen = deletion(*keys, f"{other}/x")
+    assert vending.sign("writer", "purged", "POST", many, **stolen)[0] == 403
+    assert vending.sign("writer", "purged", "POST", many, **deletion("x"))[0] == 404
+    asked = deletion(*keys)
+    signed = vending.sign("writer", "purged", "POST", many, **asked)[1]
+    given = {**asked["headers"], **signed["headers"], "content-type": ["application/xml"]}
+    headers = {name: value[0] for name, value in given.items()}
+    sent = asked["body"].encode()
+    urlopen(Request(signed["uri"], data=sent, headers=headers, method="POST"), timeout=60).close()
+    assert list(store.walk()) == []
 
 
 def test_a_place_that_the_log_did_not_give_takes_more(vending: Vending) -> None:

@@ -9,6 +9,7 @@ import pytest
 from commitlog.core.decisions import ChangeKind
 from commitlog.core.iceberg.creating import register_change
 from commitlog.model.limits import (
+    ICEBERG_COPIES_SINCE,
     ICEBERG_NAMED_PLACES_SINCE,
     ICEBERG_PLACES_SINCE,
     PROTOCOL_SUPPORTED,
@@ -105,6 +106,33 @@ def test_metadata_of_a_table_is_not_registered_under_a_second_name(world: Iceber
     operation = made(("db", "forged"), f"{ROOT}/ice/forged")
     forged = change([uuid, *_updates(operation.updates)], [{"type": "assert-create"}], ("db", "f"))
     assert world.ask("f", forged).code is Code.LOCATION_TAKEN
+    world.check_replay()
+
+
+@pytest.mark.parametrize("protocol", [ICEBERG_COPIES_SINCE - 1, PROTOCOL_SUPPORTED])
+def test_a_table_that_came_back_has_one_name(protocol: int) -> None:
+    world = IcebergWorld(rules=Rules(protocol))
+    world.ask("ns", CreateNamespace(("db",)))
+    world.ask("c", made())
+    again, other = second(world, EVENTS), second(world)
+    world.ask("d", DropTable(EVENTS))
+    assert world.ask("u", again).status is Status.COMMITTED
+    found = world.ask("s", other)
+    is_shared = protocol < ICEBERG_COPIES_SINCE
+    assert found.code is (Code.NONE if is_shared else Code.LOCATION_TAKEN), found.message
+    world.check_replay()
+
+
+def test_a_first_name_comes_back_beside_its_second_ones(world: IcebergWorld) -> None:
+    world.ask("c", made())
+    world.ask("s", second(world, read_only=True))
+    world.ask("p", set_property(a="1"))
+    back = second(world, EVENTS)
+    world.ask("d", DropTable(EVENTS))
+    returned = world.ask("u", back)
+    assert returned.status is Status.COMMITTED, returned.message
+    assert world.ask("q", set_property(a="2")).status is Status.COMMITTED
+    assert world.ask("w", set_property(OTHER, a="2")).code is Code.UNSUPPORTED_OPERATION
     world.check_replay()
 
 
@@ -237,8 +265,9 @@ def test_files_outside_of_the_root_are_what_the_leader_allows(
     registered = metadata(location=f"{ROOT}/ice/other", snapshots=1)
     registered["snapshots"][0]["manifest-list"] = place
     file = f"{ROOT}/ice/other/metadata/1.metadata.json"
+    late = {"snapshot-id": 10, "sequence-number": 2}
     asked = [
-        change([_snapshot(**{"manifest-list": place, "snapshot-id": 10})], (), EVENTS),
+        change([_snapshot(**{**late, "manifest-list": place})], (), EVENTS),
         change([_statistics(place)], (), EVENTS),
         change([partition], (), EVENTS),
         register_change(OTHER, metadata=registered, metadata_location=file),

@@ -17,10 +17,12 @@ from commitlog.adapters.s3_requests import (
     s3_address,
     signature_headers,
 )
-from commitlog.adapters.storage_options import use_storage_options
+from commitlog.adapters.storage_options import Scoped, use_storage_options
+from consumers.runtime.config import ConfigurationError
 from consumers.servers.security.grants import Access
 from consumers.servers.vending.scope import Scope, is_plain, scope_of
 from consumers.servers.vending.signing import NotSigned, ToSign, judge, sign
+from consumers.servers.vending.vendor import checked
 
 KEYS = Keys("someone", "something", "a token")
 STORE = S3Address("http://store:9000", "eu-central-1", KEYS)
@@ -245,3 +247,11 @@ def test_a_key_has_one_meaning_however_often_it_is_decoded() -> None:
     for _ in range(8):
         deep = encoded(deep).replace(".", "%2e")
         assert not is_plain(f"a/{deep}/b"), deep
+
+
+@pytest.mark.parametrize("place", ["gs://lake", "az://lake/x", "ABFSS://box@account.host/x"])
+def test_access_to_other_stores_is_refused_at_the_start(place: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"in S3 alone.*keys of their own"):
+        checked(Scoped({place: {"sign": "true"}}))
+    for fine in ("", "s3://lake", "s3a://lake/x"):
+        checked(Scoped({fine: {"sign": "true"}}))

@@ -8,10 +8,12 @@ from typing import Any
 from commitlog.core.decisions import FileWanted, PlaceWanted, Refused, rejected
 from commitlog.core.draft import Draft
 from commitlog.core.iceberg.domain import IcebergResult
+from commitlog.core.iceberg.metadata_draft import POSITION
 from commitlog.core.iceberg.named_places import named_places
 from commitlog.core.iceberg.requests import registers_read_only
 from commitlog.core.tables.lance_tables import location_parts, normalize_location
 from commitlog.model.limits import (
+    ICEBERG_COPIES_SINCE,
     ICEBERG_NAMED_PLACES_SINCE,
     ICEBERG_PLACES_SINCE,
     ICEBERG_READ_ONLY_SINCE,
@@ -116,7 +118,8 @@ def checked_place(
 def check_alone(draft: Draft, result: IcebergResult, places: Sequence[str]) -> None:
     """Refuse metadata or a place of another table: each would change the other's files.
 
-    Copies of one metadata file may be registered under many names while nobody commits to them.
+    Copies of one metadata file may be registered under many names while nobody commits to them,
+    if no log wrote it.
     """
     if draft.rules.protocol < ICEBERG_PLACES_SINCE:
         return
@@ -137,7 +140,11 @@ def check_alone(draft: Draft, result: IcebergResult, places: Sequence[str]) -> N
 def _is_copy(draft: Draft, result: IcebergResult, owner: TableId) -> bool:
     other = draft.iceberg(owner)
     assert other is not None
-    is_same = other.metadata_location == result.after.metadata_location
+    after = result.after
+    is_same = other.metadata_location == after.metadata_location
+    if draft.rules.protocol >= ICEBERG_COPIES_SINCE and POSITION in other.properties:
+        # The first name of a table comes back beside its second names.
+        return result.is_registered and other.uuid == after.uuid and draft.is_read_only(owner)
     return result.is_registered and is_same and draft.is_as_registered(owner)
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 from urllib.parse import quote, unquote
+from xml.sax.saxutils import unescape
 
 from starlette.responses import Response
 
@@ -63,7 +64,8 @@ class TableAccess:
     ) -> Response:
         """Sign a request to S3 that concerns the table's own objects.
 
-        A table that is only staged is reached by who may write it, as long as nobody has its place.
+        A table that is staged, or was dropped, is reached by who may write it, as long as nobody
+        has its place.
         """
         wanted = _to_sign(body)
         scope = self._vendor.scope(subject)
@@ -133,12 +135,18 @@ def understood(header: str) -> frozenset[str]:
 
 
 def staged_uuid(table: TableId, body: bytes) -> str:
-    """Return the uuid of a staged table, as the request to be signed has it; 404 if it has none."""
-    uri = unquote(Node(load_json(body, "body"), "").member("uri").text())
-    found = re.search(rf"/{re.escape(table[-1])}-({_UUID})/", uri)
-    if found is None:
-        raise no_such_table(table)
-    return found[1]
+    """Return the uuid of a table that isn't there yet, or no more; 404 if the request has none.
+
+    The request to be signed has it in its address, or in the keys of the objects that it deletes.
+    """
+    node = Node(load_json(body, "body"), "")
+    sent = node.optional("body")
+    objects = unescape(sent.string()) if sent is not None else ""
+    for text in (unquote(node.member("uri").text()), objects):
+        found = re.search(rf"/{re.escape(table[-1])}-({_UUID})/", text)
+        if found is not None:
+            return found[1]
+    raise no_such_table(table)
 
 
 def _to_sign(body: bytes) -> ToSign:

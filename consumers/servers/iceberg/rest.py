@@ -327,7 +327,7 @@ class _Routes:
         if found is not None:
             subject = Subject(table, found.uuid, found.location)
             return access.sign(principal_of(request), subject, body)
-        # A client writes to a table that is only staged.
+        # A client writes to a table that is only staged, or removes the files of one it dropped.
         uuid = staged_uuid(table, body)
         staged = Subject(table, uuid, self._catalog.new_location(table, uuid))
         return access.sign(principal_of(request), staged, body, is_staged=True)

@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 from consumers.servers.security.grants import Access
 
-_SCHEMES = ("s3", "s3a")
+SCHEMES = ("s3", "s3a")
 _PATTERNS = frozenset("*?$")
 """What a policy doesn't take by the letter."""
 _DECODED_MAX = 5
@@ -56,7 +56,7 @@ def scope_of(location: str) -> Scope | None:
     """Return what a location in S3 has; None if it is elsewhere, a whole bucket, or ambiguous."""
     scheme, separator, rest = location.partition("://")
     bucket, _, folder = rest.rstrip("/").partition("/")
-    if not separator or scheme.lower() not in _SCHEMES or not bucket or not folder:
+    if not separator or scheme.lower() not in SCHEMES or not bucket or not folder:
         return None
     if "@" in bucket or ":" in bucket or not is_plain(folder):
         return None

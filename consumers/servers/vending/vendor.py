@@ -28,7 +28,7 @@ from consumers.runtime.config import ConfigurationError
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
-from consumers.servers.vending.scope import Scope, scope_of
+from consumers.servers.vending.scope import SCHEMES, Scope, scope_of
 from consumers.servers.vending.sessions import Role, Session, assume
 
 SETTINGS = frozenset(
@@ -168,6 +168,12 @@ def checked(settings: Scoped) -> Scoped:
     """Return what the storage file says of vending; ConfigurationError names what is wrong."""
     for place, given in settings.by_prefix.items():
         where = f"storage_file: [vending{f'.{place!r}' if place else ''}]"
+        scheme, separator, _ = place.partition("://")
+        if separator and scheme.lower() not in SCHEMES:
+            raise ConfigurationError(
+                f"{where}: access is handed out in S3 alone, not in {scheme}://; remove the section"
+                " and give the clients of this store keys of their own"
+            )
         _check(where, given)
     return settings
 
