@@ -8,6 +8,7 @@ from pathlib import Path
 
 import lance
 import pyarrow as pa
+import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.model.operations import (
@@ -86,6 +87,24 @@ def test_a_registered_table_counts_what_it_has(tmp_path: Path) -> None:
     with service(tmp_path) as running:
         running.client.register_table(T, str(tmp_path / "x"))
         assert counted(running, tmp_path)[0][:3] == ("RegisterTable", 2, 0)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_undropped_table_counts_what_it_has_whatever_the_index_remembers(
+    tmp_path: Path, restarts: bool
+) -> None:
+    with service(tmp_path) as running:
+        log = running.client
+        log.create_table(T, SCHEMA)
+        log.append(T, rows(1, 2, 3))
+        log.delete(T, "id = 2")
+        if restarts:
+            counted(running, tmp_path)
+        log.drop_table(T)
+        log.undrop(T)
+        assert counted(running, tmp_path)[3:] == [("RegisterTable", 2, 0, True)]
+        log.delete(T, "id = 1")
+        assert counted(running, tmp_path)[4:] == [("Delete", 0, 1, False)]
 
 
 def test_fragments_of_few_tables_are_kept() -> None:

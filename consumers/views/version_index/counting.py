@@ -19,6 +19,8 @@ FRAGMENTS_MAX = 500_000
 """So many fragments are kept in all; those of the table that was changed longest ago go first."""
 ONLY_NEW = {"Append", "CreateTable", "RegisterTable"}
 """Operations all of whose fragments are new."""
+BEGINS = {"CreateTable", "RegisterTable"}
+"""Operations before which a table has no fragments, whatever it had before it was dropped."""
 MOVES_ROWS = "Rewrite"
 _FRAGMENT_ID, _REMOVED, _ROWS, _DELETED, _BYTES = range(7, 12)
 """Columns of `fragment_changes`."""
@@ -82,6 +84,8 @@ class Counting:
         if not _is_lance(one) and one.name not in ONLY_NEW:
             return
         known = self._tables.get(one.incarnation or "")
+        if known and one.name in BEGINS:
+            known.clear()
         added = removed = size = 0
         fragments = dict.fromkeys(("added", "updated", "removed"), 0)
         for change in changes:
