@@ -96,8 +96,10 @@ def test_a_line_says_what_an_operator_searches_by(
 
 def test_one_request_is_one_line(world: World, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "consumers.http")
-    world.post("/v1/table/m%0Aforged%20line/describe")
-    lines(caplog, "DescribeTable")
+    status, _ = world.post("/v1/table/m%0Aforged%20line/describe")
+    assert status == 400
+    # It is refused before it has an operation.
+    wait_until(lambda: [one for one in caplog.records if "forged" in one.getMessage()], "its line")
     assert all("\n" not in record.getMessage() for record in caplog.records)
 
 
