@@ -35,7 +35,7 @@ def program() -> dict[str, Any]:
     return {"version": package_version("lance-commitlog"), "knows": PROTOCOL_SUPPORTED}
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """What a frame is."""
 
     HELLO = 1
@@ -47,7 +47,7 @@ class Kind(IntEnum):
     ERROR = 9
 
 
-_KINDS = {int(kind): kind for kind in Kind}
+_KINDS = {int(kind): kind for kind in FrameKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class OutcomeFrame:
     record: bytes
 
 
-def frame(kind: Kind, body: bytes) -> bytes:
+def frame(kind: FrameKind, body: bytes) -> bytes:
     """Return a frame's bytes."""
     return _LENGTH.pack(len(body) + 1) + bytes((kind,)) + body
 
 
-def json_frame(kind: Kind, body: Mapping[str, Any]) -> bytes:
+def json_frame(kind: FrameKind, body: Mapping[str, Any]) -> bytes:
     """Return a frame with a JSON body."""
     return frame(kind, json.dumps(body, separators=(",", ":")).encode())
 
@@ -95,7 +95,7 @@ def parse_json(body: bytes) -> dict[str, Any]:
 def watch_frame(watch: Watch) -> bytes:
     """Encode a WATCH."""
     fixed = _WATCH.pack(watch.readable, watch.attempt, watch.payload_hash or _ANY_CONTENT)
-    return frame(Kind.WATCH, fixed + watch.transaction_id.encode())
+    return frame(FrameKind.WATCH, fixed + watch.transaction_id.encode())
 
 
 def parse_watch(body: bytes) -> Watch:
@@ -110,7 +110,7 @@ def parse_watch(body: bytes) -> Watch:
 
 def outcome_frame(answer: OutcomeFrame) -> bytes:
     """Encode an OUTCOME."""
-    return frame(Kind.OUTCOME, _OUTCOME.pack(answer.readable, answer.offset) + answer.record)
+    return frame(FrameKind.OUTCOME, _OUTCOME.pack(answer.readable, answer.offset) + answer.record)
 
 
 def parse_outcome(body: bytes) -> OutcomeFrame:
@@ -129,10 +129,10 @@ class FrameBuffer:
         """Start empty."""
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[tuple[Kind, bytes]]:
+    def feed(self, data: bytes) -> list[tuple[FrameKind, bytes]]:
         """Add received bytes; return the frames that are complete now."""
         self._buffer += data
-        frames: list[tuple[Kind, bytes]] = []
+        frames: list[tuple[FrameKind, bytes]] = []
         start = 0
         while len(self._buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer, start)
@@ -163,4 +163,4 @@ def overloaded_frame(
     }
     if principal is not None:
         error["principal"] = principal
-    return json_frame(Kind.REPLY, {"request": 0, "error": error})
+    return json_frame(FrameKind.REPLY, {"request": 0, "error": error})

@@ -22,7 +22,7 @@ from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Code, Outcome, Status
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
 
 T = "ns$t"
@@ -118,7 +118,7 @@ def pylance_commits(path: str, transaction: lance.Transaction) -> Status:
 
 def decided_again_alike(running: Service) -> None:
     """Decide the whole log again by the leader's own code; nothing may differ."""
-    verdict = verify(running.log, 0, Options(root=running.root))
+    verdict = verify(running.log, 0, VerifyOptions(root=running.root))
     assert verdict.problems == []
     assert verdict.decided_again == verdict.outcomes
     assert verdict.not_decided_again == 0

@@ -25,7 +25,7 @@ from commitlog.model.records import (
     Transaction,
 )
 from commitlog.model.table import TableId, format_table_id
-from consumers.views.version_index import Position, Term, VersionIndex
+from consumers.views.version_index import IndexPosition, Term, VersionIndex
 
 TABLES: tuple[tuple[TableId, int], ...] = (
     (("nyc", "flights"), 60),
@@ -249,7 +249,7 @@ def extend_index(root: Path, decided: Sequence[Decided], terms: Sequence[Term] =
         for start in range(0, len(decided), BATCH):
             batch = decided[start : start + BATCH]
             last = batch[-1]
-            position = Position(
+            position = IndexPosition(
                 0,
                 last.outcome.sequence,
                 last.answered_offset + 1,

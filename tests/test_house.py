@@ -5,6 +5,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -320,17 +321,15 @@ def test_the_core_stays_as_small_as_it_is() -> None:
     assert len(places) <= NAMING_PLACES_MAX, "\n".join(places)
 
 
-def test_a_word_of_the_core_means_one_thing() -> None:
-    names: dict[str, list[str]] = {}
-    stems: dict[str, list[str]] = {}
-    for name in modules("commitlog/model/", "commitlog/core/"):
-        if name.startswith("commitlog/core/") and not name.endswith("__init__.py"):
-            stems.setdefault(Path(name).stem, []).append(name)
-        for node in tree(name).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                names.setdefault(node.name, []).append(name)
-    twice = {word: where for word, where in {**names, **stems}.items() if len(where) > 1}
-    assert not twice
+def test_no_two_modules_of_the_core_share_a_name() -> None:
+    stems = [Path(name).stem for name in modules("commitlog/core/")]
+    assert [stem for stem, times in Counter(stems).items() if times > 1] == ["__init__"]
+
+
+def test_no_two_classes_share_a_name() -> None:
+    nodes = (n for name in modules("commitlog/", "consumers/") for n in ast.walk(tree(name)))
+    names = [n.name for n in nodes if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
+    assert not [name for name, times in Counter(names).items() if times > 1]
 
 
 def test_the_glossary_is_true() -> None:

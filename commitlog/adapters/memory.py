@@ -22,7 +22,7 @@ from commitlog.adapters.log_records import (
 )
 from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
 from commitlog.adapters.memory_cluster import (
-    Append,
+    AppendCall,
     MemoryCluster,
     Partition,
     Sent,
@@ -156,7 +156,7 @@ class _Writer:
                 del self._on_its_way[number]
                 self._answer(on_delivery, offset, error)
 
-            append = Append(
+            append = AppendCall(
                 topic=self._topic, partition=partition, key=key, value=value, writer=self._number
             )
             sent = Sent(append, delivered)

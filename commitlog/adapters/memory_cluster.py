@@ -34,7 +34,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Append:
+class AppendCall:
     """An append as the hook sees it."""
 
     topic: str
@@ -77,7 +77,7 @@ class Topic:
 class Sent:
     """An append on its way, and whom to tell."""
 
-    append: Append
+    append: AppendCall
     delivered: Callable[[int, Exception | None], None]
     is_given_up: bool = False
 
@@ -89,7 +89,7 @@ class MemoryCluster:
         self,
         *,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
-        on_append: Callable[[Append], Fate] = lambda _append: Fate.DELIVER,
+        on_append: Callable[[AppendCall], Fate] = lambda _append: Fate.DELIVER,
     ) -> None:
         """Begin empty."""
         self.cluster_id = uuid.uuid4().hex

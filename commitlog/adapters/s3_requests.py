@@ -25,7 +25,7 @@ _DEFAULT_REGION = "us-east-1"
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class S3Keys:
     """What proves who asks; never printed."""
 
     access_key_id: str
@@ -40,7 +40,7 @@ class S3Address:
     endpoint: str
     """A URL; empty for AWS itself."""
     region: str
-    keys: Keys | None
+    keys: S3Keys | None
     """None if neither options nor environment name any: then nothing can be signed."""
 
 
@@ -63,7 +63,7 @@ def s3_address(location: str) -> S3Address:
     return S3Address(
         named("endpoint", "endpoint_url").rstrip("/"),
         named("region", "default_region") or _DEFAULT_REGION,
-        Keys(key_id, secret, token) if key_id and secret else None,
+        S3Keys(key_id, secret, token) if key_id and secret else None,
     )
 
 
@@ -72,7 +72,7 @@ def signature_headers(
     url: str,
     headers: Mapping[str, str],
     *,
-    keys: Keys,
+    keys: S3Keys,
     region: str,
     now: datetime,
     service: str = "s3",

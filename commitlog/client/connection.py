@@ -24,7 +24,7 @@ from commitlog.errors import CommitLogError, CorruptLog, LogMoved, Overloaded, U
 from commitlog.model.records import Outcome
 from commitlog.wire import (
     WIRE_VERSION,
-    Kind,
+    FrameKind,
     OutcomeFrame,
     Watch,
     json_frame,
@@ -56,7 +56,7 @@ class _Request:
     future: Future[Any]
 
 
-class Connection:
+class LeaderConnection:
     """What is awaited from one partition's leader."""
 
     def __init__(
@@ -151,7 +151,7 @@ class Connection:
         deadline = time.monotonic() + timeout
         number = next(self._request_numbers)
         body = {"request": number, "method": method, "params": dict(params)}
-        entry = _Request(json_frame(Kind.REQUEST, body), Future())
+        entry = _Request(json_frame(FrameKind.REQUEST, body), Future())
         with self._lock:
             self._requests[number] = entry
         try:
@@ -215,11 +215,11 @@ class Connection:
             frames += [request.frame for request in self._requests.values()]
         return b"".join(frames)
 
-    def on_frame(self, kind: Kind, body: bytes) -> None:
+    def on_frame(self, kind: FrameKind, body: bytes) -> None:
         """Take an outcome or a reply."""
-        if kind is Kind.OUTCOME:
+        if kind is FrameKind.OUTCOME:
             self._on_outcome(parse_outcome(body))
-        elif kind is Kind.REPLY:
+        elif kind is FrameKind.REPLY:
             self._on_reply(parse_json(body))
         else:
             raise CorruptLog(f"the leader sends {kind.name}")

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from commitlog.client.connection import Awaited, Connection
+from commitlog.client.connection import Awaited, LeaderConnection
 from commitlog.client.valid_outcomes import OutcomesSource, Valid, ValidOutcomes
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import CommitLogError
@@ -31,7 +31,7 @@ class Fallback:
     def __init__(
         self,
         log: OutcomesSource,
-        connection: Connection,
+        connection: LeaderConnection,
         *,
         is_readable: Callable[[Outcome], bool],
         after_seconds: float,

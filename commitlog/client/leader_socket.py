@@ -27,7 +27,7 @@ from commitlog.adapters.places import heed
 from commitlog.client.moved import Moving, where_moved
 from commitlog.errors import CommitLogError, CorruptLog, OutcomeUnknown, Unavailable
 from commitlog.model.records import Answered, LeaderStarted, Outcome
-from commitlog.wire import FrameBuffer, Kind, json_frame, parse_json
+from commitlog.wire import FrameBuffer, FrameKind, json_frame, parse_json
 
 # Of its own: a program that seeds `random` gets from it what it would without us.
 _chance = random.Random()
@@ -67,7 +67,7 @@ class Listener(Protocol):
     def open_frames(self) -> bytes:
         """Return the frames that a new leader must hear: what is awaited and not answered."""
 
-    def on_frame(self, kind: Kind, body: bytes) -> None:
+    def on_frame(self, kind: FrameKind, body: bytes) -> None:
         """Take what the leader sends after its greeting."""
 
     def on_refusal(self, error: CommitLogError) -> None:
@@ -241,7 +241,7 @@ class LeaderSocket:
             self.last_error = str(moved)
             self._listener.on_refusal(moved)
 
-    def _find_leader(self) -> tuple[socket.socket, list[tuple[Kind, bytes]]]:
+    def _find_leader(self) -> tuple[socket.socket, list[tuple[FrameKind, bytes]]]:
         """Return a socket on which the leader has greeted, and the frames that came at once.
 
         The newest record names the leader, unless it is void: a campaign that was lost, or what a
@@ -271,29 +271,31 @@ class LeaderSocket:
                 nodes[host.strip("[]"), int(port)] = None
         return list(nodes)[:_WRITERS_ASKED_MAX]
 
-    def _greet(self, address: tuple[str, int]) -> tuple[socket.socket, list[tuple[Kind, bytes]]]:
+    def _greet(
+        self, address: tuple[str, int]
+    ) -> tuple[socket.socket, list[tuple[FrameKind, bytes]]]:
         opened = socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
         self._buffer = FrameBuffer()
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opened.settimeout(SILENCE_SECONDS)
-            opened.sendall(json_frame(Kind.HELLO, self._hello))
+            opened.sendall(json_frame(FrameKind.HELLO, self._hello))
             return opened, self._welcome(opened, self._buffer)
         except BaseException:
             opened.close()
             raise
 
-    def _welcome(self, opened: socket.socket, buffer: FrameBuffer) -> list[tuple[Kind, bytes]]:
-        frames: list[tuple[Kind, bytes]] = []
+    def _welcome(self, opened: socket.socket, buffer: FrameBuffer) -> list[tuple[FrameKind, bytes]]:
+        frames: list[tuple[FrameKind, bytes]] = []
         while not frames:
             data = opened.recv(_RECEIVE_BYTES)
             if not data:
                 raise Unavailable("the leader closed the connection without a greeting")
             frames = buffer.feed(data)
         kind, body = frames[0]
-        if kind is Kind.ERROR:
+        if kind is FrameKind.ERROR:
             raise error_from(parse_json(body))
-        if kind is not Kind.WELCOME:
+        if kind is not FrameKind.WELCOME:
             raise CorruptLog(f"the leader greets with {kind.name}")
         said = parse_json(body)
         self.knows_session = bool(said.get("session"))
@@ -338,8 +340,8 @@ class LeaderSocket:
         for kind, body in self._buffer.feed(data):
             self._take(kind, body)
 
-    def _take(self, kind: Kind, body: bytes) -> None:
-        if kind is Kind.ERROR:
+    def _take(self, kind: FrameKind, body: bytes) -> None:
+        if kind is FrameKind.ERROR:
             raise error_from(parse_json(body))
         self._listener.on_frame(kind, body)
 
@@ -351,7 +353,7 @@ class LeaderSocket:
             raise Unavailable(f"the leader is silent for {now - self._heard:.0f} s")
         elif now - max(self._heard, self._pinged) > SILENCE_SECONDS:
             self._pinged = now
-            self.send(json_frame(Kind.REQUEST, {"request": 0, "method": "ping"}))
+            self.send(json_frame(FrameKind.REQUEST, {"request": 0, "method": "ping"}))
 
 
 def error_from(body: Mapping[str, Any]) -> CommitLogError:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from commitlog.client.row_groups import (
     Group,
-    Merged,
+    MergedGroup,
     ReadBase,
     Write,
     base_scan,
@@ -86,7 +86,7 @@ def _set_by(writes: Sequence[Write]) -> list[str]:
     return list(found)
 
 
-def _keys(info: TableInfo, merged: Merged, writes: Sequence[Write]) -> KeyHashes | None:
+def _keys(info: TableInfo, merged: MergedGroup, writes: Sequence[Write]) -> KeyHashes | None:
     """Return the keys that are inserted, by which the log finds others who insert them too."""
     on = next((write.operation.on for write in writes if write.operation.on), None)
     if on is not None:

@@ -201,7 +201,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class Merged:
+class MergedGroup:
     """What a group comes to."""
 
     rows: pa.Table
@@ -232,7 +232,7 @@ class Group:
         self._by_key: dict[bytes, list[_Row]] = {}
         self._appends_only = True
 
-    def apply(self, writes: Sequence[Write]) -> Merged:
+    def apply(self, writes: Sequence[Write]) -> MergedGroup:
         """Apply writes in order; each one's counts, or why it was refused, are noted in it."""
         on = next((write.operation.on for write in writes if write.operation.on), ())
         wanted = {key for write in writes for key in write.keys}
@@ -317,7 +317,7 @@ class Group:
             raise RowsUnusable(Code.ROWS_REFUSED, problem) from None
         return {pairs[position][:2] for position in found[ROW_ADDRESS].to_pylist()}
 
-    def _merged(self, on: Sequence[str]) -> Merged:
+    def _merged(self, on: Sequence[str]) -> MergedGroup:
         moved = [row for row in self._rows if row.base != _MISSING and row.is_live and row.parts]
         gone = [row.base for row in self._rows if row.base != _MISSING]
         new = [row for row in self._rows if row.base == _MISSING and row.is_live]
@@ -325,7 +325,7 @@ class Group:
         rows = self._values([*moved, *new])
         addresses = self._base[ROW_ADDRESS]
         keys = _keys_or_none(self._info, on, rows.slice(len(moved))) if on else []
-        return Merged(
+        return MergedGroup(
             rows=rows,
             moved=len(moved),
             sources=self._base.take(_positions([row.base for row in moved])),

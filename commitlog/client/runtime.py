@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
-from commitlog.client.connection import Connection
+from commitlog.client.connection import LeaderConnection
 from commitlog.client.fallback import Fallback
 from commitlog.client.moved import where_moved
 from commitlog.client.tickets import Ticket
@@ -83,7 +83,7 @@ class Runtime:
         """By this the leader knows whom to tell of a transaction that nobody asked about yet."""
         self._is_readable = is_readable
         self._lock = threading.Lock()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, LeaderConnection] = {}
         self._fallbacks: list[Fallback] = []
         self._writer: TransactionsWriter | None = None
         self._resends: list[_Resend] = []
@@ -95,12 +95,12 @@ class Runtime:
         self.readable_hint = True
         """What the last wait was for: the leader is asked for that as soon as one submits."""
 
-    def connection(self, partition: int) -> Connection:
+    def connection(self, partition: int) -> LeaderConnection:
         """Return the connection to a partition's leader, beginning to connect on first use."""
         with self._lock:
             found = self._connections.get(partition)
             if found is None:
-                found = Connection(
+                found = LeaderConnection(
                     self.log,
                     name=self.log.name,
                     log_id=self.genesis.log_id,
@@ -220,7 +220,9 @@ class Runtime:
         if writer is not None:
             writer.flush(timeout_seconds)
 
-    def _asker(self, connection: Connection, id_is_new: bool) -> Callable[[Ticket, bool], None]:
+    def _asker(
+        self, connection: LeaderConnection, id_is_new: bool
+    ) -> Callable[[Ticket, bool], None]:
         first = [id_is_new]
 
         def ask(ticket: Ticket, readable: bool) -> None:
@@ -250,7 +252,7 @@ class Runtime:
                 writer = self._writer
         return writer
 
-    def _await_admission(self, connection: Connection, principal: str) -> None:
+    def _await_admission(self, connection: LeaderConnection, principal: str) -> None:
         """Wait while the leader asks for a pause; raise Overloaded if that takes too long."""
         deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
         while True:

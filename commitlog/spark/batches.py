@@ -43,8 +43,8 @@ from commitlog.model.table import format_table_id
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.files import (
     Connect,
-    Files,
     Target,
+    WrittenFiles,
     brought,
     in_fragments,
     joined,
@@ -245,11 +245,11 @@ def upsert(
     )
 
 
-def write_frame(frame: DataFrame, target: Target) -> Files:
+def write_frame(frame: DataFrame, target: Target) -> WrittenFiles:
     """Have the executors write a frame's rows; nothing is committed."""
     rows = map_arrow(frame, partial(_write, target=target), FILES_SCHEMA).collect()
     return joined(
-        Files(
+        WrittenFiles(
             fragments=tuple(row.fragments),
             rows=row.rows,
             keys=None if row.keys is None else bytes(row.keys),

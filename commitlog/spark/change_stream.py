@@ -20,7 +20,7 @@ from commitlog.errors import InvalidRequest
 from commitlog.spark.arrow import spark_schema, to_spark
 from commitlog.spark.changes import (
     CHANGE_COLUMNS,
-    Part,
+    VersionChanges,
     parts_of,
     read_part,
     snapshot_parts,
@@ -40,14 +40,14 @@ from commitlog.spark.versions import TableVersions
 Offset = dict[str, Any]
 """`version`, `part` and `snapshot` of what comes next, and the table's `incarnation`."""
 PLANS_KEPT = 64
-NOTHING = Part(location="", version=0, time_us=0, before=0, stable_row_ids=False)
+NOTHING = VersionChanges(location="", version=0, time_us=0, before=0, stable_row_ids=False)
 """A batch has one part at least."""
 
 
 class ChangePartition(InputPartition):
     """What one task reads."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: VersionChanges) -> None:
         """Keep the part."""
         super().__init__(part)
         self.part = part
@@ -83,7 +83,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.connect = connect
         self.last_version: int | None = None
         """Where a query that ends by itself stops; None: at the head."""
-        self._plans: dict[tuple[str, int, bool], list[Part]] = {}
+        self._plans: dict[tuple[str, int, bool], list[VersionChanges]] = {}
 
     def initialOffset(self) -> Offset:  # noqa: N802
         """Return where a new query starts."""
@@ -155,7 +155,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         versions = self._versions(start)
         version, number, snapshot = _place(start)
         last_version, last_number, _ = _place(end)
-        chosen: list[Part] = []
+        chosen: list[VersionChanges] = []
         while (version, number) < (last_version, last_number):
             parts = self._plan(versions, version, snapshot)
             stop = last_number if version == last_version else len(parts)
@@ -177,7 +177,7 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if batch.num_rows:
                 yield to_spark(batch, schema)
 
-    def _plan(self, versions: TableVersions, version: int, snapshot: bool) -> list[Part]:
+    def _plan(self, versions: TableVersions, version: int, snapshot: bool) -> list[VersionChanges]:
         key = (versions.info.incarnation, version, snapshot)
         found = self._plans.get(key)
         if found is None:

@@ -48,7 +48,7 @@ ROWS_STAY = frozenset(
 
 
 @dataclass(frozen=True)
-class Part:
+class VersionChanges:
     """What one task reads: changes of one version, in terms of fragments."""
 
     location: str
@@ -67,7 +67,7 @@ class Part:
     """About how many rows it holds."""
 
 
-def parts_of(versions: TableVersions, version: int) -> list[Part]:
+def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
     """Return what a version changed, in parts that can be read apart from each other."""
     after = versions.read(version)
     if after.operation in ROWS_STAY:
@@ -84,19 +84,19 @@ def parts_of(versions: TableVersions, version: int) -> list[Part]:
     return _parts(versions, before, after)
 
 
-def snapshot_parts(versions: TableVersions, version: int) -> list[Part]:
+def snapshot_parts(versions: TableVersions, version: int) -> list[VersionChanges]:
     """Return a version's rows as if they were inserted by it, one part per fragment."""
     return _whole(versions, versions.read(version), version)
 
 
-def _whole(versions: TableVersions, after: Version, version: int) -> list[Part]:
+def _whole(versions: TableVersions, after: Version, version: int) -> list[VersionChanges]:
     return [
         _part(versions, after, 0, added=(number,), rows=living_rows(encoded))
         for number, encoded in after.state.fragments.items()
     ]
 
 
-def _parts(versions: TableVersions, before: Version, after: Version) -> list[Part]:
+def _parts(versions: TableVersions, before: Version, after: Version) -> list[VersionChanges]:
     old, version = before.state.fragments, before.state.version
     delta = diff(before.state, after.state)
     removed, changed = delta.removed, dict(delta.fragments)
@@ -132,9 +132,9 @@ def _part(
     removed: tuple[int, ...] = (),
     thinned: tuple[int, ...] = (),
     patched: tuple[int, ...] = (),
-) -> Part:
+) -> VersionChanges:
     info = versions.info
-    return Part(
+    return VersionChanges(
         location=info.location, version=after.state.version, time_us=after.time_us,
         before=before, stable_row_ids=info.stable_row_ids,
         added=added, removed=removed, thinned=thinned, patched=patched, rows=rows,
@@ -152,7 +152,7 @@ def _files(encoded: bytes) -> list[bytes]:
     return [part.SerializeToString(deterministic=True) for part in parts]
 
 
-def read_part(part: Part, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+def read_part(part: VersionChanges, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
     """Yield a part's changed rows with `CHANGE_COLUMNS`; columns that a version lacks are left out.
 
     What went comes before what came.
@@ -181,7 +181,7 @@ def read_part(part: Part, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
 
 
 def _moves(
-    old: lance.LanceDataset, new: lance.LanceDataset, part: Part
+    old: lance.LanceDataset, new: lance.LanceDataset, part: VersionChanges
 ) -> tuple[pa.Table, pa.Table]:
     """Return the addresses and row ids of what went, and of what came."""
     before = _rows(old, (*part.removed, *part.thinned))
@@ -218,7 +218,7 @@ def _scan(
 
 
 def _by_kind(
-    batch: pa.RecordBatch, kept: pa.Array, kinds: tuple[str, str], part: Part
+    batch: pa.RecordBatch, kept: pa.Array, kinds: tuple[str, str], part: VersionChanges
 ) -> Iterator[pa.RecordBatch]:
     """Yield rows as updates, if their row ids are kept, and the others."""
     if len(kept):
@@ -233,7 +233,7 @@ def _patched(
     new: lance.LanceDataset,
     number: int,
     columns: list[str],
-    part: Part,
+    part: VersionChanges,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a fragment whose values differ, before and after."""
     sides = []
@@ -261,7 +261,7 @@ def _same_place(rows: pa.Table, others: pa.Table) -> pa.ChunkedArray:
     return pc.is_in(rows[ROW_ADDRESS], value_set=_values(others, ROW_ADDRESS))
 
 
-def _labelled(batch: pa.RecordBatch, kind: str, part: Part) -> pa.RecordBatch:
+def _labelled(batch: pa.RecordBatch, kind: str, part: VersionChanges) -> pa.RecordBatch:
     count = batch.num_rows
     own = [
         pa.repeat(pa.scalar(kind), count),

@@ -70,7 +70,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Files:
+class WrittenFiles:
     """What was written: fragments in JSON, rows, and the hashes of the rows' keys."""
 
     fragments: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Files:
         return KeyHashes(target.key_field_ids, packed(hashes))
 
 
-def joined(parts: Iterable[Files]) -> Files:
+def joined(parts: Iterable[WrittenFiles]) -> WrittenFiles:
     """Return what several tasks wrote as one."""
     found = list(parts)
     rows = sum(part.rows for part in found)
@@ -109,16 +109,16 @@ def joined(parts: Iterable[Files]) -> Files:
     digest = joined_digests([part.digest for part in found])
     inline = tuple(rows for part in found for rows in part.inline)
     keys = b"".join(known) if all_known else None
-    return Files(fragments=fragments, rows=rows, keys=keys, digest=digest, inline=inline)
+    return WrittenFiles(fragments=fragments, rows=rows, keys=keys, digest=digest, inline=inline)
 
 
-def in_fragments(files: Files, target: Target) -> Files:
+def in_fragments(files: WrittenFiles, target: Target) -> WrittenFiles:
     """Return the same with all rows in fragments; what isn't yet is written here."""
     if not files.inline:
         return files
     rows = files.inline_rows()
     written = write_files(rows.to_batches(), replace(target, inline_bytes=0))
-    rest = Files(files.fragments, files.rows - written.rows, files.keys)
+    rest = WrittenFiles(files.fragments, files.rows - written.rows, files.keys)
     return replace(joined([rest, written]), digest=files.digest)
 
 
@@ -180,7 +180,7 @@ def target_for(
     )
 
 
-def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
+def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFiles:
     """Stream batches into new fragments of a table; keep few rows as they are if it may."""
     schema = target.arrow_schema()
     small, fitted = _few(conformed(batches, schema, target.table), target.inline_bytes)
@@ -188,10 +188,10 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
         digest = sum(rows_digest(batch) for batch in small)
         few = sum(batch.num_rows for batch in small)
         stream = arrow_stream(pa.Table.from_batches(small, schema))
-        return Files(rows=few, digest=joined_digests([digest]), inline=(stream,))
+        return WrittenFiles(rows=few, digest=joined_digests([digest]), inline=(stream,))
     first = next(fitted, None)
     if first is None:
-        return Files()
+        return WrittenFiles()
     keys: set[bytes] = set()
     failed: list[Exception] = []
     count = digest = 0
@@ -229,7 +229,7 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> Files:
         raise
     written = tuple(json.dumps(fragment.to_json()) for fragment in fragments)
     known = packed(keys) if count <= KEYS_MAX else None
-    return Files(written, count, known, joined_digests([digest]))
+    return WrittenFiles(written, count, known, joined_digests([digest]))
 
 
 def _few(
@@ -273,7 +273,7 @@ def commit_files(
     log: Any,
     options: WriteOptions,
     target: Target,
-    files: Files,
+    files: WrittenFiles,
     *,
     overwrite: bool,
     application: Application | None,
@@ -338,7 +338,7 @@ def _decided(log: Any, options: WriteOptions, submit: Callable[[], Any], wait: s
             return outcome
 
 
-def small_enough(files: Files) -> pa.Table | None:
+def small_enough(files: WrittenFiles) -> pa.Table | None:
     """Return the rows if one record can have them all, None if they belong into files."""
     if files.fragments or not files.inline:
         return None

@@ -23,7 +23,7 @@ POLL_RECORDS = 2000
 
 
 @dataclass(frozen=True)
-class Position:
+class LogPosition:
     """A place in one partition's outcomes topic, and the chain as it is there."""
 
     offset: int = 0
@@ -59,15 +59,15 @@ class Stretch:
     """A part of one partition that one task reads."""
 
     partition: int
-    start: Position
+    start: LogPosition
     end_offset: int
     transactions: tuple[int, int]
     """The offsets of the first transaction that is answered in it, and after the last one."""
 
 
-def beginning(log: Log) -> dict[int, Position]:
+def beginning(log: Log) -> dict[int, LogPosition]:
     """Return the first position of each partition."""
-    return {partition: Position() for partition in range(log.partitions())}
+    return {partition: LogPosition() for partition in range(log.partitions())}
 
 
 def outcomes_end(log: Log, partition: int) -> int:
@@ -80,8 +80,8 @@ def outcomes_end(log: Log, partition: int) -> int:
 
 
 def walk(
-    log: Log, partition: int, start: Position, end_offset: int
-) -> Iterator[tuple[Outcome | None, Position]]:
+    log: Log, partition: int, start: LogPosition, end_offset: int
+) -> Iterator[tuple[Outcome | None, LogPosition]]:
     """Yield each record's valid outcome (None: another record) and the position behind it.
 
     Raises CorruptLog where the chain is broken: by an unreadable record, or by one of the current
@@ -98,13 +98,13 @@ def walk(
                 f" {answered.offset}): {void}. Run `commitlog verify`"
             )
         valid = record if isinstance(record, Outcome) and not void else None
-        position = Position(answered.offset + 1, chain.epoch, chain.sequence, chain.hash.hex())
+        position = LogPosition(answered.offset + 1, chain.epoch, chain.sequence, chain.hash.hex())
         yield valid, position
 
 
 def stretches(
-    log: Log, partition: int, start: Position, end_offset: int, *, outcomes_max: int
-) -> Iterator[tuple[Stretch, Position]]:
+    log: Log, partition: int, start: LogPosition, end_offset: int, *, outcomes_max: int
+) -> Iterator[tuple[Stretch, LogPosition]]:
     """Cut a range into stretches of at most so many outcomes, each with the position behind it."""
     first, last, begin, behind, count = -1, -1, start, start, 0
     for outcome, behind in walk(log, partition, start, end_offset):

@@ -22,9 +22,9 @@ from commitlog.model.records import Status
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from commitlog.spark.arrow import readable
-from commitlog.spark.changes import CHANGE_COLUMNS, Part, parts_of, read_part
+from commitlog.spark.changes import CHANGE_COLUMNS, VersionChanges, parts_of, read_part
 from commitlog.spark.log_positions import (
-    Position,
+    LogPosition,
     Stretch,
     beginning,
     decided_in,
@@ -45,7 +45,7 @@ from commitlog.spark.versions import TableVersions
 
 Connect = Callable[[Connection], Any]
 Offset = dict[str, dict[str, Any]]
-"""Per partition, as text, a `Position`."""
+"""Per partition, as text, a `LogPosition`."""
 
 OUTCOMES_PER_TASK = 20_000
 ALL_CHANGES = pa.schema(
@@ -71,7 +71,7 @@ class StretchPartition(InputPartition):
 class TablePart(InputPartition):
     """What one task reads of a table."""
 
-    def __init__(self, table: str, part: Part) -> None:
+    def __init__(self, table: str, part: VersionChanges) -> None:
         """Keep the part."""
         super().__init__(part)
         self.table = table
@@ -89,7 +89,7 @@ class _Reading:
         log: Log = self.connect(self.options.connection).runtime().log
         return log
 
-    def plan(self, partition: int, start: Position, end_offset: int) -> Iterator[InputPartition]:
+    def plan(self, partition: int, start: LogPosition, end_offset: int) -> Iterator[InputPartition]:
         if self.options.changes:
             yield from self._table_parts(partition, start, end_offset)
             return
@@ -100,7 +100,7 @@ class _Reading:
             yield StretchPartition(stretch)
 
     def _table_parts(
-        self, partition: int, start: Position, end_offset: int
+        self, partition: int, start: LogPosition, end_offset: int
     ) -> Iterator[InputPartition]:
         client = self.connect(self.options.connection)
         infos = {info.incarnation: info for info in client.tables()}
@@ -190,7 +190,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._reached = self._walk_on(log, positions, limit or ReadAllAvailable())
         return self._reached
 
-    def _walk_on(self, log: Log, positions: dict[int, Position], limit: ReadLimit) -> Offset:
+    def _walk_on(self, log: Log, positions: dict[int, LogPosition], limit: ReadLimit) -> Offset:
         left = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         for number, position in positions.items():
             end = self._last[number] if self._last is not None else outcomes_end(log, number)
@@ -216,7 +216,7 @@ class LogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._reading.read_partition(partition)
 
 
-def _json_rows(table: str, part: Part) -> Iterator[pa.RecordBatch]:
+def _json_rows(table: str, part: VersionChanges) -> Iterator[pa.RecordBatch]:
     versions = [part.version, part.before] if part.before else [part.version]
     names = {
         name: None
@@ -238,9 +238,9 @@ def _plain(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _to_json(positions: dict[int, Position]) -> Offset:
+def _to_json(positions: dict[int, LogPosition]) -> Offset:
     return {str(number): position.to_json() for number, position in positions.items()}
 
 
-def _from_json(offset: Offset) -> dict[int, Position]:
-    return {int(number): Position(**position) for number, position in sorted(offset.items())}
+def _from_json(offset: Offset) -> dict[int, LogPosition]:
+    return {int(number): LogPosition(**position) for number, position in sorted(offset.items())}

@@ -31,7 +31,7 @@ from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.deletion_vectors import portable
 from commitlog.errors import InvalidTransaction
 from commitlog.spark.arrow import readable, readable_type
-from commitlog.spark.files import Files, Target, hashes_of, keyed_rows, write_files
+from commitlog.spark.files import Target, WrittenFiles, hashes_of, keyed_rows, write_files
 
 ADDRESS, ROW_ID, DELETE = "__address", "__row_id", "__delete"
 KEY = "__key"
@@ -69,7 +69,7 @@ class MergeTask:
 class MergePart:
     """What one task did; plain values, so that it can be pickled."""
 
-    files: Files = field(default_factory=Files)
+    files: WrittenFiles = field(default_factory=WrittenFiles)
     images: tuple[str, ...] = ()
     """Post-images of fragments that lost rows, in JSON."""
     removed: tuple[int, ...] = ()
@@ -93,7 +93,7 @@ class _Rows:
 
     def __init__(self, task: MergeTask) -> None:
         self._task = task
-        self._kept = Kept(task)
+        self._kept = KeptColumns(task)
         self._seen: set[bytes | int] = set()
         """Addresses of rows that were found, and hashes of keys that were not."""
         self.keys: set[bytes] = set()
@@ -276,7 +276,7 @@ def match(rows: pa.Table, task: MergeTask, fragments: Iterable[int]) -> pa.Table
     return taken
 
 
-class Kept:
+class KeptColumns:
     """What the table has in the rows that are moved, in columns that the source lacks."""
 
     def __init__(self, task: MergeTask) -> None:
@@ -339,7 +339,7 @@ def _both(given: pa.StructArray, held: pa.StructArray, wanted: pa.StructType) ->
     )
 
 
-def _with_row_ids(files: Files, row_ids: list[int]) -> Files:
+def _with_row_ids(files: WrittenFiles, row_ids: list[int]) -> WrittenFiles:
     """Name the ids that moved rows keep; they are the first rows of the files."""
     fragments, start = [], 0
     for text in files.fragments:

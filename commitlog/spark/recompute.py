@@ -36,7 +36,7 @@ from commitlog.model.records import (
     Outcome,
 )
 from commitlog.ports import Log
-from commitlog.spark.log_positions import Position, Stretch, decided_in, read_to, stretches
+from commitlog.spark.log_positions import LogPosition, Stretch, decided_in, read_to, stretches
 
 RECORDINGS = "_commitlog/recordings"
 """Below the tables root: what an outcome recorded outside itself, by sha256."""
@@ -94,7 +94,7 @@ def audit_partition(
     genesis = log.genesis(partition)
     machine, found = Machine(genesis), Audited(partition)
     terms = _declared_states(log, partition, end_offset)
-    cut = stretches(log, partition, Position(), end_offset, outcomes_max=STRETCH_OUTCOMES)
+    cut = stretches(log, partition, LogPosition(), end_offset, outcomes_max=STRETCH_OUTCOMES)
     told = time.monotonic()
     for stretch, _ in cut:
         for decided in _checked(log, stretch, machine, found, terms):

@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from commitlog.errors import InvalidTransaction
 from commitlog.model.records import Application
-from commitlog.spark.files import Connect, Files, commit_files, joined, plan, write_files
+from commitlog.spark.files import Connect, WrittenFiles, commit_files, joined, plan, write_files
 from commitlog.spark.options import WriteOptions
 
 QUERY_ID = "sql.streaming.queryId"
@@ -36,10 +36,10 @@ BATCH_ID = "streaming.sql.batchId"
 """Spark's own task properties: not documented, so what they say is checked where it can be."""
 
 
-class Written(WriterCommitMessage):
+class TaskFiles(WriterCommitMessage):
     """What one task wrote, and in which query and batch it ran."""
 
-    def __init__(self, files: Files, query_id: str = "", batch_id: str = "") -> None:
+    def __init__(self, files: WrittenFiles, query_id: str = "", batch_id: str = "") -> None:
         """Keep them."""
         self.files = files
         self.query_id = query_id
@@ -60,14 +60,14 @@ class StreamSink(DataSourceStreamArrowWriter):
         self.checkpoint = checkpoint
         self.target = plan(options, schema, connect, overwrite)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         """Write one task's rows; runs on an executor."""
         query_id, batch_id = _streaming_identity()
-        return Written(write_files(iterator, self.target), query_id, batch_id)
+        return TaskFiles(write_files(iterator, self.target), query_id, batch_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit one micro-batch; runs on the driver's host."""
-        written = [message for message in messages if isinstance(message, Written)]
+        written = [message for message in messages if isinstance(message, TaskFiles)]
         files = joined(message.files for message in written)
         if not files.rows and not self.overwrite:
             return
@@ -101,13 +101,13 @@ class BatchSink(DataSourceArrowWriter):
         self.connect = connect
         self.target = plan(options, schema, connect, overwrite)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
         """Write one task's rows; runs on an executor."""
-        return Written(write_files(iterator, self.target), *_streaming_identity())
+        return TaskFiles(write_files(iterator, self.target), *_streaming_identity())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the job; runs on the driver's host."""
-        written = [message for message in messages if isinstance(message, Written)]
+        written = [message for message in messages if isinstance(message, TaskFiles)]
         application = None
         if self.options.application_sequence is not None:
             # Within foreachBatch: two streams that share an id are told apart by their queries.
@@ -138,7 +138,7 @@ def _streaming_identity() -> tuple[str, str]:
     return (context.getLocalProperty(QUERY_ID) or "", context.getLocalProperty(BATCH_ID) or "")
 
 
-def _agreed_query_id(written: Sequence[Written], batch_id: int, checkpoint: str) -> str:
+def _agreed_query_id(written: Sequence[TaskFiles], batch_id: int, checkpoint: str) -> str:
     """Return the query's id as tasks and checkpoint tell it, which must agree.
 
     A wrong id would commit a batch twice or not at all, so doubt is an error.

@@ -7,11 +7,11 @@ from consumers.broker.embedded import EmbeddedBroker
 from consumers.broker.errors import (
     BrokerError,
     BrokerFailed,
+    BrokerHasNoJava,
     BrokerRunning,
     DiskFull,
     JarMismatch,
     JarsUnavailable,
-    NoJava,
     PortInUse,
 )
 from consumers.broker.java import Java, find_java
@@ -25,7 +25,7 @@ __all__ = [
     "JarMismatch",
     "JarsUnavailable",
     "Java",
-    "NoJava",
+    "BrokerHasNoJava",
     "PortInUse",
     "find_java",
 ]

@@ -1,7 +1,7 @@
 """A child process that ends with this one, even if this one is killed.
 
-`Child` runs a command below the watcher (`watch.py`): signals go to the command itself, its exit
-code comes back through the watcher.
+`BrokerProcess` runs a command below the watcher (`watch.py`): signals go to the command itself, its
+exit code comes back through the watcher.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ SPAWN_TIMEOUT_SECONDS = 15.0
 REAP_TIMEOUT_SECONDS = 10.0
 
 
-class Child:
+class BrokerProcess:
     """One running command; output goes to the end of a file."""
 
     def __init__(self, command: Sequence[str], *, output: Path, inherited: Sequence[int]) -> None:

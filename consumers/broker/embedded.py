@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from consumers.broker import ports
-from consumers.broker.child import Child
+from consumers.broker.child import BrokerProcess
 from consumers.broker.configuration import HOST, JVM_FLAGS
 from consumers.broker.diagnosis import failure, port_in_use
 from consumers.broker.errors import BrokerError, PortInUse
@@ -50,7 +50,7 @@ class _Plan:
 class EmbeddedBroker:
     """A running broker; made by `start`."""
 
-    def __init__(self, home: Home, child: Child, port: int, log_start: int) -> None:
+    def __init__(self, home: Home, child: BrokerProcess, port: int, log_start: int) -> None:
         """Wrap a process that was just started."""
         self._home = home
         self._child = child
@@ -141,7 +141,7 @@ class EmbeddedBroker:
         command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
         command += ["-cp", plan.class_path, "kafka.Kafka", str(home.server_properties)]
         log_start = home.log.stat().st_size if home.log.exists() else 0
-        child = Child(command, output=home.log, inherited=(plan.lock,))
+        child = BrokerProcess(command, output=home.log, inherited=(plan.lock,))
         broker = cls(home, child, port, log_start)
         try:
             found = wait_until_ready(

@@ -10,7 +10,7 @@ class BrokerError(Exception):
     """Any failure of the embedded broker."""
 
 
-class NoJava(BrokerError):
+class BrokerHasNoJava(BrokerError):
     """No Java of the needed version was found: install one, or name it in COMMITLOG_JAVA."""
 
 

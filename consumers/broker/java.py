@@ -2,7 +2,7 @@
 
 from commitlog import java
 from commitlog.java import MINIMUM_VERSION, Java
-from consumers.broker.errors import NoJava
+from consumers.broker.errors import BrokerHasNoJava
 
 __all__ = ["Java", "find_java"]
 
@@ -16,4 +16,4 @@ def find_java(minimum: int = MINIMUM_VERSION) -> Java:
     try:
         return java.find_java(minimum)
     except java.NoJava as error:
-        raise NoJava(f"the broker has no Java: {error}") from error
+        raise BrokerHasNoJava(f"the broker has no Java: {error}") from error

@@ -66,7 +66,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
         (errors.TopicSettings, ExitCode.STOP),
         (errors.CorruptLog, ExitCode.STOP),
         (errors.UnsupportedFormat, ExitCode.STOP),
-        (broker.NoJava, ExitCode.MACHINE),
+        (broker.BrokerHasNoJava, ExitCode.MACHINE),
         (broker.PortInUse, ExitCode.MACHINE),
         (broker.DiskFull, ExitCode.MACHINE),
         (broker.BrokerRunning, ExitCode.MACHINE),

@@ -149,12 +149,12 @@ def row_processes(config: Config) -> RowProcesses | None:
 def row_handler(config: Config) -> Callable[[Work], Done]:
     """Return what carries requests out in such a process."""
     from consumers.commands.options import connect_client
-    from consumers.servers.namespace.row_work import Noted, handler
+    from consumers.servers.namespace.row_work import NotedMetrics, handler
     from consumers.servers.namespace.service import Service
     from consumers.servers.security.access_file import AccessFile
     from consumers.servers.security.identity import Security
 
     access = AccessFile(Path(config.access_file)) if config.access_file else None
-    noted = Noted()
+    noted = NotedMetrics()
     log = connect_client(config, "http")
     return handler(Service(log, namespace_settings(config), Security(access), noted), noted)

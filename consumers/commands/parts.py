@@ -58,7 +58,7 @@ class Restarts:
         return min(PAUSE_SECONDS * 2.0 ** min(count - 1, 10), PAUSE_SECONDS_MAX)
 
 
-class Part:
+class CommandProcess:
     """One `commitlog` command as a child process."""
 
     def __init__(

@@ -14,7 +14,7 @@ from consumers.commands.options import HERE, AsJson, Where, connect, partitions_
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
-    from consumers.tools.verify import Verdict
+    from consumers.tools.verify import PartitionFindings
     from consumers.tools.verify.findings import Expired
     from consumers.tools.verify.witnesses import Witness
 
@@ -63,12 +63,12 @@ def verify(
     again
         Begin at Genesis, whatever an interrupted run had come to.
     """
-    from consumers.tools.verify import Options
+    from consumers.tools.verify import VerifyOptions
     from consumers.tools.verify import verify as check
 
     config = where.load()
     folder = state or (config.root / STATE if config.root is not None else None)
-    options = Options(
+    options = VerifyOptions(
         root=config.root,
         table=table,
         contents=contents,
@@ -116,8 +116,8 @@ def _forget(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _show(verdict: Verdict) -> None:
-    from consumers.tools.verify import Kind
+def _show(verdict: PartitionFindings) -> None:
+    from consumers.tools.verify import ProblemKind
 
     name = f"partition {verdict.partition}"
     last = verdict.first_bad_sequence
@@ -134,21 +134,23 @@ def _show(verdict: Verdict) -> None:
         output.print_check(name, "fail", bad, "stop the committers; keep the topics as they are")
     bad_kinds = {problem.kind for problem in verdict.problems}
     for kind, count, what in (
-        (Kind.DECISION, verdict.decided_again, "transactions decided again"),
-        (Kind.MANIFEST, verdict.versions, "compared with the log"),
-        (Kind.FILE, verdict.files, "looked at"),
-        (Kind.ROWS, verdict.rows, "read"),
-        (Kind.INDEX, verdict.index_rows, "rows compared"),
-        (Kind.ARCHIVE, verdict.archived, "archived outcomes proven"),
+        (ProblemKind.DECISION, verdict.decided_again, "transactions decided again"),
+        (ProblemKind.MANIFEST, verdict.versions, "compared with the log"),
+        (ProblemKind.FILE, verdict.files, "looked at"),
+        (ProblemKind.ROWS, verdict.rows, "read"),
+        (ProblemKind.INDEX, verdict.index_rows, "rows compared"),
+        (ProblemKind.ARCHIVE, verdict.archived, "archived outcomes proven"),
     ):
         if count and kind not in bad_kinds:
             output.print_check(kind, "ok", f"{count} {what}")
     if verdict.not_decided_again:
         gone = f"{verdict.not_decided_again} were decided on files that are gone since"
-        output.print_check(Kind.DECISION, "warn", f"{gone}; they were taken as the log has them")
+        output.print_check(
+            ProblemKind.DECISION, "warn", f"{gone}; they were taken as the log has them"
+        )
     if verdict.unattributed:
         text = f"{verdict.unattributed} name a principal that no hash covers: not in their content"
-        output.print_check(Kind.TRANSACTION, "warn", text)
+        output.print_check(ProblemKind.TRANSACTION, "warn", text)
     _show_expired(verdict.expired)
     for problem in verdict.problems:
         output.print_check(problem.kind, "fail", problem.message)
@@ -195,7 +197,7 @@ def replay(
     all_versions
         Write every version of tables under policy `latest` too, not only the newest.
     """
-    from consumers.tools.replay import BUILT, Options
+    from consumers.tools.replay import BUILT, ReplayOptions
     from consumers.tools.replay import replay as build
 
     config = where.load()
@@ -209,7 +211,7 @@ def replay(
             f"{target} has something else in it ({strange[0]}): name an empty folder, or the one"
             " of an earlier replay"
         )
-    options = Options(target, old if against or config.root else None, all_versions)
+    options = ReplayOptions(target, old if against or config.root else None, all_versions)
     log = connect(config)
     try:
         results = []

@@ -22,7 +22,7 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
 from consumers.broker.home import Home
-from consumers.commands.parts import Part, Restarts
+from consumers.commands.parts import CommandProcess, Restarts
 from consumers.partition.table_places import check_all
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
@@ -64,7 +64,7 @@ class Supervisor:
         self._broker: EmbeddedBroker | None = None
         self._broker_restarts = Restarts("the broker")
         self._broker_start_at = 0.0
-        self._parts: list[Part] = []
+        self._parts: list[CommandProcess] = []
         self._listener: socket.socket | None = None
         self._lock = -1
         self._forced_code = 0
@@ -179,19 +179,23 @@ class Supervisor:
             name = "committer" if partitions == 1 else f"committer-{partition}"
             arguments = ["committer", "--partition", str(partition)]
             self._parts.append(
-                Part(name, arguments, environment=environment, inherited=(self._lock,))
+                CommandProcess(name, arguments, environment=environment, inherited=(self._lock,))
             )
         self._parts.append(
-            Part("index", ["index"], environment=environment, inherited=(self._lock,))
+            CommandProcess("index", ["index"], environment=environment, inherited=(self._lock,))
         )
-        self._parts.append(Part("rows", ["rows"], environment=environment, inherited=(self._lock,)))
+        self._parts.append(
+            CommandProcess("rows", ["rows"], environment=environment, inherited=(self._lock,))
+        )
         if self._config.maintain:
             self._parts.append(
-                Part("maintenance", ["maintain"], environment=environment, inherited=(self._lock,))
+                CommandProcess(
+                    "maintenance", ["maintain"], environment=environment, inherited=(self._lock,)
+                )
             )
         number = self._listener.fileno()
         self._parts.append(
-            Part(
+            CommandProcess(
                 "server",
                 ["server"],
                 environment={**environment, HTTP_FD: str(number)},

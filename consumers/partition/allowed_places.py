@@ -17,7 +17,7 @@ from commitlog.core.tables.lance_tables import LocationParts, location_parts, no
 _SAME_SCHEMES = {"s3a": "s3", "abfss": "abfs"}
 
 
-class Places:
+class AllowedPlaces:
     """The places of one log, as its operator set them. Thread-safe."""
 
     def __init__(self, root: str, allowed: Iterable[str] = ()) -> None:

@@ -87,7 +87,7 @@ class Head:
         )
 
 
-class Catalogue:
+class PartitionHeads:
     """All heads of a partition; read from any thread."""
 
     def __init__(

@@ -27,7 +27,7 @@ from commitlog.model.limits import ICEBERG_METADATA_BYTES_MAX
 logger = logging.getLogger(__name__)
 
 
-class TableFiles:
+class IcebergFiles:
     """Files below a log's tables root, by their locations. Thread-safe."""
 
     def __init__(self, tables_root: str) -> None:
@@ -139,7 +139,7 @@ def below(location: str, folder: str) -> str | None:
 
 
 @dataclass
-class Contents:
+class RemovableFiles:
     """A table's files, in the order in which they may be removed."""
 
     data: dict[str, None] = field(default_factory=dict)
@@ -157,9 +157,9 @@ class Contents:
         yield from (self.data, self.manifests, self.manifest_lists, self.previous, self.last)
 
 
-def contents(table: IcebergTable, files: TableFiles) -> Contents:
+def contents(table: IcebergTable, files: IcebergFiles) -> RemovableFiles:
     """Return all files that a table's last metadata leads to."""
-    found = Contents(last={table.metadata_location: None})
+    found = RemovableFiles(last={table.metadata_location: None})
     for entry in table.metadata_log:
         found.previous[str(entry.value["metadata-file"])] = None
     for shelf in (table.statistics, table.partition_statistics):
@@ -179,7 +179,7 @@ def contents(table: IcebergTable, files: TableFiles) -> Contents:
 
 
 def _listed(
-    files: TableFiles, place: str, read: Callable[[bytes], list[str]], found: Contents
+    files: IcebergFiles, place: str, read: Callable[[bytes], list[str]], found: RemovableFiles
 ) -> list[str]:
     try:
         return read(files.read(place))
@@ -192,7 +192,7 @@ def _listed(
     return []
 
 
-def purge(table: IcebergTable, files: TableFiles) -> list[str]:
+def purge(table: IcebergTable, files: IcebergFiles) -> list[str]:
     """Remove a table's files; return those that are left.
 
     If a layer cannot be removed whole, the layers that name it stay.
@@ -208,7 +208,7 @@ def purge(table: IcebergTable, files: TableFiles) -> list[str]:
     return []
 
 
-def _removed(table: IcebergTable, files: TableFiles, place: str) -> bool:
+def _removed(table: IcebergTable, files: IcebergFiles, place: str) -> bool:
     """Remove a file of a table; return whether it is gone."""
     try:
         if below(place, table.location) is not None:

@@ -156,24 +156,24 @@ class Mailbox:
         self._is_closed = True
         self._refuse_all()
 
-    def call(self, work: Callable[[], T]) -> Asked[T]:
+    def call(self, work: Callable[[], T]) -> LoopAnswer[T]:
         """Have the loop run `work`, and wait for its result on this thread."""
         answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
         reply: Reply[T] = Reply(lambda value, error: answers.put((value, error)))
-        self.post(Ask(work, reply))
-        return Asked(answers)
+        self.post(LoopRequest(work, reply))
+        return LoopAnswer(answers)
 
     async def ask(self, work: Callable[[], T], timeout_seconds: float) -> T:
         """Have the loop run `work`; await its result, TimeoutError if it doesn't come in time."""
         pending = PendingReply[T]()
-        self.post(Ask(work, pending.reply))
+        self.post(LoopRequest(work, pending.reply))
         return await pending.result(timeout_seconds)
 
     def _refuse_all(self) -> None:
         with contextlib.suppress(queue.Empty):
             while True:
                 event = self._events.get_nowait()
-                if isinstance(event, Ask):
+                if isinstance(event, LoopRequest):
                     event.reply.refuse(Unavailable("this committer's term is over; ask again"))
 
 
@@ -205,14 +205,14 @@ class Loop:
         try:
             self._work()
         except Displaced as displaced:
-            self._mailbox.post(Ask(displaced.value, Reply(lambda value, error: None)))
+            self._mailbox.post(LoopRequest(displaced.value, Reply(lambda value, error: None)))
             return
         except BaseException as error:
             self._error = error
         self._done.set()
 
 
-class Ask(Generic[T]):
+class LoopRequest(Generic[T]):
     """A request to the loop: what to run there, and where the answer goes."""
 
     __slots__ = ("reply", "work")
@@ -227,7 +227,7 @@ class Ask(Generic[T]):
         self.reply.give_result(self.work)
 
 
-class Asked(Generic[T]):
+class LoopAnswer(Generic[T]):
     """A thread's side of a request."""
 
     def __init__(self, answers: queue.SimpleQueue[tuple[T | None, BaseException | None]]) -> None:

@@ -41,7 +41,7 @@ from commitlog.lancepb.table_pb2 import DeletionFile
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.records import Observation
 from commitlog.model.table import TableId
-from consumers.partition.allowed_places import Places
+from consumers.partition.allowed_places import AllowedPlaces
 from consumers.partition.follower import RECORDINGS
 from consumers.partition.in_the_way import put
 from consumers.partition.manifest_lists import ManifestLists
@@ -119,7 +119,7 @@ class StoreObserver:
         *,
         open_store: Callable[[str], ObjectStore] = store_for,
         write_version: WriteVersion | None = None,
-        places: Places | None = None,
+        places: AllowedPlaces | None = None,
     ) -> None:
         """Look below locations, and below `tables_root` for what is recorded outside outcomes.
 

@@ -53,7 +53,7 @@ SEARCH_SECONDS = 60.0
 BLAME_SECONDS = 3.0
 
 
-class Places(Protocol):
+class ReadPlaces(Protocol):
     """Where to begin to read."""
 
     def before(self, sequence: int) -> ChainPlace:
@@ -69,7 +69,9 @@ class Places(Protocol):
 class OldVersions:
     """Looks back in one partition's log; from any thread."""
 
-    def __init__(self, log: Log, partition: int, recordings: Recordings, places: Places) -> None:
+    def __init__(
+        self, log: Log, partition: int, recordings: Recordings, places: ReadPlaces
+    ) -> None:
         """Search this partition of the log."""
         self._log = log
         self._partition = partition

@@ -30,14 +30,14 @@ from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.ports import Log
-from consumers.partition.catalogue import Catalogue, Head
+from consumers.partition.catalogue import Head, PartitionHeads
 from consumers.partition.checkpoint import Checkpoint, Checkpoints, Folder
 from consumers.partition.checkpoint_proof import check_log_holds
 from consumers.partition.events import Ended, Event, Filed, Version, versions_of
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import Leader
-from consumers.partition.mailbox import Ask, Mailbox, Reply
+from consumers.partition.mailbox import LoopRequest, Mailbox, Reply
 from consumers.partition.materializer import Materializer
 from consumers.partition.meters import Meters
 from consumers.partition.observer import Observer
@@ -127,7 +127,7 @@ class Session:
         self.failing_tables: tuple[str, ...] = ()
         self._followed_at = clock()
         """When files last followed as far as they could, or got further."""
-        self.catalogue = Catalogue(
+        self.catalogue = PartitionHeads(
             machine.tables, machine.catalogue.namespaces, machine.iceberg.tables
         )
         self.follower = Follower(log, genesis, machine, replica, open_store=open_store, clock=clock)
@@ -183,7 +183,7 @@ class Session:
         for event in events:
             if isinstance(event, Filed):
                 self._filed(event)
-            elif isinstance(event, Ask):
+            elif isinstance(event, LoopRequest):
                 event.run()
             elif isinstance(event, Job):
                 self.lanes.done(event)

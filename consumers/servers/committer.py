@@ -22,7 +22,7 @@ from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import Fenced, TopicSettings, Unavailable
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
-from consumers.partition.allowed_places import Places as AllowedPlaces
+from consumers.partition.allowed_places import AllowedPlaces as AllowedPlaces
 from consumers.partition.catalogue import Head
 from consumers.partition.checkpoint import Checkpoints, DiskFolder
 from consumers.partition.events import Event, Read

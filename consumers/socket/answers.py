@@ -33,11 +33,11 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Outcome
 from commitlog.protocol import session_in_key
-from commitlog.wire import Kind, Watch
+from commitlog.wire import FrameKind, Watch
 from consumers.partition.events import Event
 from consumers.partition.quotas import Pause
 from consumers.runtime.loopback import is_loopback
-from consumers.socket.connections import Connection, Connections
+from consumers.socket.connections import Connections, WriterConnection
 from consumers.socket.remembered import Answer, Remembered
 from consumers.socket.watches import Watches
 
@@ -94,7 +94,7 @@ class Answers:
         self._turn = self._connections.turn
         self._write = self._connections.write
         self.wake = self._connections.wake
-        self._sessions: dict[str, Connection] = {}
+        self._sessions: dict[str, WriterConnection] = {}
         self._watches = Watches()
         self._remembered = Remembered()
         self._term: dict[str, Any] | None = None
@@ -232,7 +232,7 @@ class Answers:
         self._tell(filed, True)
 
     def _tell(self, events: list[Event], readable: bool) -> None:
-        pieces: dict[Connection, list[bytes]] = {}
+        pieces: dict[WriterConnection, list[bytes]] = {}
         for event in events:
             outcome = event.outcome
             at_once = readable or not event.awaits_files
@@ -263,24 +263,24 @@ class Answers:
             if connection.hears_quotas:
                 self._write(connection, frames)
 
-    def _left(self, connection: Connection) -> None:
+    def _left(self, connection: WriterConnection) -> None:
         """Forget a connection and its watches."""
         if self._sessions.get(connection.session) is connection:
             del self._sessions[connection.session]
         self._watches.left(connection)
 
-    def _handle(self, connection: Connection, kind: Kind, body: bytes) -> None:
+    def _handle(self, connection: WriterConnection, kind: FrameKind, body: bytes) -> None:
         if not connection.welcome:
             self._greet(connection, kind, body)
-        elif kind is Kind.WATCH:
+        elif kind is FrameKind.WATCH:
             self._watch(connection, wire.parse_watch(body))
-        elif kind is Kind.REQUEST:
+        elif kind is FrameKind.REQUEST:
             self._request(connection, wire.parse_json(body))
         else:
             raise CorruptLog(f"a {kind.name} frame is not for the leader")
 
-    def _greet(self, connection: Connection, kind: Kind, body: bytes) -> None:
-        if kind is not Kind.HELLO:
+    def _greet(self, connection: WriterConnection, kind: FrameKind, body: bytes) -> None:
+        if kind is not FrameKind.HELLO:
             raise CorruptLog("the first frame is not HELLO")
         hello = wire.parse_json(body)
         if hello.get("protocol") != wire.WIRE_VERSION:
@@ -301,9 +301,9 @@ class Answers:
         if connection.session:
             self._sessions[connection.session] = connection
         welcome = {**self._identity, **self._term, "session": connection.session}
-        self._write(connection, wire.json_frame(Kind.WELCOME, welcome))
+        self._write(connection, wire.json_frame(FrameKind.WELCOME, welcome))
 
-    def _watch(self, connection: Connection, watch: Watch) -> None:
+    def _watch(self, connection: WriterConnection, watch: Watch) -> None:
         if not watch.readable:
             self._tell_committed()
         answers = self._remembered.of(watch.transaction_id)
@@ -326,16 +326,16 @@ class Answers:
         for connection in self._watches.satisfied(answer):
             self._write(connection, answer.frame())
 
-    def _request(self, connection: Connection, body: dict[str, Any]) -> None:
+    def _request(self, connection: WriterConnection, body: dict[str, Any]) -> None:
         if body.get("method") == "ping":
             self._write(
                 connection,
-                wire.json_frame(Kind.REPLY, {"request": body.get("request"), "result": {}}),
+                wire.json_frame(FrameKind.REPLY, {"request": body.get("request"), "result": {}}),
             )
         else:
             self._loop.call_soon_threadsafe(self._spawn, self._reply(connection, body))
 
-    async def _reply(self, connection: Connection, body: dict[str, Any]) -> None:
+    async def _reply(self, connection: WriterConnection, body: dict[str, Any]) -> None:
         reply: dict[str, Any] = {"request": body.get("request")}
         try:
             params = body.get("params") or {}
@@ -346,11 +346,11 @@ class Answers:
             logger.exception("a request failed")
             reply["error"] = {"type": "Unavailable", "message": f"the leader failed: {error!r}"}
         with self._turn:
-            self._write(connection, wire.json_frame(Kind.REPLY, reply))
+            self._write(connection, wire.json_frame(FrameKind.REPLY, reply))
 
-    def _refuse(self, connection: Connection, error: CommitLogError) -> None:
+    def _refuse(self, connection: WriterConnection, error: CommitLogError) -> None:
         body = {"type": type(error).__name__, "message": str(error)}
-        self._write(connection, wire.json_frame(Kind.ERROR, body))
+        self._write(connection, wire.json_frame(FrameKind.ERROR, body))
         self._connections.end(connection)
 
     def _spawn(self, work: Any) -> None:

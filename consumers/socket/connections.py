@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from commitlog.errors import CommitLogError, Unavailable
-from commitlog.wire import FrameBuffer, Kind
+from commitlog.wire import FrameBuffer, FrameKind
 
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """A writer that doesn't read its answers is cut off above this; it asks again by id."""
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class Connection:
+class WriterConnection:
     """One writer."""
 
     socket: socket.socket
@@ -49,9 +49,9 @@ class Connections:
     def __init__(
         self,
         *,
-        on_frame: Callable[[Connection, Kind, bytes], None],
-        on_refused: Callable[[Connection, CommitLogError], None],
-        on_closed: Callable[[Connection], None],
+        on_frame: Callable[[WriterConnection, FrameKind, bytes], None],
+        on_refused: Callable[[WriterConnection, CommitLogError], None],
+        on_closed: Callable[[WriterConnection], None],
     ) -> None:
         """Hand frames over; what is wrong with one goes to `on_refused`. Called with the turn."""
         self.turn = threading.RLock()
@@ -59,7 +59,7 @@ class Connections:
         self._on_frame, self._on_refused = on_frame, on_refused
         self._on_closed = on_closed
         self._selector = selectors.DefaultSelector()
-        self._all: dict[int, Connection] = {}
+        self._all: dict[int, WriterConnection] = {}
         self._listening: socket.socket | None = None
         self._is_full = False
         """Whether no more files may be open: then nobody is accepted until `accept_again`."""
@@ -111,11 +111,11 @@ class Connections:
                 for key, events in ready:
                     self._serve(key.fd, events)
 
-    def all(self) -> list[Connection]:
+    def all(self) -> list[WriterConnection]:
         """Return the connections that stand."""
         return list(self._all.values())
 
-    def write(self, connection: Connection, data: bytes) -> None:
+    def write(self, connection: WriterConnection, data: bytes) -> None:
         """Send something, what the socket doesn't take now as soon as it does; with the turn."""
         if connection.is_closing:
             return
@@ -136,7 +136,7 @@ class Connections:
             logger.warning("a writer doesn't read its answers; its connection is closed")
             self.abort(connection)
 
-    def end(self, connection: Connection) -> None:
+    def end(self, connection: WriterConnection) -> None:
         """Close a connection, after what is still to be sent."""
         connection.is_closing = True
         if not connection.unsent:
@@ -144,7 +144,7 @@ class Connections:
         else:
             self._await(connection, selectors.EVENT_WRITE)
 
-    def abort(self, connection: Connection) -> None:
+    def abort(self, connection: WriterConnection) -> None:
         """Close a connection now."""
         connection.is_closing = True
         connection.unsent.clear()
@@ -203,10 +203,10 @@ class Connections:
                 self._selector.unregister(listening)
                 self._is_full = True
                 return
-            self._all[accepted.fileno()] = Connection(accepted)
+            self._all[accepted.fileno()] = WriterConnection(accepted)
             self._selector.register(accepted, selectors.EVENT_READ)
 
-    def _receive(self, connection: Connection) -> None:
+    def _receive(self, connection: WriterConnection) -> None:
         try:
             data = connection.socket.recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -226,7 +226,7 @@ class Connections:
             logger.exception("a writer's frame could not be handled; its connection is closed")
             self.abort(connection)
 
-    def _send_on(self, connection: Connection) -> None:
+    def _send_on(self, connection: WriterConnection) -> None:
         try:
             sent = connection.socket.send(connection.unsent)
         except BlockingIOError:
@@ -242,5 +242,5 @@ class Connections:
         else:
             self._await(connection, selectors.EVENT_READ)
 
-    def _await(self, connection: Connection, events: int) -> None:
+    def _await(self, connection: WriterConnection, events: int) -> None:
         self._selector.modify(connection.socket, events)

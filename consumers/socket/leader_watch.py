@@ -79,15 +79,15 @@ class LeaderWatch:
             self._socket = socket.create_connection((host, int(port)), SILENCE_SECONDS)
             identity = {"log_id": self._log_id, "token": self._token, "home": self._home}
             hello = {"protocol": wire.WIRE_VERSION, **identity, **wire.program()}
-            self._socket.sendall(wire.json_frame(wire.Kind.HELLO, hello))
-            frames: list[tuple[wire.Kind, bytes]] = []
+            self._socket.sendall(wire.json_frame(wire.FrameKind.HELLO, hello))
+            frames: list[tuple[wire.FrameKind, bytes]] = []
             buffer = wire.FrameBuffer()
             while not frames:
                 data = self._socket.recv(65536)
                 if not data:
                     return self
                 frames = buffer.feed(data)
-            self.alive = frames[0][0] is wire.Kind.WELCOME
+            self.alive = frames[0][0] is wire.FrameKind.WELCOME
             self.is_idle = not self.alive
         except (OSError, ValueError, CommitLogError):
             return self
@@ -103,7 +103,9 @@ class LeaderWatch:
     def _watch(self) -> None:
         """Ping once in a while; silence or a closed connection ends the watch."""
         assert self._socket is not None
-        ping = wire.json_frame(wire.Kind.REQUEST, {"request": 0, "method": "ping", "params": {}})
+        ping = wire.json_frame(
+            wire.FrameKind.REQUEST, {"request": 0, "method": "ping", "params": {}}
+        )
         try:
             while not self._ended.wait(SILENCE_SECONDS / 4):
                 self._socket.sendall(ping)

@@ -6,7 +6,7 @@ Owned by the socket's thread.
 from __future__ import annotations
 
 from commitlog.wire import Watch
-from consumers.socket.connections import Connection
+from consumers.socket.connections import WriterConnection
 from consumers.socket.remembered import Answer
 
 
@@ -15,7 +15,7 @@ class Watches:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._watchers: dict[str, list[tuple[Connection, Watch]]] = {}
+        self._watchers: dict[str, list[tuple[WriterConnection, Watch]]] = {}
         self.committed_wanted = 0
         """How many don't wait for files."""
 
@@ -24,13 +24,13 @@ class Watches:
         self._watchers.clear()
         self.committed_wanted = 0
 
-    def add(self, connection: Connection, watch: Watch) -> None:
+    def add(self, connection: WriterConnection, watch: Watch) -> None:
         """Keep a watch until it is satisfied."""
         self.committed_wanted += not watch.readable
         connection.watches.add(watch.transaction_id)
         self._watchers.setdefault(watch.transaction_id, []).append((connection, watch))
 
-    def satisfied(self, answer: Answer) -> list[Connection]:
+    def satisfied(self, answer: Answer) -> list[WriterConnection]:
         """Take the watches that an answer satisfies away; return whom to send it to."""
         transaction_id = answer.outcome.transaction_id
         waiting = self._watchers.get(transaction_id)
@@ -48,7 +48,7 @@ class Watches:
         self._keep(transaction_id, left)
         return due
 
-    def left(self, connection: Connection) -> None:
+    def left(self, connection: WriterConnection) -> None:
         """Forget a writer's watches."""
         for transaction_id in connection.watches:
             waiting = self._watchers.get(transaction_id, [])
@@ -56,7 +56,7 @@ class Watches:
             self.committed_wanted -= sum(not watch.readable for watch in gone)
             self._keep(transaction_id, [one for one in waiting if one[0] is not connection])
 
-    def _keep(self, transaction_id: str, left: list[tuple[Connection, Watch]]) -> None:
+    def _keep(self, transaction_id: str, left: list[tuple[WriterConnection, Watch]]) -> None:
         if left:
             self._watchers[transaction_id] = left
         else:

@@ -19,7 +19,7 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
 )
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
-from consumers.tools.file_ledger import INDICES, Life, paths_in
+from consumers.tools.file_ledger import INDICES, LifeFiles, paths_in
 
 TREE = "tree/"
 FOLDERS = (VERSIONS_DIRECTORY, TRANSACTIONS_DIRECTORY, "data", "_deletions", INDICES)
@@ -42,12 +42,12 @@ def branch_of(path: str) -> tuple[str, str]:
     return "", path
 
 
-def branch_life(life: Life, branch: str) -> Life:
+def branch_life(life: LifeFiles, branch: str) -> LifeFiles:
     """Return a branch as a table of its own, without any versions."""
-    return Life(life.table, life.incarnation, f"{life.location}/{TREE}{branch}")
+    return LifeFiles(life.table, life.incarnation, f"{life.location}/{TREE}{branch}")
 
 
-def needed_by_branches(life: Life) -> Iterator[str]:
+def needed_by_branches(life: LifeFiles) -> Iterator[str]:
     """Yield the files that versions of Lance's own branches of a table read; raise OSError."""
     store = store_for(life.location)
     for branch in branch_names(store):

@@ -83,7 +83,7 @@ class _Use:
 
 
 @dataclass(slots=True)
-class Life:
+class LifeFiles:
     """One incarnation of a table, as far as its files go."""
 
     table: TableId
@@ -132,7 +132,7 @@ class FileLedger:
 
     def __init__(self) -> None:
         """Begin before the first record."""
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, LifeFiles] = {}
         """By incarnation."""
         self._uses: dict[str, list[_Use]] = {}
         self._refused: dict[str, Record] = {}
@@ -217,7 +217,7 @@ class FileLedger:
     def _take(self, change: Change, ended: Callable[[str], Record]) -> None:
         life = self.lives.get(change.incarnation)
         if life is None:
-            life = Life(change.table, change.incarnation, change.location)
+            life = LifeFiles(change.table, change.incarnation, change.location)
             self.lives[change.incarnation] = life
         if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
             life.is_live = False
@@ -257,7 +257,7 @@ class FileLedger:
             for name, index in new.items():
                 self._read(life, name, frozenset(_index_folder(life, index)), change.version)
 
-    def _read(self, life: Life, part: int | str, files: frozenset[str], version: int) -> None:
+    def _read(self, life: LifeFiles, part: int | str, files: frozenset[str], version: int) -> None:
         """Note what a fragment or an index reads from a version on."""
         before = life.parts.pop(part, frozenset())
         if files:
@@ -294,7 +294,7 @@ class FileLedger:
             yield from paths_in(life, message)
 
 
-def paths_in(life: Life, message: Message) -> Iterator[str]:
+def paths_in(life: LifeFiles, message: Message) -> Iterator[str]:
     """Yield the files that a message of Lance's names: of data, deletions and indices."""
     if isinstance(message, DataFile):
         base = message.base_id if message.HasField("base_id") else None
@@ -315,7 +315,7 @@ def paths_in(life: Life, message: Message) -> Iterator[str]:
             yield from paths_in(life, inner)
 
 
-def _index_folder(life: Life, index: IndexMetadata) -> Iterator[str]:
+def _index_folder(life: LifeFiles, index: IndexMetadata) -> Iterator[str]:
     base = index.base_id if index.HasField("base_id") else None
     yield life.place(str(UUID(bytes=index.uuid.uuid)), base, INDICES)
 

@@ -20,7 +20,7 @@ from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import Unavailable
 from commitlog.model.records import Outcome, Status
 from commitlog.ports import Log
-from consumers.partition.iceberg_files import TableFiles, contents
+from consumers.partition.iceberg_files import IcebergFiles, contents
 from consumers.partition.in_the_way import MARK
 from consumers.tools.file_ledger import Why
 
@@ -56,7 +56,7 @@ class _Named:
 
 def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
     """Compare the files below the tables root with the log's outcomes, to their present ends."""
-    files = TableFiles(tables_root)
+    files = IcebergFiles(tables_root)
     # In this order: a file that is there now has its outcome later, if it gets one.
     there, aside = [], []
     for place in files.walk():
@@ -113,7 +113,7 @@ def _take(outcome: Outcome, named: _Named) -> None:
             named.purged.pop(place, None)
 
 
-def _left(files: TableFiles, last: str) -> list[Orphan]:
+def _left(files: IcebergFiles, last: str) -> list[Orphan]:
     place = next((one for one in (last, last + GONE) if files.exists(one)), "")
     if not place:
         return []

@@ -30,7 +30,7 @@ from commitlog.model.operations import IcebergChange
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
-from consumers.partition.iceberg_files import TableFiles, below, purge
+from consumers.partition.iceberg_files import IcebergFiles, below, purge
 from consumers.tools.iceberg_orphans import ENDINGS, GONE, OURS
 
 SILENCE_SECONDS = 30.0
@@ -150,7 +150,7 @@ class IcebergUpkeep:
     def __init__(self, log: Log, client: CommitLog) -> None:
         """Read the log from its start; `client` knows the tables that stand."""
         self._client = client
-        self._files = TableFiles(log.genesis().tables_root)
+        self._files = IcebergFiles(log.genesis().tables_root)
         self._dropped = [DroppedTables(log, partition) for partition in range(log.partitions())]
         self._tried: dict[int, float] = {}
         """When a drop is looked at again, by its record."""
@@ -275,7 +275,7 @@ class IcebergUpkeep:
         return do
 
 
-def superseded(table: IcebergTable, files: TableFiles) -> Iterator[str]:
+def superseded(table: IcebergTable, files: IcebergFiles) -> Iterator[str]:
     """Yield the log's own metadata files that are older than all that a table lists.
 
     Only where its properties say so, and only in its own location.

@@ -34,7 +34,7 @@ from commitlog.model.table import TableId
 from commitlog.ports import Log
 from consumers.tools.guard_tag import keep_guard
 from consumers.tools.iceberg_upkeep import IcebergUpkeep
-from consumers.tools.maintenance_policy import PREFIX, Policy
+from consumers.tools.maintenance_policy import PREFIX, MaintenancePolicy
 from consumers.tools.orphans import REASON, Leftover, Leftovers, said
 
 TIER = 16
@@ -165,12 +165,12 @@ class Maintenance:
                     found[one.namespace] = given
         return found
 
-    def _policy(self, info: TableInfo) -> Policy:
+    def _policy(self, info: TableInfo) -> MaintenancePolicy:
         """Return a table's policy: its own, else its namespaces', the inner ones first."""
         inherited = dict(self._defaults)
         for depth in range(1, len(info.table_id)):
             inherited |= self._namespaces.get(info.table_id[:depth], {})
-        return Policy.of(info, inherited)
+        return MaintenancePolicy.of(info, inherited)
 
     def _tell(self, looked: Mapping[str, tuple[int, int]]) -> None:
         """Tell the leaders which versions were looked at, for tables that they count."""
@@ -281,7 +281,7 @@ class Maintenance:
             yield from self._thinning(info, policy)
 
     def _compactions(
-        self, info: TableInfo, policy: Policy, dataset: lance.LanceDataset
+        self, info: TableInfo, policy: MaintenancePolicy, dataset: lance.LanceDataset
     ) -> Iterator[Act]:
         fragments = [fragment.metadata for fragment in dataset.get_fragments()]
         rows = [(f.physical_rows or 0, f.num_deletions) for f in fragments]
@@ -323,7 +323,7 @@ class Maintenance:
         return Act(info.name, "compact", reason, do)
 
     def _indices(
-        self, info: TableInfo, policy: Policy, dataset: lance.LanceDataset
+        self, info: TableInfo, policy: MaintenancePolicy, dataset: lance.LanceDataset
     ) -> Iterator[Act]:
         for name in dict.fromkeys(index.name for index in dataset.describe_indices()):
             if name.startswith("__lance_"):
@@ -342,7 +342,7 @@ class Maintenance:
 
         return do
 
-    def _expiry(self, info: TableInfo, policy: Policy) -> Iterator[Act]:
+    def _expiry(self, info: TableInfo, policy: MaintenancePolicy) -> Iterator[Act]:
         age = timedelta(days=policy.expire_days) if policy.expire_days else None
         reason = "; ".join(
             [f"older than {policy.expire_days:g} days"] * bool(age)
@@ -364,7 +364,7 @@ class Maintenance:
 
         yield Act(info.name, "expire", reason, do)
 
-    def _thinning(self, info: TableInfo, policy: Policy) -> Iterator[Act]:
+    def _thinning(self, info: TableInfo, policy: MaintenancePolicy) -> Iterator[Act]:
         paths = versions_with_files(info.location)
         kept = referenced_versions(info.location)
         old = list(paths)[: -policy.keep_manifests]

@@ -14,7 +14,7 @@ PREFIX = "commitlog.maintain."
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class MaintenancePolicy:
     """What is done to a table, as its properties `commitlog.maintain.NAME` say."""
 
     mode: str = "on"
@@ -39,7 +39,7 @@ class Policy:
     """Whether a tag on the oldest version has Lance's own cleanup refuse to delete versions."""
 
     @classmethod
-    def of(cls, info: TableInfo, inherited: Mapping[str, str] | None = None) -> Policy:
+    def of(cls, info: TableInfo, inherited: Mapping[str, str] | None = None) -> MaintenancePolicy:
         """Read a table's policy, where it says nothing that of the properties it inherits.
 
         InvalidSettings names a property that isn't one, or its value.
@@ -47,7 +47,7 @@ class Policy:
         return cls.of_properties(info.name, {**(inherited or {}), **info.properties})
 
     @classmethod
-    def of_properties(cls, whose: str, properties: Mapping[str, str]) -> Policy:
+    def of_properties(cls, whose: str, properties: Mapping[str, str]) -> MaintenancePolicy:
         """Read a policy among properties; InvalidSettings says whose is wrong."""
         given = {
             name.removeprefix(PREFIX).replace("-", "_"): (name, text)
@@ -86,7 +86,7 @@ def parse_defaults(pairs: Sequence[str]) -> dict[str, str]:
         if not equals:
             raise InvalidSettings(f"--policy takes NAME=VALUE, not {pair!r}")
         given[PREFIX + name.removeprefix(PREFIX)] = value
-    Policy.of_properties("--policy", given)
+    MaintenancePolicy.of_properties("--policy", given)
     return given
 
 

@@ -38,7 +38,7 @@ from commitlog.model.table import DomainMap, parse_table_id
 from commitlog.ports import Log
 from consumers.partition.catalogue import no_such_table
 from consumers.partition.follower import Follower
-from consumers.partition.iceberg_files import TableFiles
+from consumers.partition.iceberg_files import IcebergFiles
 from consumers.partition.table_files import QUARANTINE
 from consumers.tools.branch_files import (
     TREE,
@@ -47,7 +47,7 @@ from consumers.tools.branch_files import (
     branch_of,
     needed_by_branches,
 )
-from consumers.tools.file_ledger import FileLedger, Life, Why, paths_in
+from consumers.tools.file_ledger import FileLedger, LifeFiles, Why, paths_in
 from consumers.tools.iceberg_orphans import find_orphans
 
 CATCH_UP_SECONDS = 600.0
@@ -143,7 +143,7 @@ class Leftovers:
 
     def _remove_of_table(
         self,
-        life: Life,
+        life: LifeFiles,
         leftovers: Sequence[Leftover],
         log: CommitLog,
         on_removed: Callable[[Leftover], None],
@@ -158,7 +158,7 @@ class Leftovers:
         gone = [one for one in leftovers if owner(life, one.path, branches) not in {*needed, ""}]
         self._delete(life, gone, on_removed)
 
-    def _is_out_of_reach(self, life: Life) -> bool:
+    def _is_out_of_reach(self, life: LifeFiles) -> bool:
         """Have nobody register a dropped table again; return False if somebody has."""
         store = store_for(life.location)
         newest = versions_with_files(life.location).get(life.version)
@@ -171,7 +171,7 @@ class Leftovers:
 
     def _delete(
         self,
-        life: Life,
+        life: LifeFiles,
         leftovers: Sequence[Leftover],
         on_removed: Callable[[Leftover], None],
     ) -> None:
@@ -198,7 +198,7 @@ class Leftovers:
             if time.monotonic() > deadline:
                 raise Unavailable("Kafka didn't send the transactions in time; try again later")
 
-    def _needed(self, lives: Collection[Life]) -> set[str]:
+    def _needed(self, lives: Collection[LifeFiles]) -> set[str]:
         places = [life.location for life in lives]
         properties = {t.incarnation: t.properties for t in self._machine.tables.values()}
         needed = self._ledger.needed(places, properties, int(self._clock() * 1000))
@@ -206,7 +206,9 @@ class Leftovers:
         of_branches = (needed_by_branches(life) for life in lives if life.is_live)
         return needed.union(self._ledger.undecided(undecided), *of_branches)
 
-    def _of(self, life: Life, files: Sequence[FileFound], needed: set[str]) -> Iterator[Leftover]:
+    def _of(
+        self, life: LifeFiles, files: Sequence[FileFound], needed: set[str]
+    ) -> Iterator[Leftover]:
         below = [
             one.location.removeprefix(f"{life.location}/")
             for one in self._ledger.lives.values()
@@ -242,7 +244,7 @@ class Leftovers:
                     yield _leftover(life, file, Why.ABANDONED, "no transaction names it")
 
 
-def _bring_back(life: Life) -> None:
+def _bring_back(life: LifeFiles) -> None:
     """Give a table that was registered again the manifest that a killed removal has put aside."""
     store = store_for(life.location)
     for name in list(store.names(VERSIONS_DIRECTORY)):
@@ -280,7 +282,7 @@ def clean(
             leftovers.close()
     root = log.genesis().tables_root
     if table is None and root:
-        files = TableFiles(root)
+        files = IcebergFiles(root)
         of_iceberg = [one for one in _of_iceberg(log, files) if one.since_ms <= newest]
         listed += of_iceberg
         for one in of_iceberg if client is not None else ():
@@ -289,7 +291,7 @@ def clean(
     return [one.to_json(now_ms) for one in listed]
 
 
-def _of_iceberg(log: Log, files: TableFiles) -> Iterator[Leftover]:
+def _of_iceberg(log: Log, files: IcebergFiles) -> Iterator[Leftover]:
     orphans = find_orphans(log, files.root)
     there = {normalize_location(file.path): file for file in files.files()} if orphans else {}
     for orphan in orphans:
@@ -305,7 +307,7 @@ def _of_iceberg(log: Log, files: TableFiles) -> Iterator[Leftover]:
             )
 
 
-def owner(life: Life, path: str, branches: Collection[str] = ()) -> str:
+def owner(life: LifeFiles, path: str, branches: Collection[str] = ()) -> str:
     """Return what a version names if it needs a file; empty if the file isn't judged here.
 
     `branches` are those that Lance keeps beside the table: of others every file is judged.
@@ -346,7 +348,7 @@ def _partitions(log: Log, table: str | None) -> Sequence[int]:
     return [DomainMap(log.genesis().domains).partition(parse_table_id(table))]
 
 
-def _foreign(life: Life, files: Sequence[FileFound]) -> Iterator[str]:
+def _foreign(life: LifeFiles, files: Sequence[FileFound]) -> Iterator[str]:
     """Yield the files that quarantined manifests name."""
     store = store_for(life.location)
     for file in files:
@@ -360,7 +362,9 @@ def _foreign(life: Life, files: Sequence[FileFound]) -> Iterator[str]:
             yield from paths_in(life, DataFragment.FromString(encoded))
 
 
-def _leftover(life: Life, file: FileFound, why: Why, reason: str, since_ms: int = 0) -> Leftover:
+def _leftover(
+    life: LifeFiles, file: FileFound, why: Why, reason: str, since_ms: int = 0
+) -> Leftover:
     return Leftover(
         table=life.name,
         location=f"{life.location}/{file.path}",

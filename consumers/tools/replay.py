@@ -31,12 +31,12 @@ from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.follower import Recordings
 from consumers.partition.table_files import HINT
-from consumers.tools.verify.files import Files
-from consumers.tools.verify.findings import PROBLEMS_MAX, Expired, Kind, Problem
+from consumers.tools.verify.files import PartitionFiles
+from consumers.tools.verify.findings import PROBLEMS_MAX, Expired, Problem, ProblemKind
 from consumers.tools.verify.iceberg import is_same_metadata
 from consumers.tools.verify.rebuilt_index import RebuiltIndex
 from consumers.tools.verify.state import State
-from consumers.tools.verify.versions import Life, Versions, manifest_paths
+from consumers.tools.verify.versions import LifeManifests, Versions, manifest_paths
 from consumers.tools.verify.walk import Walk, new_replica
 
 STATE = ".replay"
@@ -50,7 +50,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class ReplayOptions:
     """Where to build, and what to compare with."""
 
     into: Path
@@ -107,12 +107,13 @@ class Replayed:
         values = {name: data[name] for name in cls.__slots__}
         values["expired"] = Expired.from_json(data["expired"])
         values["problems"] = [
-            Problem(**{**problem, "kind": Kind(problem["kind"])}) for problem in data["problems"]
+            Problem(**{**problem, "kind": ProblemKind(problem["kind"])})
+            for problem in data["problems"]
         ]
         return cls(**values)
 
 
-class Places:
+class RebuiltPlaces:
     """Where things lie in the rebuilt root, and where they lay."""
 
     def __init__(self, tables_root: str, into: Path, against: Path | None) -> None:
@@ -160,7 +161,7 @@ class Places:
 
 
 def replay(
-    log: Log, partition: int, options: Options, *, on_progress: OnProgress | None = None
+    log: Log, partition: int, options: ReplayOptions, *, on_progress: OnProgress | None = None
 ) -> Replayed:
     """Build what one partition of the log makes; go on where an interrupted run was.
 
@@ -176,7 +177,9 @@ def replay(
 class _Replay:
     """One run over one partition."""
 
-    def __init__(self, log: Log, partition: int, options: Options, on_progress: OnProgress) -> None:
+    def __init__(
+        self, log: Log, partition: int, options: ReplayOptions, on_progress: OnProgress
+    ) -> None:
         self._options, self._on_progress = options, on_progress
         self._genesis = log.genesis(partition)
         against = str(options.against.absolute()) if options.against else ""
@@ -186,7 +189,7 @@ class _Replay:
             "program": package_version("lance-commitlog"),
         }
         self._state = State(options.into / STATE, log, self._genesis, wanted)
-        self._places = Places(self._genesis.tables_root, options.into, options.against)
+        self._places = RebuiltPlaces(self._genesis.tables_root, options.into, options.against)
         self._result = Replayed(partition)
         self._machine = Machine(self._genesis)
         found = self._state.load()
@@ -202,10 +205,10 @@ class _Replay:
         self._versions = Versions(self._machine.tables)
         if found is not None:
             self._versions.restore(found[1]["versions"])
-        self._files: Files | None = None
+        self._files: PartitionFiles | None = None
         if self._places.is_old_seen:
             seen = self._places.is_seen
-            self._files = Files(self._versions, self._places.old, is_seen=seen)
+            self._files = PartitionFiles(self._versions, self._places.old, is_seen=seen)
             if found is not None and found[1]["files"]:
                 self._files.restore(found[1]["files"])
         self._recordings = Recordings(self._genesis.tables_root, self._recordings_store)
@@ -257,7 +260,7 @@ class _Replay:
             if self._files is not None:
                 result.found(self._files.look(made))
 
-    def _write(self, life: Life, path: str) -> None:
+    def _write(self, life: LifeManifests, path: str) -> None:
         """Put a manifest; what an interrupted run wrote stands there already."""
         store, data = self._places.new(life.location), life.encode()
         if life.message and (beside := transaction_path(life.state)):
@@ -292,7 +295,11 @@ class _Replay:
             self._result.found(
                 [
                     Problem(
-                        kind=Kind.MANIFEST, message=text, sequence=sequence, offset=None, table=name
+                        kind=ProblemKind.MANIFEST,
+                        message=text,
+                        sequence=sequence,
+                        offset=None,
+                        table=name,
                     )
                 ]
             )
@@ -321,7 +328,7 @@ class _Replay:
         self._count()
         self._state.clear()
 
-    def _delete_versions(self, life: Life) -> None:
+    def _delete_versions(self, life: LifeManifests) -> None:
         store = self._places.new(life.location)
         for name in list(store.names(VERSIONS_DIRECTORY)):
             parsed = parse_manifest_name(name)

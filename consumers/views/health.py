@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from commitlog.client.connection import Connection
+from commitlog.client.connection import LeaderConnection
 from commitlog.client.moved import where_moved
 from commitlog.errors import CommitLogError
 from commitlog.ports import Log
@@ -79,7 +79,7 @@ class Health:
         self._root = root
         genesis = log.genesis()
         self._connections = [
-            Connection(
+            LeaderConnection(
                 log,
                 name=log.name,
                 log_id=genesis.log_id,

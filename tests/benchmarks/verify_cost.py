@@ -23,7 +23,7 @@ from commitlog.model.records import LeaderStarted, Transaction
 from commitlog.ports import Log
 from consumers.broker import EmbeddedBroker
 from consumers.tools.bench.made_log import NODE, MadeLog, append_to, create
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 
 TABLES = 10
 CHUNK = 5_000
@@ -100,8 +100,8 @@ def transactions(count: int) -> Iterator[Transaction]:
 def measure(log: Log, damage: int) -> None:
     """Verify a log in both ways."""
     for name, options in (
-        ("hashes, order, answers", Options(chain_only=True)),
-        ("the same, and every decision", Options(log_only=True)),
+        ("hashes, order, answers", VerifyOptions(chain_only=True)),
+        ("the same, and every decision", VerifyOptions(log_only=True)),
     ):
         started, began = time.process_time(), time.monotonic()
         verdict = verify(log, 0, options)

@@ -26,7 +26,7 @@ from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.records import ProtocolVersion, Status, Transaction
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.core_world import World, append
 from tests.service import SCHEMA, Service, rows, service
 
@@ -87,7 +87,7 @@ def test_both_prove_the_same_log(running: Service) -> None:
     work(running, "before")
     upgrade(running)
     work(running, "after")
-    verdict = verify(running.log, 0, Options(root=running.root))
+    verdict = verify(running.log, 0, VerifyOptions(root=running.root))
     audited = audit_partition(running.log, 0, outcomes_end(running.log, 0))
     assert verdict.problems == []
     assert audited.differences == []

@@ -9,7 +9,7 @@ import lance
 import pytest
 
 from commitlog.errors import InvalidTransaction, NoSuchVersion
-from consumers.tools.replay import Options, replay
+from consumers.tools.replay import ReplayOptions, replay
 from tests.operations_world import T, decided_again_alike, opened, three_fragments
 from tests.service import Service, rows
 
@@ -30,7 +30,7 @@ def test_versions_behind_the_newest_ones_expire(tmp_path: Path) -> None:
         assert made.client.expire_versions(T, retain_versions=2) is None
         made.client.append(T, rows(20))
         decided_again_alike(made)
-        rebuilt = replay(made.log, 0, Options(into=tmp_path / "rebuilt"))
+        rebuilt = replay(made.log, 0, ReplayOptions(into=tmp_path / "rebuilt"))
         assert (rebuilt.expired.versions, rebuilt.expired.records) == (2, 1)
         [expiry] = rebuilt.expired.newest
         assert str(expiry).startswith(f"versions 1 to 2 of {T} were deleted")

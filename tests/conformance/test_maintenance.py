@@ -18,9 +18,9 @@ from commitlog.errors import InvalidSettings
 from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
 from consumers.tools.maintenance import Maintenance
-from consumers.tools.maintenance_policy import Policy, parse_defaults, properties_of
+from consumers.tools.maintenance_policy import MaintenancePolicy, parse_defaults, properties_of
 from consumers.tools.orphans import REASON, clean
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.operations_world import T, decided_again_alike, opened
 from tests.service import SCHEMA, Service, rows, service
 from tests.waiting import wait_until
@@ -229,7 +229,7 @@ def test_killed_at_every_step_of_each_act(tmp_path: Path, monkeypatch: pytest.Mo
         clean(log, T, 0, client)
         assert clean(log, T, 0) == []
         assert set(ids(made)) == model
-        verdict = verify(log, 0, Options(root=tmp_path / "root", contents=True))
+        verdict = verify(log, 0, VerifyOptions(root=tmp_path / "root", contents=True))
         assert verdict.problems == []
 
 
@@ -246,7 +246,7 @@ def test_a_table_with_a_wrong_policy_holds_up_no_other(tmp_path: Path) -> None:
                 made.client.append(table, rows(number))
         assert [act.table for act in Maintenance(made.client).look()] == [T]
         with pytest.raises(InvalidSettings, match="commitlog.maintain.small-fragmets"):
-            Policy.of(made.client.table("ns$a"))
+            MaintenancePolicy.of(made.client.table("ns$a"))
 
 
 @pytest.mark.parametrize(("name", "text"), [("target_rows", "many"), ("mode", "maybe")])
@@ -254,7 +254,7 @@ def test_a_wrong_value_is_named(name: str, text: str, tmp_path: Path) -> None:
     with service(tmp_path / "root") as made:
         made.client.create_table(T, SCHEMA, properties=properties_of({name: text}))
         with pytest.raises(InvalidSettings, match=text):
-            Policy.of(made.client.table(T))
+            MaintenancePolicy.of(made.client.table(T))
 
 
 def test_files_that_nobody_needs_go_by_the_policy(tmp_path: Path) -> None:

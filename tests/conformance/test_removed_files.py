@@ -20,7 +20,7 @@ import pytest
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict
 from consumers.tools.orphans import Leftovers
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.service import Service, rows, service
 
 SEEDS = tuple(map(int, os.environ.get("REMOVAL_SEED", "1 2 3").split()))
@@ -182,6 +182,6 @@ def test_standing_versions_read_as_before(tmp_path: Path, seed: int) -> None:
             history.note()
             if number % LOOK_EVERY == LOOK_EVERY - 1:
                 removed += history.look()
-        verdict = verify(world.log, 0, Options(root=world.root, contents=True))
+        verdict = verify(world.log, 0, VerifyOptions(root=world.root, contents=True))
         assert verdict.problems == [], f"seed {seed}: {done}"
     assert removed, f"seed {seed}: {done}"

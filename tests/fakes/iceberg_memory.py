@@ -29,7 +29,7 @@ from commitlog.model.operations import (
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
-from consumers.servers.iceberg.service import CatalogView, Committed, Refused
+from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
 from consumers.servers.security.grants import Principal
 
 
@@ -106,7 +106,7 @@ class MemoryIcebergService:
         self.failure: Exception | None = None
         self.appended = 0
         self._time_ms = time_ms
-        self._answers: dict[str, tuple[tuple[Operation, ...], Committed | Refused]] = {}
+        self._answers: dict[str, tuple[tuple[Operation, ...], Committed | RefusedChanges]] = {}
         self._lock = threading.Lock()
 
     def view(self, *, timeout_seconds: float) -> CatalogView:
@@ -122,7 +122,7 @@ class MemoryIcebergService:
         id_is_new: bool,
         principal: str,
         timeout_seconds: float,
-    ) -> Committed | Refused:
+    ) -> Committed | RefusedChanges:
         if self.failure is not None:
             raise self.failure
         with self._lock:
@@ -131,7 +131,9 @@ class MemoryIcebergService:
                 asked, answer = self._answers[transaction_id]
                 if asked == tuple(operations):
                     return answer
-                return Refused(Status.REJECTED, Code.ID_REUSED, "the id came with other content")
+                return RefusedChanges(
+                    Status.REJECTED, Code.ID_REUSED, "the id came with other content"
+                )
             self._time_ms += 1
             self.appended += 1
             self.asked.append((tuple(operations), self._time_ms, transaction_id))
@@ -139,10 +141,12 @@ class MemoryIcebergService:
             self._answers[transaction_id] = (tuple(operations), answer)
             return answer
 
-    def _decided(self, operations: Sequence[Operation], transaction_id: str) -> Committed | Refused:
+    def _decided(
+        self, operations: Sequence[Operation], transaction_id: str
+    ) -> Committed | RefusedChanges:
         decided = self.state.decide(operations, self._time_ms, transaction_id)
         if isinstance(decided, IcebergRefused):
-            return Refused(decided.status, decided.code, decided.message, decided.failed)
+            return RefusedChanges(decided.status, decided.code, decided.message, decided.failed)
         after, results = decided
         for result in results:
             if result.writes_file:

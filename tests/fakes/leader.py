@@ -152,14 +152,14 @@ class FakeLeader:
             self._clients.discard(client)
         client.socket.close()
 
-    def _handle(self, client: _Client, kind: wire.Kind, body: bytes) -> None:
-        if kind is wire.Kind.HELLO:
-            client.send(wire.json_frame(wire.Kind.WELCOME, {"epoch": 1, "node": self.node}))
-        elif kind is wire.Kind.WATCH:
+    def _handle(self, client: _Client, kind: wire.FrameKind, body: bytes) -> None:
+        if kind is wire.FrameKind.HELLO:
+            client.send(wire.json_frame(wire.FrameKind.WELCOME, {"epoch": 1, "node": self.node}))
+        elif kind is wire.FrameKind.WATCH:
             with self._lock:
                 client.watches.append(wire.parse_watch(body))
                 self._tell(client)
-        elif kind is wire.Kind.REQUEST:
+        elif kind is wire.FrameKind.REQUEST:
             request = wire.parse_json(body)
             self.requests.append(request["method"])
             if self.muted.is_set():
@@ -169,7 +169,7 @@ class FakeLeader:
                 reply["result"] = self._answer(request["method"], request.get("params") or {})
             except CommitLogError as error:
                 reply["error"] = {"type": type(error).__name__, "message": str(error)}
-            client.send(wire.json_frame(wire.Kind.REPLY, reply))
+            client.send(wire.json_frame(wire.FrameKind.REPLY, reply))
 
     def _tell(self, client: _Client) -> None:
         if self.muted.is_set():

@@ -23,7 +23,7 @@ from commitlog.core.tables.creation import empty_state
 from commitlog.model.records import Genesis, Status
 from consumers.partition.events import Event
 from consumers.partition.follower import Follower
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.faults.processes import Violated, Writer
 
 CATCH_UP_SECONDS = 120.0
@@ -113,7 +113,7 @@ class Audit:
         if again.machine.digest() != self.digests[again.machine.sequence]:
             raise Violated("a second replay came to another state")
         # Files are compared as they come; under load the newest ones aren't there yet.
-        verdict = verify(self._log, 0, Options(log_only=True))
+        verdict = verify(self._log, 0, VerifyOptions(log_only=True))
         if not verdict.is_whole:
             raise Violated(f"verify: {verdict.problem}")
         self.checked["replays"] += 1

@@ -13,7 +13,7 @@ import pytest
 import tests.service
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import Append, Fate
+from commitlog.adapters.memory_cluster import AppendCall, Fate
 from commitlog.client import runtime
 from commitlog.client.caller import Caller, acting_for
 from commitlog.errors import Overloaded
@@ -39,7 +39,7 @@ def hold_outcomes(running: Service) -> None:
     """Have Kafka acknowledge no outcome until `release`."""
     topic = outcomes_topic(running.log.name)
 
-    def fate(append: Append) -> Fate:
+    def fate(append: AppendCall) -> Fate:
         return Fate.HOLD if append.topic == topic else Fate.DELIVER
 
     running.cluster.on_append = fate

@@ -22,11 +22,11 @@ from consumers.tools.archive import writer
 from consumers.tools.archive.files import check_segment, read_file, write_file
 from consumers.tools.archive.log import FOLDER, with_archive
 from consumers.tools.archive.proof import PROOF, Archive
-from consumers.tools.archive.writer import Written, archive, give_up
+from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.bench.made_log import MadeLog, append_to, create
-from consumers.tools.replay import Options as ReplayOptions
+from consumers.tools.replay import ReplayOptions as ReplayOptions
 from consumers.tools.replay import replay
-from consumers.tools.verify import Kind, Options, Verdict, files, verify
+from consumers.tools.verify import PartitionFindings, ProblemKind, VerifyOptions, files, verify
 from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
@@ -62,8 +62,8 @@ def compact(log: MemoryLog) -> None:
     log.cluster.compact(transactions_topic(log.name))
 
 
-def log_of(log: Log) -> Verdict:
-    return verify(log, 0, Options(log_only=True))
+def log_of(log: Log) -> PartitionFindings:
+    return verify(log, 0, VerifyOptions(log_only=True))
 
 
 def test_all_that_is_decided_is_copied_with_its_proof(made: Service, tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_killed_run_leaves_whole_segments(
     assert after[-1].end.sequence == COUNT
 
 
-def gave_up(made: Service, root: Path) -> tuple[MemoryLog, Log, Written]:
+def gave_up(made: Service, root: Path) -> tuple[MemoryLog, Log, ArchiveRun]:
     """Return a log that gave its transactions up, alone and with its archive."""
     log = Copy(made.log).log
     result = archive(log, 0, root / FOLDER)
@@ -135,7 +135,7 @@ def test_what_was_given_up_is_read_from_the_archive(made: Service, tmp_path: Pat
     assert result.given_up == COUNT - 1
     assert in_topic(alone) == [0], "the rules that it began with stay"
     assert "is not in the log" in log_of(alone).problem
-    verdict = verify(together, 0, Options(root=made.root, state=tmp_path / "state"))
+    verdict = verify(together, 0, VerifyOptions(root=made.root, state=tmp_path / "state"))
     assert verdict.problems == []
     assert (verdict.outcomes, verdict.decided_again, verdict.archived) == (COUNT, COUNT, COUNT)
     assert verdict.index_rows > 50
@@ -185,13 +185,13 @@ def test_a_run_that_is_killed_between_the_steps_is_done_again(
     with monkeypatch.context() as patched:
         patched.setattr(log, "tombstone", dying, raising=False)
         with pytest.raises(Killed):
-            give_up(log, 0, folder, Written(0))
+            give_up(log, 0, folder, ArchiveRun(0))
     compact(log)
     together = with_archive(log, tmp_path)
     between = log_of(together)
     assert (between.problems, between.retained) == ([], COUNT)
     assert replay(together, 0, ReplayOptions(tmp_path / "between", made.root)).problems == []
-    give_up(log, 0, folder, Written(0))
+    give_up(log, 0, folder, ArchiveRun(0))
     compact(log)
     assert in_topic(log) == [0]
     assert all(segment.given_up for segment in opened(log, folder).segments)
@@ -205,7 +205,7 @@ def test_nothing_goes_before_the_log_says_so(made: Service, tmp_path: Path) -> N
     before = in_topic(log)
     log.cluster.on_append = lambda append: Fate.REFUSE
     with pytest.raises(Unavailable, match="nothing was given up"):
-        give_up(log, 0, folder, Written(0))
+        give_up(log, 0, folder, ArchiveRun(0))
     compact(log)
     assert in_topic(log) == before
 
@@ -231,7 +231,7 @@ def test_an_archive_that_is_another_than_the_log_says_is_found(
     check_segment(kept.folder, written)
     kept._saved(() if lost else (written,))
     problem = log_of(with_archive(log, tmp_path)).problems[0]
-    assert problem.kind is Kind.ARCHIVE
+    assert problem.kind is ProblemKind.ARCHIVE
     said = "has no such segment" if lost else "its transactions are others than the log says"
     assert said in problem.message
 
@@ -242,7 +242,7 @@ def test_a_leader_goes_on_over_what_is_given_up_meanwhile(tmp_path: Path) -> Non
         running.client.append("t", rows(1))
         folder = tmp_path / FOLDER
         archive(running.log, 0, folder)
-        give_up(running.log, 0, folder, Written(0))
+        give_up(running.log, 0, folder, ArchiveRun(0))
         for number in range(2, 6):
             assert running.client.append("t", rows(number)).version == number + 1
         compact(running.log)
@@ -252,7 +252,7 @@ def test_a_leader_goes_on_over_what_is_given_up_meanwhile(tmp_path: Path) -> Non
 
 def test_giving_up_twice_changes_nothing(made: Service, tmp_path: Path) -> None:
     alone, _, _ = gave_up(made, tmp_path)
-    again = Written(0)
+    again = ArchiveRun(0)
     give_up(alone, 0, tmp_path / FOLDER, again)
     assert again.given_up == 0
 
@@ -272,11 +272,11 @@ def test_nothing_is_given_up_by_an_archive_that_is_not_proven(
     path.unlink() if damage == "gone" else path.write_bytes(data if damage == "changed" else b"")
     before = in_topic(log)
     with pytest.raises(CorruptLog, match=path.name):
-        give_up(log, 0, folder, Written(0))
+        give_up(log, 0, folder, ArchiveRun(0))
     compact(log)
     assert in_topic(log) == before
     verdict = log_of(with_archive(log, tmp_path))
-    assert [problem.kind for problem in verdict.problems] == [Kind.ARCHIVE]
+    assert [problem.kind for problem in verdict.problems] == [ProblemKind.ARCHIVE]
     assert path.name in verdict.problem
 
 

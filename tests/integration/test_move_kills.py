@@ -17,7 +17,7 @@ from commitlog.errors import LogMoved, TopicSettings
 from consumers.broker import EmbeddedBroker
 from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools import move
-from consumers.tools.verify.check import Options, verify
+from consumers.tools.verify.check import VerifyOptions, verify
 from tests.integration.test_move import killed
 from tests.move_child import BACK, POINTS
 from tests.service import ids_of, rows
@@ -103,4 +103,4 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
         route = [log.cluster_id(), made.cluster_id(), log.cluster_id()]
         assert [one.to_cluster for one in log.moves()] == route
         for partition in range(3):
-            assert verify(log, partition, Options(root, contents=True)).problems == []
+            assert verify(log, partition, VerifyOptions(root, contents=True)).problems == []

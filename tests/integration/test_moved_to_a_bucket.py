@@ -17,7 +17,7 @@ from consumers.tools.backup import writer
 from consumers.tools.backup.cut import Heads, cut
 from consumers.tools.backup.saved import Backup, digest, files_of, part
 from consumers.tools.backup.writer import back_up
-from consumers.tools.verify.check import Options, verify
+from consumers.tools.verify.check import VerifyOptions, verify
 from tests.golden.make_roots import PLACE
 from tests.golden.roots import golden
 from tests.object_store import s3_server
@@ -95,6 +95,6 @@ def test_tables_are_put_into_a_bucket_and_backed_up_into_another_place(
         assert all(one.startswith(f"{PLACE}/protocol-4/tables/") for one in recorded)
         backed_up_whole(opened.log, monkeypatch)
         opened.stop()
-        verdict = verify(opened.log, 0, Options(opened.root, contents=True))
+        verdict = verify(opened.log, 0, VerifyOptions(opened.root, contents=True))
         assert verdict.problems == []
         assert verdict.rows > 20

@@ -11,7 +11,7 @@ import pytest
 
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.errors import NoSuchVersion
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, ids_of, rows, service
 
 
@@ -116,7 +116,7 @@ def test_verify_names_what_is_gone_with_the_versions_that_need_it_and_what_expir
         client.delete("t", "id = 3")
         client.delete("t", "id = 4")
         client.append("t", rows(5))
-        options = Options(running.root, contents=True)
+        options = VerifyOptions(running.root, contents=True)
         assert verify(running.log, 0, options).problems == []
         gone.unlink()
         newest = min((running.location("t") / "_versions").glob("*.manifest"))

@@ -16,8 +16,8 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import CorruptLog, WrongLog
 from consumers import history
 from consumers.tools import replay as module
-from consumers.tools.replay import Options, replay
-from consumers.tools.verify import Kind, files, walk
+from consumers.tools.replay import ReplayOptions, replay
+from consumers.tools.verify import ProblemKind, files, walk
 from tests.service import Service
 from tests.tampering import Copy
 from tests.verified import ORDERS, filled_service, place
@@ -55,7 +55,7 @@ def test_manifests_are_built_again_byte_for_byte_while_the_old_root_is_hidden(
     made: Service, hidden: Path, tmp_path: Path
 ) -> None:
     into = tmp_path / "new"
-    result = replay(made.log, 0, Options(into))
+    result = replay(made.log, 0, ReplayOptions(into))
     assert result.is_equal
     assert (result.equal_bytes, result.equal_fields) == (0, 0), "nothing to compare with is seen"
     old, new = manifests(hidden), manifests(into)
@@ -76,7 +76,7 @@ def test_manifests_are_built_again_byte_for_byte_while_the_old_root_is_hidden(
 
 def test_the_index_is_built_again_row_for_row(made: Service, hidden: Path, tmp_path: Path) -> None:
     into = tmp_path / "new"
-    result = replay(made.log, 0, Options(into, against=hidden))
+    result = replay(made.log, 0, ReplayOptions(into, against=hidden))
     assert result.problems == []
     assert result.index_rows > 50
     assert result.equal_bytes > 10
@@ -86,14 +86,14 @@ def test_the_index_is_built_again_row_for_row(made: Service, hidden: Path, tmp_p
 
 
 def test_a_registered_manifest_is_equal_in_its_fields(made: Service, tmp_path: Path) -> None:
-    result = replay(made.log, 0, Options(tmp_path / "new"))
+    result = replay(made.log, 0, ReplayOptions(tmp_path / "new"))
     assert result.problems == []
     assert result.equal_fields == 1
 
 
 def test_tables_that_were_rebuilt_open_beside_their_data(made: Service, tmp_path: Path) -> None:
     into = tmp_path / "new"
-    replay(made.log, 0, Options(into))
+    replay(made.log, 0, ReplayOptions(into))
     old, new = place(made.root, "orders"), into / place(made.root, "orders").relative_to(made.root)
     for folder in ("data", "_deletions"):
         shutil.copytree(old / folder, new / folder)
@@ -104,7 +104,7 @@ def test_tables_that_were_rebuilt_open_beside_their_data(made: Service, tmp_path
 
 def test_every_version_under_latest_can_be_built_too(made: Service, tmp_path: Path) -> None:
     into = tmp_path / "new"
-    replay(made.log, 0, Options(into, all_versions=True))
+    replay(made.log, 0, ReplayOptions(into, all_versions=True))
     found = [name for name in manifests(into) if "/fast-" in name]
     assert len(found) == 7
     old = manifests(made.root)
@@ -117,9 +117,9 @@ def test_what_differs_is_told(made: Service, hidden: Path, tmp_path: Path) -> No
     listed = sorted((place(changed, "orders") / "_versions").glob("*.manifest"), reverse=True)
     listed[1].write_bytes(listed[1].read_bytes()[:-20] + bytes(20))
     listed[2].unlink()
-    result = replay(made.log, 0, Options(tmp_path / "new", against=changed))
+    result = replay(made.log, 0, ReplayOptions(tmp_path / "new", against=changed))
     found = {(problem.kind, problem.table, problem.version) for problem in result.problems}
-    assert found == {(Kind.MANIFEST, ORDERS, 2), (Kind.MANIFEST, ORDERS, 3)}
+    assert found == {(ProblemKind.MANIFEST, ORDERS, 2), (ProblemKind.MANIFEST, ORDERS, 3)}
     assert not result.is_equal
     json.dumps(result.to_json())
 
@@ -133,8 +133,8 @@ def test_an_interrupted_replay_goes_on(
 ) -> None:
     monkeypatch.setattr(walk, "RECORDS_PER_POLL", 3)
     monkeypatch.setattr(module, "SAVE_SHARE", 0)
-    whole = replay(made.log, 0, Options(tmp_path / "whole", against=hidden))
-    options = Options(tmp_path / "new", against=hidden, save_seconds=0)
+    whole = replay(made.log, 0, ReplayOptions(tmp_path / "whole", against=hidden))
+    options = ReplayOptions(tmp_path / "new", against=hidden, save_seconds=0)
     for stop_at in (7, 12, 18):
 
         def on_progress(done: int, total: int, stop_at: int = stop_at) -> None:
@@ -158,12 +158,12 @@ def test_a_log_that_cannot_be_followed_is_refused_by_sequence(
     copy = Copy(made.log)
     del copy.outcomes[copy.outcome_at(5)]
     with pytest.raises(CorruptLog, match="outcome 5 cannot be followed"):
-        replay(copy.log, 0, Options(tmp_path))
+        replay(copy.log, 0, ReplayOptions(tmp_path))
 
 
 def test_another_log_does_not_go_into_the_same_place(made: Service, tmp_path: Path) -> None:
-    replay(made.log, 0, Options(tmp_path))
+    replay(made.log, 0, ReplayOptions(tmp_path))
     other = MemoryLog()
     other.create(tables_root=str(tmp_path / "tables"))
     with pytest.raises(WrongLog):
-        replay(other, 0, Options(tmp_path))
+        replay(other, 0, ReplayOptions(tmp_path))

@@ -31,9 +31,9 @@ from commitlog.errors import IncompatibleConflict, OutcomeUnknown
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import PROTOCOL_SUPPORTED, TRANSACTION_FILES_SINCE
 from commitlog.model.records import Status
-from consumers.tools.replay import Options, replay
+from consumers.tools.replay import ReplayOptions, replay
 from consumers.tools.rules import put_in_force
-from consumers.tools.verify import Options as VerifyOptions
+from consumers.tools.verify import VerifyOptions as VerifyOptions
 from consumers.tools.verify import verify
 from tests.operations_world import T, committed, manifest, opened, submit, three_fragments
 from tests.service import SCHEMA, Service, ids_of, rows
@@ -201,7 +201,7 @@ def test_a_replay_makes_the_same_files(running: Service, tmp_path: Path) -> None
     running.client.open(T).delete("id = 0")
     committed(running, restore(opened(running)))
     again = tmp_path / "again"
-    result = replay(running.log, 0, Options(again))
+    result = replay(running.log, 0, ReplayOptions(again))
     assert result.is_equal, result.problems
     place = again / "tables" / running.location(T).relative_to(running.root / "tables")
     for folder in ("_versions", "_transactions"):
@@ -231,7 +231,7 @@ def test_a_client_that_may_remove_its_file_has_another_named_from_protocol_4_on(
         expected = [f"{n}-{one}.txn" for n, one in zip(read, uuids, strict=True)]
         assert named == expected
         assert verify(world.log, 0, VerifyOptions(world.root)).problems == []
-        result = replay(world.log, 0, Options(tmp_path / "again"))
+        result = replay(world.log, 0, ReplayOptions(tmp_path / "again"))
         assert result.is_equal, result.problems
         whole = _contents(world.location(T))
         for version in (2, 3, 4, 5):

@@ -20,7 +20,15 @@ from commitlog.codecs.avro import decode_log_record, encode_transaction
 from commitlog.core.log.attribution import PRINCIPAL_PROPERTY
 from commitlog.errors import NoSuchTable
 from commitlog.model.records import Outcome, Status, Transaction
-from consumers.tools.verify import Kind, Options, Verdict, check, files, verify, walk
+from consumers.tools.verify import (
+    PartitionFindings,
+    ProblemKind,
+    VerifyOptions,
+    check,
+    files,
+    verify,
+    walk,
+)
 from consumers.tools.verify.witnesses import Witness
 from tests.service import SCHEMA, Service, rows, service
 from tests.tampering import Copy, flip, swap, with_value
@@ -54,9 +62,9 @@ def root(made: Service, tmp_path: Path) -> Iterator[Path]:
     shutil.copytree(kept, made.root, symlinks=True)
 
 
-def log_of(copy: Copy) -> Verdict:
+def log_of(copy: Copy) -> PartitionFindings:
     """Verify what is in the log alone."""
-    return verify(copy.log, 0, Options(log_only=True))
+    return verify(copy.log, 0, VerifyOptions(log_only=True))
 
 
 def last_sequence(copy: Copy) -> int:
@@ -65,7 +73,7 @@ def last_sequence(copy: Copy) -> int:
 
 
 def test_a_whole_service_is_whole(made: Service, tmp_path: Path) -> None:
-    options = Options(root=made.root, contents=True, state=tmp_path)
+    options = VerifyOptions(root=made.root, contents=True, state=tmp_path)
     verdict = verify(made.log, 0, options)
     assert verdict.problems == []
     assert verdict.is_whole
@@ -163,7 +171,7 @@ def with_record(copied: Copy, sequence: int, **changes: Any) -> Copy:
 def test_an_edited_principal_is_named(signed: Service, sequence: int, name: str) -> None:
     verdict = log_of(with_record(Copy(signed.log), sequence, principal=name))
     [problem] = verdict.problems
-    assert (problem.kind, verdict.first_bad_sequence) == (Kind.TRANSACTION, sequence)
+    assert (problem.kind, verdict.first_bad_sequence) == (ProblemKind.TRANSACTION, sequence)
     assert f"{name!r} submitted it" in problem.message
     assert "that 'alice' did" in problem.message
 
@@ -193,9 +201,9 @@ def test_a_lost_tail_of_outcomes_is_known_from_the_index_and_the_checkpoint(
     end = last_sequence(copy)
     copy.truncate(copy.outcomes, copy.outcome_at(end - 2))
     assert log_of(copy).is_whole, "by itself a log that lost its tail is whole"
-    verdict = verify(copy.log, 0, Options(root=made.root, log_only=True))
+    verdict = verify(copy.log, 0, VerifyOptions(root=made.root, log_only=True))
     assert verdict.first_bad_sequence == end - 2
-    assert {problem.kind for problem in verdict.problems} == {Kind.END}
+    assert {problem.kind for problem in verdict.problems} == {ProblemKind.END}
     assert len(verdict.problems) == 2, "checkpoint and index each say so"
 
 
@@ -203,8 +211,8 @@ def test_a_head_that_was_noted_down_must_still_be_there(copy: Copy) -> None:
     whole = log_of(copy)
     noted = Witness("a note", whole.outcomes, whole.head[:12])
 
-    def heard(copied: Copy, witness: Witness) -> Verdict:
-        return verify(copied.log, 0, Options(log_only=True, expected_head=witness))
+    def heard(copied: Copy, witness: Witness) -> PartitionFindings:
+        return verify(copied.log, 0, VerifyOptions(log_only=True, expected_head=witness))
 
     assert heard(copy, noted).is_whole
     other = dataclasses.replace(noted, hash="0" * 12)
@@ -242,15 +250,17 @@ def test_a_forged_chain_is_found_by_deciding_again(copy: Copy, forgery: str) -> 
         return changed
 
     copy.chain_again(change)
-    assert verify(copy.log, 0, Options(chain_only=True)).is_whole, "all hashes fit"
+    assert verify(copy.log, 0, VerifyOptions(chain_only=True)).is_whole, "all hashes fit"
     verdict = log_of(copy)
     assert verdict.first_bad_sequence == first[0]
-    assert verdict.problems[0].kind is Kind.DECISION
+    assert verdict.problems[0].kind is ProblemKind.DECISION
 
 
-def files_of(made: Service, copy: Copy, **options: object) -> list[tuple[Kind, str, int | None]]:
+def files_of(
+    made: Service, copy: Copy, **options: object
+) -> list[tuple[ProblemKind, str, int | None]]:
     """Verify the tables; return what is wrong with them."""
-    found = verify(copy.log, 0, Options(**options)).problems  # type: ignore[arg-type]
+    found = verify(copy.log, 0, VerifyOptions(**options)).problems  # type: ignore[arg-type]
     return [(problem.kind, problem.table, problem.version) for problem in found]
 
 
@@ -263,19 +273,19 @@ def test_changed_and_missing_manifests_are_found(root: Path, copy: Copy, made: S
     newest = min((place(root, "fast") / "_versions").glob("*.manifest"))
     newest.unlink()
     found = files_of(made, copy)
-    assert (Kind.MANIFEST, ORDERS, 3) in found
-    assert (Kind.MANIFEST, ORDERS, 5) in found
-    assert [one for one in found if one[1] == "fast"] == [(Kind.MANIFEST, "fast", 7)]
+    assert (ProblemKind.MANIFEST, ORDERS, 3) in found
+    assert (ProblemKind.MANIFEST, ORDERS, 5) in found
+    assert [one for one in found if one[1] == "fast"] == [(ProblemKind.MANIFEST, "fast", 7)]
     assert len(found) == 3
-    assert files_of(made, copy, table="fast") == [(Kind.MANIFEST, "fast", 7)]
+    assert files_of(made, copy, table="fast") == [(ProblemKind.MANIFEST, "fast", 7)]
 
 
 def test_iceberg_metadata_is_compared(root: Path, copy: Copy, made: Service) -> None:
     newest = max((root / "tables" / "shop.ns" / "ice" / "metadata").glob("*.json"))
     newest.write_text(newest.read_text().replace('"step":"1"', '"step":"2"'))
-    assert files_of(made, copy) == [(Kind.MANIFEST, "shop$ice", None)]
+    assert files_of(made, copy) == [(ProblemKind.MANIFEST, "shop$ice", None)]
     newest.unlink()
-    assert files_of(made, copy, table="shop$ice") == [(Kind.MANIFEST, "shop$ice", None)]
+    assert files_of(made, copy, table="shop$ice") == [(ProblemKind.MANIFEST, "shop$ice", None)]
     assert files_of(made, copy, table="fast") == []
 
 
@@ -284,7 +294,7 @@ def test_a_version_that_the_log_does_not_know_is_found(
 ) -> None:
     lance.write_dataset(rows(666), str(place(root, "orders")), mode="append")
     [(kind, table, version)] = files_of(made, copy)
-    assert (kind, table) == (Kind.BYPASS, ORDERS)
+    assert (kind, table) == (ProblemKind.BYPASS, ORDERS)
     assert version == len(list((place(root, "orders") / "_versions").glob("*.manifest")))
 
 
@@ -296,8 +306,8 @@ def test_data_and_deletion_files_are_looked_for(root: Path, copy: Copy, made: Se
     deleted = sorted((orders / "_deletions").iterdir())
     for path in deleted:
         path.write_bytes(b"nothing")
-    found = verify(copy.log, 0, Options())
-    assert {problem.kind for problem in found.problems} == {Kind.FILE}
+    found = verify(copy.log, 0, VerifyOptions())
+    assert {problem.kind for problem in found.problems} == {ProblemKind.FILE}
     assert len(found.problems) >= 3
     assert found.is_log_whole
     assert found.not_decided_again == 4, "no delete without its vector, nor who lost to one"
@@ -311,12 +321,12 @@ def test_rows_that_cannot_be_read_are_found(root: Path, copy: Copy, made: Servic
     damaged[: len(damaged)] = bytes(len(damaged))
     data[0].write_bytes(bytes(damaged))
     assert files_of(made, copy) == [], "the size is right"
-    assert (Kind.ROWS, "taken", 2) in files_of(made, copy, contents=True)
+    assert (ProblemKind.ROWS, "taken", 2) in files_of(made, copy, contents=True)
 
 
 def test_a_table_that_is_not_there_is_told(copy: Copy) -> None:
     with pytest.raises(NoSuchTable, match="nowhere"):
-        verify(copy.log, 0, Options(table="nowhere"))
+        verify(copy.log, 0, VerifyOptions(table="nowhere"))
 
 
 def test_other_rows_in_the_index_are_found(
@@ -324,8 +334,8 @@ def test_other_rows_in_the_index_are_found(
 ) -> None:
     with duckdb.connect(str(root / "index.duckdb")) as connection:
         connection.execute("UPDATE hot.operations SET rows_added = 99 WHERE sequence = 6")
-    verdict = verify(copy.log, 0, Options(root=root, state=tmp_path / "state"))
-    assert [(p.kind, p.sequence) for p in verdict.problems] == [(Kind.INDEX, 6)]
+    verdict = verify(copy.log, 0, VerifyOptions(root=root, state=tmp_path / "state"))
+    assert [(p.kind, p.sequence) for p in verdict.problems] == [(ProblemKind.INDEX, 6)]
     assert verdict.is_log_whole
 
 
@@ -343,7 +353,7 @@ def test_an_interrupted_run_goes_on_and_comes_to_the_same(
     made: Service, copy: Copy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_often(monkeypatch)
-    options = Options(root=made.root, contents=True, state=tmp_path, save_seconds=0)
+    options = VerifyOptions(root=made.root, contents=True, state=tmp_path, save_seconds=0)
     whole = verify(copy.log, 0, dataclasses.replace(options, state=tmp_path / "other"))
     for stop_at in (6, 11, 17):
 
@@ -369,7 +379,7 @@ def test_damage_behind_an_interruption_is_still_told(
 ) -> None:
     save_often(monkeypatch)
     copy.chain_again(FORGERIES["a version is moved"])
-    options = Options(log_only=True, state=tmp_path, save_seconds=0)
+    options = VerifyOptions(log_only=True, state=tmp_path, save_seconds=0)
 
     def on_progress(done: int, total: int) -> None:
         if done >= 16:

@@ -11,7 +11,7 @@ import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import Append, Fate
+from commitlog.adapters.memory_cluster import AppendCall, Fate
 from commitlog.client.feed import Subscription
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.manifest_file import manifest_name
@@ -75,7 +75,7 @@ def test_what_a_deposed_leader_wrote_late_is_never_listened_to(made: Service, or
         late.reverse()
     topic = outcomes_topic(made.log.name)
 
-    def land(append: Append) -> Fate:
+    def land(append: AppendCall) -> Fate:
         if append.topic == topic and append.key.startswith(b"leader/2/") and late:
             # The second copy of the term's beginning is void as well.
             made.cluster.append(topic, 0, append.key, append.value)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog.adapters.row_contract import present
-from commitlog.client.row_groups import Group, Merged, Write, read_write
+from commitlog.client.row_groups import Group, MergedGroup, Write, read_write
 from commitlog.client.row_writes import encode_write
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_schema import schema_fields
@@ -96,7 +96,7 @@ def as_write(mode: str, rows: list[Row], settings: dict[str, Any]) -> Write:
     return read_write(INFO, operation, payload)
 
 
-def result(base: pa.Table, merged: Merged) -> list[Row]:
+def result(base: pa.Table, merged: MergedGroup) -> list[Row]:
     """Return the rows of a table after a group."""
     gone = set(merged.gone.to_pylist())
     assert len(gone) == len(merged.gone), "each row goes once"

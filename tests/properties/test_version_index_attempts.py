@@ -19,7 +19,7 @@ from commitlog.model.operations import IcebergChange, target
 from commitlog.model.records import Status, TableVersionIs, Transaction
 from commitlog.model.table import format_table_id
 from consumers import history
-from consumers.views.version_index import Position, VersionIndex
+from consumers.views.version_index import IndexPosition, VersionIndex
 from consumers.views.version_index.done import principal
 from consumers.views.version_index.surface import QUESTIONS
 from tests.fakes.log_stream import PartitionLog, batches
@@ -191,7 +191,7 @@ def test_refs_and_tags_are_those_that_were_set_last(
             standing[name] = (kind, cast(int, snapshot_id))
     with tempfile.TemporaryDirectory() as folder:
         with VersionIndex.open(folder) as index:
-            index.apply(decided, Position(0, len(decided)))
+            index.apply(decided, IndexPosition(0, len(decided)))
             index.publish()
         with history.connect(Path(folder)) as connection:
             ask: Ask = partial(history.ask, connection)

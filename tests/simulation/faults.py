@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from commitlog.adapters.memory_cluster import Append, Fate
+from commitlog.adapters.memory_cluster import AppendCall, Fate
 from commitlog.codecs.avro import (
     encode_leader_started,
     encode_protocol_version,
@@ -186,7 +186,7 @@ class Faults:
             heal()
         world.cluster.release()
 
-    def fate(self, append: Append) -> Fate:
+    def fate(self, append: AppendCall) -> Fate:
         """Decide what becomes of an append."""
         world, scheduler = self.world, self.world.scheduler
         fate, name = Fate.DELIVER, ""

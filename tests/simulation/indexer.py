@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from consumers.views.version_index import VersionIndex
-from consumers.views.version_index.process import Follower
+from consumers.views.version_index.process import IndexedPartition
 from tests.simulation.log import SimulatedLog
 from tests.simulation.scheduler import Process
 from tests.unit.test_version_index_store import contents
@@ -37,7 +37,7 @@ class Indexer:
         log = SimulatedLog(world.log, world.auditor.decoders, world.scheduler, self.process)
         self._log, self._stop = log, threading.Event()
         self._index: VersionIndex | None = None
-        self._follower: Follower | None = None
+        self._follower: IndexedPartition | None = None
 
     def step(self) -> bool:
         """Read a little; sometimes commit it, sometimes publish."""
@@ -83,7 +83,7 @@ class Indexer:
             undo.callback(index.close)
             index.bind(asdict(self._log.identity()) | {"log_id": self._log.genesis().log_id})
             position, term = index.position(0), index.last_term(0)
-            self._follower = Follower(self._log, 0, position, term)
+            self._follower = IndexedPartition(self._log, 0, position, term)
             undo.pop_all()
         self._index = index
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.java import parse_version
-from consumers.broker import BrokerFailed, DiskFull, NoJava, PortInUse, find_java, ports
+from consumers.broker import BrokerFailed, BrokerHasNoJava, DiskFull, PortInUse, find_java, ports
 from consumers.broker.configuration import parse_properties, server_properties
 from consumers.broker.diagnosis import failure
 from consumers.broker.home import Home, new_cluster_id
@@ -98,7 +98,7 @@ def test_an_old_java_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COMMITLOG_JAVA", "system")
     found = find_java()
     assert (found.path, found.version, found.source) == (new, 21, "PATH")
-    with pytest.raises(NoJava, match="is Java 11"):
+    with pytest.raises(BrokerHasNoJava, match="is Java 11"):
         find_java(minimum=22)
 
 
@@ -107,7 +107,7 @@ def test_a_named_java_is_the_only_one(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("COMMITLOG_JAVA", str(named.parents[1]))
     assert find_java().path == named
     monkeypatch.setenv("COMMITLOG_JAVA", str(tmp_path / "none"))
-    with pytest.raises(NoJava, match="does not run"):
+    with pytest.raises(BrokerHasNoJava, match="does not run"):
         find_java()
 
 

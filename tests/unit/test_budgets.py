@@ -21,7 +21,7 @@ from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import DEPTH_MAX, json_problem, text_problem
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import Security
-from consumers.servers.security.limits import Limits, LimitSettings, Refused
+from consumers.servers.security.limits import Limits, LimitSettings, OverLimit
 from tests.namespace_world import ARROW_STREAM, World, arrow_stream, numbers
 
 MEGABYTE = 1024 * 1024
@@ -279,18 +279,18 @@ def test_one_client_leaves_room_for_the_bodies_of_others() -> None:
     limits.arrive("greedy", 3)
     limits.hold("greedy", 3 * MEGABYTE)
     for more in (limits.arrive, limits.hold):
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(OverLimit) as refused:
             more("greedy", 1)
         assert refused.value.status == 429
     limits.arrive("polite", 1)
     limits.hold("polite", MEGABYTE)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(OverLimit) as refused:
         limits.arrive("third", 1)
     assert refused.value.status == 503
     limits.arrive("greedy", -3)
     limits.hold("greedy", -3 * MEGABYTE)
     limits.arrive("", 3)  # who shows nothing in the headers
-    with pytest.raises(Refused, match="show no credentials"):
+    with pytest.raises(OverLimit, match="show no credentials"):
         Limits(app, settings, _Known()).hold("", 4 * MEGABYTE)
 
 

@@ -20,7 +20,7 @@ from commitlog.client.runtime import RuntimeSettings
 from commitlog.codecs.avro import encode_leader_started
 from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
-from commitlog.wire import Kind
+from commitlog.wire import FrameKind
 from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
 from tests.waiting import WAIT_SECONDS
 
@@ -177,7 +177,7 @@ def test_who_waits_reads_again_after_somebody_else_did(client: CommitLog) -> Non
     readers: list[threading.Thread] = []
     taken = connection.on_frame
 
-    def on_frame(kind: Kind, body: bytes) -> None:
+    def on_frame(kind: FrameKind, body: bytes) -> None:
         readers.append(threading.current_thread())
         taken(kind, body)
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import lance
 import pytest
 
-from consumers.tools.demo.desk import Entry, append_entry, read_journal
+from consumers.tools.demo.desk import JournalEntry, append_entry, read_journal
 from consumers.tools.demo.desks import (
     CORRECTION,
     DESK_COUNT,
     ROUND_COUNT,
     STATIONS,
     WEATHER_KEY,
-    Kind,
+    DeskStep,
     Ledger,
-    Observation,
-    Step,
+    StationHour,
+    StepKind,
     plan,
     read_airports,
     read_observations,
@@ -29,24 +29,28 @@ pytest.importorskip("duckdb")
 
 
 @pytest.fixture(scope="module")
-def observations() -> list[Observation]:
+def observations() -> list[StationHour]:
     return read_observations()
 
 
 @pytest.fixture
-def ledger(observations: list[Observation]) -> Ledger:
+def ledger(observations: list[StationHour]) -> Ledger:
     return Ledger.at_start(observations, read_airports())
 
 
-def test_a_desk_plans_the_same_steps_every_time(observations: list[Observation]) -> None:
+def test_a_desk_plans_the_same_steps_every_time(observations: list[StationHour]) -> None:
     steps = plan(3, observations)
     assert steps == plan(3, read_observations())
     assert [step.number for step in steps] == list(range(6 * ROUND_COUNT))
-    assert {step.kind for step in steps} == set(Kind)
-    assert all(step.rows for step in steps if step.kind in (Kind.PUBLISH, Kind.APPEND, Kind.UPSERT))
+    assert {step.kind for step in steps} == set(StepKind)
+    assert all(
+        step.rows
+        for step in steps
+        if step.kind in (StepKind.PUBLISH, StepKind.APPEND, StepKind.UPSERT)
+    )
 
 
-def test_the_order_of_desks_does_not_change_the_rows(observations: list[Observation]) -> None:
+def test_the_order_of_desks_does_not_change_the_rows(observations: list[StationHour]) -> None:
     def after(desks: list[int]) -> Ledger:
         ledger = Ledger.at_start(observations, read_airports())
         queues = [plan(desk, observations) for desk in desks]
@@ -60,12 +64,14 @@ def test_the_order_of_desks_does_not_change_the_rows(observations: list[Observat
 
 
 def test_every_late_observation_is_brought_once(
-    observations: list[Observation], ledger: Ledger
+    observations: list[StationHour], ledger: Ledger
 ) -> None:
     deleted = 0
     for desk in range(DESK_COUNT):
         for step in plan(desk, observations):
-            deleted += sum(map(step.covers, ledger.weather.values())) * (step.kind is Kind.DELETE)
+            deleted += sum(map(step.covers, ledger.weather.values())) * (
+                step.kind is StepKind.DELETE
+            )
             ledger.apply(step)
     assert deleted > 0
     assert len(ledger.weather) == len(observations) - deleted
@@ -73,9 +79,11 @@ def test_every_late_observation_is_brought_once(
     assert sum(counted.values()) == DESK_COUNT * ROUND_COUNT
 
 
-@pytest.mark.parametrize("kind", [Kind.CORRECT, Kind.DELETE, Kind.UPSERT, Kind.APPEND])
+@pytest.mark.parametrize(
+    "kind", [StepKind.CORRECT, StepKind.DELETE, StepKind.UPSERT, StepKind.APPEND]
+)
 def test_the_model_agrees_with_lance_on_each_kind_of_step(
-    kind: Kind, tmp_path: Path, observations: list[Observation], ledger: Ledger
+    kind: StepKind, tmp_path: Path, observations: list[StationHour], ledger: Ledger
 ) -> None:
     step = next(step for step in plan(1, observations) if step.kind is kind)
     ledger_table = ledger.tables()[0]
@@ -88,12 +96,12 @@ def test_the_model_agrees_with_lance_on_each_kind_of_step(
     assert found.combine_chunks() == expected
 
 
-def _do(dataset: lance.LanceDataset, step: Step) -> None:
-    if step.kind is Kind.CORRECT:
+def _do(dataset: lance.LanceDataset, step: DeskStep) -> None:
+    if step.kind is StepKind.CORRECT:
         dataset.update(CORRECTION, where=step.where())
-    elif step.kind is Kind.DELETE:
+    elif step.kind is StepKind.DELETE:
         dataset.delete(step.where())
-    elif step.kind is Kind.APPEND:
+    elif step.kind is StepKind.APPEND:
         dataset.insert(weather_table(step.rows))
     else:
         merge = dataset.merge_insert(list(WEATHER_KEY))
@@ -103,7 +111,7 @@ def _do(dataset: lance.LanceDataset, step: Step) -> None:
 
 def test_a_journal_forgets_a_line_that_was_cut_off(tmp_path: Path) -> None:
     journal = tmp_path / "desk-0.jsonl"
-    entries = [Entry(n, "append", f"id-{n}", n, {"nyc$weather": n}, 0.1) for n in range(3)]
+    entries = [JournalEntry(n, "append", f"id-{n}", n, {"nyc$weather": n}, 0.1) for n in range(3)]
     assert read_journal(journal) == []
     for entry in entries:
         append_entry(journal, entry)

@@ -12,7 +12,7 @@ from rich.console import Console
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from consumers.tools.demo import rates, report
-from consumers.tools.demo.children import ChildFailed, Service
+from consumers.tools.demo.children import ChildFailed, DemoService
 from consumers.tools.demo.stage import keep_open
 from tests.namespace_world import World
 
@@ -40,10 +40,10 @@ def printed(root: Path, *, stays: bool) -> str:
 
 def test_the_service_is_looked_after_until_somebody_interrupts() -> None:
     service = Watched(KeyboardInterrupt())
-    keep_open(cast("Service", service))
+    keep_open(cast("DemoService", service))
     assert service.looks == 0
     with pytest.raises(ChildFailed, match="six times"):
-        keep_open(cast("Service", Watched(ChildFailed("ended six times"))))
+        keep_open(cast("DemoService", Watched(ChildFailed("ended six times"))))
 
 
 def test_the_last_words_are_where_the_page_is(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from consumers.partition.table_places import check_tables
 from consumers.runtime.places import RootMoved
 from consumers.tools.row_writer import RowWriter
 from consumers.tools.upgrade import check_upgrade
-from consumers.tools.verify.check import Options, verify
+from consumers.tools.verify.check import VerifyOptions, verify
 from tests.golden.make_roots import PLACE, REVISIONS
 from tests.golden.roots import NAMES, Golden, golden
 from tests.service import READY_SECONDS, Running, ids_of, rows
@@ -27,7 +27,7 @@ from tests.verified import index_whole
 
 
 def is_whole(opened: Golden) -> bool:
-    verdict = verify(opened.log, 0, Options(opened.root, contents=True))
+    verdict = verify(opened.log, 0, VerifyOptions(opened.root, contents=True))
     assert verdict.problems == []
     assert verdict.decided_again > 20
     assert verdict.rows == sum(
@@ -84,7 +84,7 @@ def test_a_root_of_each_protocol_and_release_goes_on(name: str, tmp_path: Path) 
         with duckdb.connect(str(opened.root / "index.duckdb"), read_only=True) as index:
             [[count]] = index.execute("SELECT max(sequence) FROM transactions").fetchall()
         assert count > saved.machine.sequence
-        verdict = verify(opened.log, 0, Options(opened.root, state=tmp_path / "state"))
+        verdict = verify(opened.log, 0, VerifyOptions(opened.root, state=tmp_path / "state"))
         assert verdict.problems == []
         assert verdict.index_rows > 20
         assert not (PLACE / name).exists(), "nothing is made at the old place"

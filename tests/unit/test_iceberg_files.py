@@ -13,7 +13,7 @@ import pytest
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import LocalStore
-from consumers.partition.iceberg_files import TableFiles, contents, purge
+from consumers.partition.iceberg_files import IcebergFiles, contents, purge
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import Orphan, find_orphans
@@ -71,8 +71,8 @@ def catalog(world: FilesWorld, server: IcebergServer) -> Any:
 
 
 @pytest.fixture
-def files(world: FilesWorld) -> TableFiles:
-    return TableFiles(str(world.tables_root))
+def files(world: FilesWorld) -> IcebergFiles:
+    return IcebergFiles(str(world.tables_root))
 
 
 def made(catalog: Any, world: FilesWorld, **more: Any) -> Any:
@@ -89,7 +89,7 @@ def below(location: str) -> list[Path]:
 
 
 def test_the_contents_are_all_files_of_the_table(
-    catalog: Any, world: FilesWorld, files: TableFiles
+    catalog: Any, world: FilesWorld, files: IcebergFiles
 ) -> None:
     table = made(catalog, world)
     found = contents(files.table(table.metadata_location), files)
@@ -114,7 +114,7 @@ def test_a_purge_removes_all_files_and_a_drop_none(catalog: Any, world: FilesWor
 
 
 def test_files_elsewhere_stay_and_so_does_what_names_them(
-    catalog: Any, world: FilesWorld, files: TableFiles
+    catalog: Any, world: FilesWorld, files: IcebergFiles
 ) -> None:
     elsewhere = world.tables_root / f"elsewhere-{world.fresh_name()}"
     table = made(catalog, world, properties={"write.data.path": str(elsewhere)})
@@ -146,7 +146,7 @@ def test_what_a_purge_leaves_is_listed_until_it_is_gone(catalog: Any, world: Fil
 
 
 def test_what_cannot_be_read_stays_with_all_that_leads_to_it(
-    catalog: Any, world: FilesWorld, files: TableFiles
+    catalog: Any, world: FilesWorld, files: IcebergFiles
 ) -> None:
     table = made(catalog, world)
     broken = Path(table.current_snapshot().manifest_list)
@@ -157,7 +157,7 @@ def test_what_cannot_be_read_stays_with_all_that_leads_to_it(
 
 
 def test_a_link_out_of_the_table_is_not_followed(
-    catalog: Any, world: FilesWorld, files: TableFiles
+    catalog: Any, world: FilesWorld, files: IcebergFiles
 ) -> None:
     kept, gone = made(catalog, world), made(catalog, world)
     data = Path(gone.location()) / "data"
@@ -263,7 +263,7 @@ def test_nothing_outside_the_root_is_read_or_removed(tmp_path: Path) -> None:
     root.mkdir()
     outside.write_text("x")
     (root / "link").symlink_to(outside)
-    files = TableFiles(str(root))
+    files = IcebergFiles(str(root))
     for place in (str(outside), f"{root}/../secret", f"{root}/link", "s3://b/x", "relative", "/"):
         assert not files.exists(place)
         with pytest.raises(FileNotFoundError):
@@ -309,7 +309,7 @@ def test_a_metadata_file_decompresses_to_a_bounded_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("consumers.partition.iceberg_files.ICEBERG_METADATA_BYTES_MAX", 1000)
-    files = TableFiles(str(tmp_path))
+    files = IcebergFiles(str(tmp_path))
     for size, name in ((1000, "fits"), (1001, "bomb")):
         (tmp_path / f"{name}.gz.metadata.json").write_bytes(gzip.compress(b" " * size))
     assert len(files.metadata(str(tmp_path / "fits.gz.metadata.json"))) == 1000

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from consumers.partition.iceberg_files import TableFiles
+from consumers.partition.iceberg_files import IcebergFiles
 
 
 def test_a_new_tables_folders_are_made_below_the_root_alone(tmp_path: Path) -> None:
     root, outside = tmp_path / "tables", tmp_path / "outside"
     root.mkdir()
-    files = TableFiles(str(root))
+    files = IcebergFiles(str(root))
     files.make_folders(f"{root}/ns/t-1")
     assert sorted(path.name for path in (root / "ns" / "t-1").iterdir()) == ["data", "metadata"]
     files.make_folders(f"{root}/ns/t-1")

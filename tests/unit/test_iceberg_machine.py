@@ -23,7 +23,7 @@ from commitlog.model.operations import (
     RenameTable,
 )
 from commitlog.model.records import Code, Observation, Outcome, Status, TableAbsent
-from consumers.partition.allowed_places import Places
+from consumers.partition.allowed_places import AllowedPlaces
 from tests.core_world import ROOT, World, append, replayed_from_parts
 from tests.unit.iceberg_examples import LOCATION, change, create_updates, metadata
 
@@ -103,7 +103,7 @@ class IcebergWorld(World):
             data = self.files.get(f"{ROOT}/{wanted.path}")
             return Found(Observation(wanted.path, -1 if data is None else len(data)))
         if isinstance(wanted, PlaceWanted):
-            is_allowed = Places(ROOT, [LOCATION]).holds(wanted.path)
+            is_allowed = AllowedPlaces(ROOT, [LOCATION]).holds(wanted.path)
             return Found(Observation(wanted.path, 0 if is_allowed else -1))
         return super().observe(wanted)
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.core.iceberg.shelf import Index, Rows, Shelf
+from commitlog.core.iceberg.shelf import Index, PersistentRows, Shelf
 
 _KEYS = st.integers(0, 300)
 _STEPS = st.lists(st.tuples(st.sampled_from(["add", "remove"]), _KEYS), max_size=300)
@@ -53,7 +53,7 @@ def test_a_shelf_is_an_ordered_dict(steps: list[tuple[str, int]], last: set[int]
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(0, 250))
 def test_rows_can_be_cut_at_both_ends(size: int, more: int, at: int) -> None:
-    rows = Rows({"n": i} for i in range(size))
+    rows = PersistentRows({"n": i} for i in range(size))
     for i in range(size, size + more):
         rows = rows.append({"n": i})
     everything = list(range(size + more))
@@ -73,7 +73,7 @@ def test_an_older_version_is_untouched() -> None:
 
 
 def test_adding_to_many_copies_little() -> None:
-    many = Rows({"n": i} for i in range(10_000))
+    many = PersistentRows({"n": i} for i in range(10_000))
     grown = many.append({"n": 10_000})
     shared = sum(one is other for one, other in zip(many._chunks, grown._chunks, strict=False))
     assert shared >= len(many._chunks) - 1

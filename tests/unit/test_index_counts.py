@@ -22,7 +22,7 @@ from commitlog.model.records import OperationResult
 from consumers import history
 from consumers.views.version_index import run_index
 from consumers.views.version_index.counting import Counting
-from consumers.views.version_index.done import Done, what_of_rows
+from consumers.views.version_index.done import DoneOperation, what_of_rows
 from tests.service import SCHEMA, Service, rows, service
 
 T = "ns$t"
@@ -123,10 +123,10 @@ def test_fragments_of_few_tables_are_kept() -> None:
     assert one.counts == (0, 4, 0, 0, 0, 1)
 
 
-def _delete(table: str) -> Done:
+def _delete(table: str) -> DoneOperation:
     operation = LanceCommit(("t",), "Delete", 1, b"")
     result = OperationResult(("t",), table, "Delete", 2)
-    return Done(0, "Delete", "t", "committed", operation, result)
+    return DoneOperation(0, "Delete", "t", "committed", operation, result)
 
 
 def test_writes_of_rows_say_in_words_what_they_wrote() -> None:

@@ -26,7 +26,7 @@ from consumers.runtime.config import write_endpoints
 from consumers.runtime.process import OnReady
 from consumers.tools import move as moving
 from consumers.tools.backup.saved import Backup
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from consumers.views.health import Health, Level
 from consumers.views.version_index import VersionIndex
 
@@ -112,7 +112,7 @@ def test_a_root_of_another_log_is_neither_served_nor_believed(
         index.bind(asdict(theirs.identity()) | {"log_id": theirs.genesis().log_id})
         index.publish()
     with pytest.raises(WrongLog, match="the version index"):
-        verify(ours, 0, Options(root=tmp_path))
+        verify(ours, 0, VerifyOptions(root=tmp_path))
     assert Health(ours, tmp_path).check()[-1].level is Level.FAIL
     monkeypatch.setattr(run, "connect", lambda _: ours)
     _stay_harmless(monkeypatch)

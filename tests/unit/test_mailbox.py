@@ -11,7 +11,7 @@ import pytest
 from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import Unavailable
 from consumers.partition.lanes import Job, Lanes
-from consumers.partition.mailbox import Ask, Displaced, Loop, Mailbox, PendingReply, Reply
+from consumers.partition.mailbox import Displaced, Loop, LoopRequest, Mailbox, PendingReply, Reply
 from consumers.partition.past import EVERY, Past
 from tests.simulation.disk import MemoryFolder
 from tests.simulation.scheduler import Process, Scheduler
@@ -81,7 +81,7 @@ def test_another_thread_is_the_loop_when_one_is_stuck_and_what_it_brings_is_an_e
             stuck()
         while not brought:
             for event in mailbox.take(0.05):
-                assert isinstance(event, Ask)
+                assert isinstance(event, LoopRequest)
                 event.run()
         ended.set()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog.adapters.memory import MemoryLog
-from commitlog.adapters.memory_cluster import Append, Fate, MemoryCluster
+from commitlog.adapters.memory_cluster import AppendCall, Fate, MemoryCluster
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.ports import DeliveryFailed
 from commitlog.protocol import outcomes_topic, transactions_topic
@@ -80,9 +80,9 @@ def test_a_held_record_appears_when_released_even_if_given_up(log: MemoryLog) ->
 
 
 def test_a_hook_can_single_out_one_writer(log: MemoryLog) -> None:
-    seen: list[Append] = []
+    seen: list[AppendCall] = []
 
-    def on_append(append: Append) -> Fate:
+    def on_append(append: AppendCall) -> Fate:
         seen.append(append)
         return Fate.DELIVER
 

@@ -6,10 +6,10 @@ import time
 import pytest
 
 from consumers.servers.namespace import turns as module
-from consumers.servers.namespace.turns import Turns
+from consumers.servers.namespace.turns import KeyedLocks
 
 
-def waiting(turns: Turns, client: str) -> threading.Thread:
+def waiting(turns: KeyedLocks, client: str) -> threading.Thread:
     thread = threading.Thread(target=turns.wait, args=("table", client), daemon=True)
     thread.start()
     return thread
@@ -17,7 +17,7 @@ def waiting(turns: Turns, client: str) -> threading.Thread:
 
 def test_the_oldest_loser_is_waited_for_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PROMISE_SECONDS", 600.0)
-    turns = Turns()
+    turns = KeyedLocks()
     for client in ("old", "young", "old"):
         turns.lost("table", client)
     turns.lost("other table", "somebody")
@@ -37,7 +37,7 @@ def test_nobody_waits_long_for_a_client_that_does_not_come_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "PROMISE_SECONDS", 0.2)
-    turns = Turns()
+    turns = KeyedLocks()
     began = time.monotonic()
     for client in ("gone", "gone too"):
         turns.lost("table", client)

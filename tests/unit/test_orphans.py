@@ -17,7 +17,7 @@ from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
 from consumers.tools.file_ledger import Why
 from consumers.tools.orphans import GONE, REASON, Leftovers
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
 
 TABLE = "shop$orders"
@@ -64,7 +64,7 @@ def written(world: Service, *ids: int) -> lance.FragmentMetadata:
 
 def is_proven(world: Service) -> None:
     """Decide the log again, and compare all files with it."""
-    verdict = verify(world.log, 0, Options(root=world.root, contents=True))
+    verdict = verify(world.log, 0, VerifyOptions(root=world.root, contents=True))
     assert verdict.problems == []
     # Some were decided on files that are gone.
     assert verdict.decided_again + verdict.not_decided_again == verdict.outcomes

@@ -21,7 +21,7 @@ from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.spark.log_positions import outcomes_end
 from commitlog.spark.recompute import audit_partition
 from consumers.tools.rules import in_force, put_in_force
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
 from tests.unit.test_spark_audit import TABLE, make_history
 
@@ -67,7 +67,7 @@ def assert_proven(world: Service) -> None:
     assert audited.differences == []
     assert audited.outcomes == audited.recomputed
     assert audited.states >= 1
-    verdict = verify(world.log, 0, Options())
+    verdict = verify(world.log, 0, VerifyOptions())
     assert verdict.problems == []
 
 

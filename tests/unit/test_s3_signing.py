@@ -11,8 +11,8 @@ import pytest
 
 from commitlog.adapters.s3_requests import (
     UNSIGNED_PAYLOAD,
-    Keys,
     S3Address,
+    S3Keys,
     encoded,
     s3_address,
     signature_headers,
@@ -24,7 +24,7 @@ from consumers.servers.vending.scope import Scope, is_plain, scope_of
 from consumers.servers.vending.signing import NotSigned, ToSign, judge, sign
 from consumers.servers.vending.vendor import checked
 
-KEYS = Keys("someone", "something", "a token")
+KEYS = S3Keys("someone", "something", "a token")
 STORE = S3Address("http://store:9000", "eu-central-1", KEYS)
 MINE = Scope("lake", "tables/ns/t-1")
 HOME = "http://store:9000/lake/tables/ns/t-1"
@@ -69,7 +69,7 @@ def test_keys_come_from_the_options_else_from_the_environment(
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     found = s3_address("s3://somewhere/t")
     assert (found.keys, found.region, found.endpoint) == (
-        Keys("environment", "hidden", "token"),
+        S3Keys("environment", "hidden", "token"),
         "eu-west-1",
         "",
     )
@@ -81,7 +81,7 @@ def test_keys_come_from_the_options_else_from_the_environment(
         found = s3_address("s3://somewhere/t")
     finally:
         use_storage_options("s3://somewhere", {})
-    assert (found.keys, found.endpoint) == (Keys("own", "secret"), "http://x")
+    assert (found.keys, found.endpoint) == (S3Keys("own", "secret"), "http://x")
 
 
 @pytest.mark.parametrize(

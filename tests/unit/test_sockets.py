@@ -12,7 +12,7 @@ import pytest
 
 from commitlog import wire
 from commitlog.errors import InvalidSettings
-from commitlog.wire import FrameBuffer, Kind
+from commitlog.wire import FrameBuffer, FrameKind
 from consumers.partition.mailbox import Mailbox
 from consumers.socket.answers import Answers, check_address
 
@@ -60,13 +60,13 @@ class Writer:
 
     def __init__(self, answers: Answers) -> None:
         self.socket = socket.create_connection(("127.0.0.1", answers.port), WAIT_SECONDS)
-        self._buffer, self._frames = FrameBuffer(), list[tuple[Kind, bytes]]()
-        self.send(Kind.HELLO, {"protocol": wire.WIRE_VERSION})
+        self._buffer, self._frames = FrameBuffer(), list[tuple[FrameKind, bytes]]()
+        self.send(FrameKind.HELLO, {"protocol": wire.WIRE_VERSION})
 
-    def send(self, kind: Kind, body: dict[str, Any]) -> None:
+    def send(self, kind: FrameKind, body: dict[str, Any]) -> None:
         self.socket.sendall(wire.json_frame(kind, body))
 
-    def next(self) -> tuple[Kind, bytes]:
+    def next(self) -> tuple[FrameKind, bytes]:
         while not self._frames:
             data = self.socket.recv(1 << 16)
             assert data, "the connection was closed"
@@ -77,10 +77,10 @@ class Writer:
 def test_a_leader_that_is_busy_answers_a_ping(answers: Answers) -> None:
     answers.poll(0)  # the loop came by, and is away from now on
     writer = Writer(answers)
-    assert writer.next()[0] is Kind.WELCOME
-    writer.send(Kind.REQUEST, {"request": 7, "method": "ping"})
+    assert writer.next()[0] is FrameKind.WELCOME
+    writer.send(FrameKind.REQUEST, {"request": 7, "method": "ping"})
     kind, body = writer.next()
-    assert (kind, wire.parse_json(body)["request"]) == (Kind.REPLY, 7)
+    assert (kind, wire.parse_json(body)["request"]) == (FrameKind.REPLY, 7)
     writer.socket.close()
 
 
@@ -107,34 +107,34 @@ def test_a_loop_that_waits_for_sockets_wakes_for_events_too(answers: Answers) ->
 
 def test_who_reads_slowly_gets_everything_and_holds_up_nobody(answers: Answers) -> None:
     slow, other = Writer(answers), Writer(answers)
-    assert (slow.next()[0], other.next()[0]) == (Kind.WELCOME, Kind.WELCOME)
-    slow.send(Kind.REQUEST, {"request": 1, "method": "large"})
+    assert (slow.next()[0], other.next()[0]) == (FrameKind.WELCOME, FrameKind.WELCOME)
+    slow.send(FrameKind.REQUEST, {"request": 1, "method": "large"})
     assert slow.socket.recv(1, socket.MSG_PEEK), "its answer is on its way, and doesn't fit"
-    other.send(Kind.REQUEST, {"request": 2, "method": "ping"})
-    assert other.next()[0] is Kind.REPLY
+    other.send(FrameKind.REQUEST, {"request": 2, "method": "ping"})
+    assert other.next()[0] is FrameKind.REPLY
     kind, body = slow.next()
-    assert (kind, len(wire.parse_json(body)["result"])) == (Kind.REPLY, LARGE)
+    assert (kind, len(wire.parse_json(body)["result"])) == (FrameKind.REPLY, LARGE)
     for writer in (slow, other):
         writer.socket.close()
 
 
 def test_what_nobody_expected_of_a_writer_ends_its_connection_alone(answers: Answers) -> None:
     strange, other = Writer(answers), Writer(answers)
-    assert (strange.next()[0], other.next()[0]) == (Kind.WELCOME, Kind.WELCOME)
-    strange.send(Kind.WATCH, {})
+    assert (strange.next()[0], other.next()[0]) == (FrameKind.WELCOME, FrameKind.WELCOME)
+    strange.send(FrameKind.WATCH, {})
     other.socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
     for writer in (strange, other):
         kind, body = writer.next()
-        assert (kind, wire.parse_json(body)["type"]) == (Kind.ERROR, "CorruptLog")
+        assert (kind, wire.parse_json(body)["type"]) == (FrameKind.ERROR, "CorruptLog")
         assert not writer.socket.recv(1)
         writer.socket.close()
     hello = {"protocol": wire.WIRE_VERSION, "knows": "no number"}
     third = socket.create_connection(("127.0.0.1", answers.port), WAIT_SECONDS)
-    third.sendall(wire.json_frame(Kind.HELLO, hello))
+    third.sendall(wire.json_frame(FrameKind.HELLO, hello))
     assert not third.recv(1), "its connection is closed"
     third.close()
     last = Writer(answers)
-    assert last.next()[0] is Kind.WELCOME
+    assert last.next()[0] is FrameKind.WELCOME
     last.socket.close()
 
 
@@ -142,7 +142,7 @@ def test_without_room_for_another_connection_those_that_stand_go_on(
     answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Writer(answers)
-    assert first.next()[0] is Kind.WELCOME
+    assert first.next()[0] is FrameKind.WELCOME
     accept, refused = socket.socket.accept, threading.Event()
 
     def full(listening: socket.socket) -> Any:
@@ -152,9 +152,9 @@ def test_without_room_for_another_connection_those_that_stand_go_on(
     monkeypatch.setattr(socket.socket, "accept", full)
     second = Writer(answers)
     assert refused.wait(WAIT_SECONDS)
-    first.send(Kind.REQUEST, {"request": 1, "method": "ping"})
-    assert first.next()[0] is Kind.REPLY
+    first.send(FrameKind.REQUEST, {"request": 1, "method": "ping"})
+    assert first.next()[0] is FrameKind.REPLY
     monkeypatch.setattr(socket.socket, "accept", accept)
-    assert second.next()[0] is Kind.WELCOME
+    assert second.next()[0] is FrameKind.WELCOME
     for writer in (first, second):
         writer.socket.close()

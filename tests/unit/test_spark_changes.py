@@ -21,7 +21,13 @@ from commitlog.model.operations import DeleteTableVersions
 from commitlog.spark.change_stream import ChangeReader, ChangeStream, change_schema
 from commitlog.spark.changes import parts_of
 from commitlog.spark.datasource import CommitLogDataSource
-from commitlog.spark.log_positions import Position, beginning, decided_in, outcomes_end, stretches
+from commitlog.spark.log_positions import (
+    LogPosition,
+    beginning,
+    decided_in,
+    outcomes_end,
+    stretches,
+)
 from commitlog.spark.log_rows import LOG_SCHEMA
 from commitlog.spark.log_source import LogReader, LogStream
 from commitlog.spark.options import parse_changes, parse_log
@@ -281,7 +287,7 @@ def test_the_log_is_rows_in_batches_that_lose_nothing(world: Service) -> None:
 
 def test_stretches_cut_the_log_and_each_is_checked_again(world: Service) -> None:
     make_history(world, stable=False)
-    cut = list(stretches(world.log, 0, Position(), outcomes_end(world.log, 0), outcomes_max=2))
+    cut = list(stretches(world.log, 0, LogPosition(), outcomes_end(world.log, 0), outcomes_max=2))
     sequences = [[d.outcome.sequence for d in decided_in(world.log, s)] for s, _ in cut]
     assert [n for found in sequences for n in found] == list(range(1, 1 + sum(map(len, sequences))))
     assert max(map(len, sequences)) == 2
@@ -289,7 +295,7 @@ def test_stretches_cut_the_log_and_each_is_checked_again(world: Service) -> None
     with pytest.raises(CorruptLog, match="is broken at sequence 3"):
         list(decided_in(world.log, forged))
     assert list(beginning(world.log)) == [0]
-    assert isinstance(Position().chain(world.log.genesis()), Chain)
+    assert isinstance(LogPosition().chain(world.log.genesis()), Chain)
 
 
 def test_changes_of_all_tables_are_one_stream(world: Service) -> None:

@@ -19,7 +19,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import Unavailable
 from consumers.commands import parts
 from consumers.commands.exit_codes import ExitCode, exit_code
-from consumers.commands.parts import Part, Restarts
+from consumers.commands.parts import CommandProcess, Restarts
 from consumers.runtime import roots
 from consumers.runtime.roots import PartFailed, PortTaken, RootInUse, RootUnusable
 from consumers.servers.server import serve
@@ -81,7 +81,7 @@ def test_restarts_get_rarer_and_come_to_an_end() -> None:
     assert restarts.after_death(10_000.0) == pauses[0]
 
 
-class Script(Part):
+class Script(CommandProcess):
     """A part that runs a piece of Python instead of a command."""
 
     def __init__(self, code: str) -> None:

@@ -10,7 +10,7 @@ from commitlog.codecs.avro import encode_leader_started, payload_hash, seal_outc
 from commitlog.core.log.chain import first_hash
 from commitlog.model.operations import DropTable
 from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
-from consumers.tools.verify import Options, Verdict, verify
+from consumers.tools.verify import PartitionFindings, VerifyOptions, verify
 
 
 class Hand:
@@ -69,8 +69,8 @@ def first(hand: Hand) -> int:
     return hand.log.read_transactions(0).end_offset()
 
 
-def check(hand: Hand) -> Verdict:
-    return verify(hand.log, 0, Options(chain_only=True))
+def check(hand: Hand) -> PartitionFindings:
+    return verify(hand.log, 0, VerifyOptions(chain_only=True))
 
 
 def test_a_whole_log_is_whole(hand: Hand) -> None:

@@ -20,7 +20,7 @@ from commitlog.model.records import (
     Transaction,
 )
 from consumers import history
-from consumers.views.version_index import Position, VersionIndex
+from consumers.views.version_index import IndexPosition, VersionIndex
 from consumers.views.version_index.iceberg import read_changes
 
 T = ("ns", "facts")
@@ -99,7 +99,7 @@ DECIDED = [
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("iceberg")
     with VersionIndex.open(root) as index:
-        index.apply(DECIDED, Position(0, len(DECIDED)))
+        index.apply(DECIDED, IndexPosition(0, len(DECIDED)))
         index.publish()
     return root
 

@@ -44,7 +44,7 @@ from commitlog.model.records import (
 )
 from consumers.views.version_index.contents_schema import FRAGMENT_CHANGES
 from consumers.views.version_index.done import read
-from consumers.views.version_index.heads import COLUMNS, Head, fold
+from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
 from consumers.views.version_index.relation import Relation
 from consumers.views.version_index.rows import rows_of
 from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
@@ -177,8 +177,8 @@ def test_expectations_and_properties() -> None:
     assert not named("properties", replace(one, outcome=replace(one.outcome, results=())))
 
 
-def folded(*steps: tuple[Operation, OperationResult]) -> dict[str, Head]:
-    heads: dict[str, Head] = {}
+def folded(*steps: tuple[Operation, OperationResult]) -> dict[str, IndexedLife]:
+    heads: dict[str, IndexedLife] = {}
     for sequence, (operation, made) in enumerate(steps, start=1):
         one = decided(transaction(operation), results=(made,), sequence=sequence)
         fold(heads, read([one]))

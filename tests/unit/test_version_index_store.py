@@ -30,7 +30,7 @@ from commitlog.model.records import LeaderStarted, Outcome, Status, Transaction
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers import history
-from consumers.views.version_index import Position, Term, VersionIndex, run_index
+from consumers.views.version_index import IndexPosition, Term, VersionIndex, run_index
 from consumers.views.version_index.process import follow
 from consumers.views.version_index.schema import EVENTS, LEADERS, TABLES
 from tests.fakes.log_stream import PartitionLog, ReadOnlyLog, batches
@@ -79,9 +79,9 @@ def apply_all(index: VersionIndex, decided: list[Decided], size: int) -> None:
         index.apply(batch, position_after(batch))
 
 
-def position_after(batch: list[Decided]) -> Position:
+def position_after(batch: list[Decided]) -> IndexPosition:
     last = batch[-1]
-    return Position(
+    return IndexPosition(
         0,
         last.outcome.sequence,
         last.answered_offset + 1,

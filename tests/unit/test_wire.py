@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 
 from commitlog import wire
 from commitlog.errors import CorruptLog
-from commitlog.wire import FrameBuffer, Kind, OutcomeFrame, Watch
+from commitlog.wire import FrameBuffer, FrameKind, OutcomeFrame, Watch
 
 
 @given(
-    bodies=st.lists(st.tuples(st.sampled_from(list(Kind)), st.binary(max_size=300)), max_size=8),
+    bodies=st.lists(
+        st.tuples(st.sampled_from(list(FrameKind)), st.binary(max_size=300)), max_size=8
+    ),
     cuts=st.lists(st.integers(1, 64), min_size=1),
 )
 def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
-    bodies: list[tuple[Kind, bytes]], cuts: list[int]
+    bodies: list[tuple[FrameKind, bytes]], cuts: list[int]
 ) -> None:
     stream = b"".join(wire.frame(kind, body) for kind, body in bodies)
     buffer = FrameBuffer()
@@ -38,14 +40,14 @@ def test_frames_come_out_as_they_went_in_however_the_stream_is_cut(
 def test_a_watch_survives_the_wire(readable: bool, attempt: int, content: bytes) -> None:
     watch = Watch("0190d6c0-aaaa-7bbb-8ccc-0123456789ab", attempt, readable, content)
     [(kind, body)] = FrameBuffer().feed(wire.watch_frame(watch))
-    assert kind is Kind.WATCH
+    assert kind is FrameKind.WATCH
     assert wire.parse_watch(body) == watch
 
 
 def test_an_outcome_survives_the_wire() -> None:
     answer = OutcomeFrame(True, 2**40, b"a record")
     [(kind, body)] = FrameBuffer().feed(wire.outcome_frame(answer))
-    assert (kind, wire.parse_outcome(body)) == (Kind.OUTCOME, answer)
+    assert (kind, wire.parse_outcome(body)) == (FrameKind.OUTCOME, answer)
 
 
 @pytest.mark.parametrize(

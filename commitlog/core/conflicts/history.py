@@ -33,7 +33,7 @@ class WriteSet(NamedTuple):
     """Per updated fragment, the path of its deletion file before; empty if it had none."""
 
 
-class Committed(NamedTuple):
+class VersionAuthor(NamedTuple):
     """Who made a version."""
 
     transaction_id: str
@@ -68,7 +68,7 @@ class History:
         self.steps = 0
         """How many look-ups were made; the cost of checks, for tests."""
         self._versions: list[tuple[str, str]] = []
-        """Who made each version, and its kind: what `Committed` has, without its making."""
+        """Who made each version, and its kind: what `VersionAuthor` has, without its making."""
         self._touched: dict[Aspect, list[int]] = {}
         self._notes: dict[tuple[Aspect, int], Any] = {}
         self._deletion_files: dict[int, tuple[list[int], list[str]]] = {}
@@ -146,9 +146,9 @@ class History:
             return None
         return known[1][bisect_right(known[0], version)]
 
-    def committed(self, version: int) -> Committed:
+    def committed(self, version: int) -> VersionAuthor:
         """Return who made `version`; it must be known."""
-        return Committed(*self._versions[version - self.floor - 1])
+        return VersionAuthor(*self._versions[version - self.floor - 1])
 
     def prune(self, versions_max: int) -> None:
         """Let go what is older than `versions_max` versions, when that is worth it."""

@@ -21,7 +21,7 @@ class Action(NamedTuple):
     apply: Callable[[MetadataDraft, Any], None]
 
 
-class Update(NamedTuple):
+class MetadataUpdate(NamedTuple):
     """One update of a request, read."""
 
     action: str

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from commitlog.core.iceberg.actions import Update
+from commitlog.core.iceberg.actions import MetadataUpdate
 from commitlog.core.iceberg.errors import Invalid, Stale
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import Registered
@@ -81,7 +81,7 @@ class IcebergResult:
     """Whether `after` is somebody else's metadata file, taken over as it is."""
     plan: Plan | None = None
     """How it was rebased, if it was."""
-    updates: tuple[Update, ...] = ()
+    updates: tuple[MetadataUpdate, ...] = ()
     """What was applied."""
 
     @property

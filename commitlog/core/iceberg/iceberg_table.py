@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from commitlog.core.iceberg.reading import dump_json
-from commitlog.core.iceberg.shelf import Index, Rows, Shelf
+from commitlog.core.iceberg.shelf import Index, PersistentRows, Shelf
 
 MAIN = "main"
 FORMAT_VERSIONS = (1, 2, 3)
@@ -27,7 +27,7 @@ Value = Mapping[str, Any]
 class SnapshotLog:
     """Which snapshot was current since when."""
 
-    rows: Rows = field(default_factory=Rows)
+    rows: PersistentRows = field(default_factory=PersistentRows)
     places: Index[int, int] = field(default_factory=Index, compare=False)
     """The last place in `rows` of each snapshot."""
     gap: int = field(default=-1, compare=False)
@@ -56,7 +56,7 @@ class IcebergTable:
     snapshots: Shelf
     refs: Mapping[str, Value]
     snapshot_log: SnapshotLog
-    metadata_log: Rows
+    metadata_log: PersistentRows
     statistics: Shelf
     partition_statistics: Shelf
     next_row_id: int = 0
@@ -70,7 +70,7 @@ class IcebergTable:
         pieces: list[bytes] = []
         for name, value in self._members():
             pieces.append(f'{"," if pieces else "{"}"{name}":'.encode("ascii"))
-            if isinstance(value, Rows):
+            if isinstance(value, PersistentRows):
                 pieces += (b"[", *value.pieces(), b"]")
             else:
                 pieces.append(value.encode("ascii"))
@@ -95,7 +95,7 @@ class IcebergTable:
         assert schema is not None
         return schema
 
-    def _members(self) -> Iterator[tuple[str, str | Rows]]:
+    def _members(self) -> Iterator[tuple[str, str | PersistentRows]]:
         yield "format-version", str(self.format_version)
         yield "table-uuid", dump_json(self.uuid)
         yield "location", dump_json(self.location)

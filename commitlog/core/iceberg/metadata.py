@@ -26,7 +26,7 @@ from commitlog.core.iceberg.plain_actions import (
 )
 from commitlog.core.iceberg.reading import Node
 from commitlog.core.iceberg.schemas import read_schema
-from commitlog.core.iceberg.shelf import Index, Rows, Shelf
+from commitlog.core.iceberg.shelf import Index, PersistentRows, Shelf
 from commitlog.core.iceberg.snapshot_actions import read_ref
 
 _KNOWN = frozenset(
@@ -101,7 +101,7 @@ def table_of(metadata: Any, metadata_location: str, *, path: str = "metadata") -
         snapshots=snapshots,
         refs=refs,
         snapshot_log=_snapshot_log(node, snapshots),
-        metadata_log=Rows(_list(node, "metadata-log", _metadata_log_entry)),
+        metadata_log=PersistentRows(_list(node, "metadata-log", _metadata_log_entry)),
         statistics=Shelf("snapshot-id", _list(node, "statistics", read_statistics)),
         partition_statistics=Shelf(
             "snapshot-id", _list(node, "partition-statistics", read_partition_statistics)
@@ -187,7 +187,7 @@ def _snapshot_log(node: Node, snapshots: Shelf) -> SnapshotLog:
     entries = _list(node, "snapshot-log", _snapshot_log_entry)
     missing = [i for i, entry in enumerate(entries) if entry["snapshot-id"] not in snapshots]
     places: Index[int, int] = Index((e["snapshot-id"], i) for i, e in enumerate(entries))
-    return SnapshotLog(Rows(entries), places, max(missing, default=-1))
+    return SnapshotLog(PersistentRows(entries), places, max(missing, default=-1))
 
 
 def _snapshot_log_entry(item: Node) -> dict[str, Any]:

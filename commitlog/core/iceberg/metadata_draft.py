@@ -14,7 +14,7 @@ from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable, SnapshotLog
 from commitlog.core.iceberg.naming import derived_uuid, next_metadata_location
 from commitlog.core.iceberg.schemas import stored_fields
-from commitlog.core.iceberg.shelf import Rows, Shelf
+from commitlog.core.iceberg.shelf import PersistentRows, Shelf
 from commitlog.core.iceberg.transforms import check_source
 from commitlog.model.reasons import Phrase
 
@@ -90,7 +90,7 @@ def start(
         snapshots=Shelf("snapshot-id"),
         refs={},
         snapshot_log=SnapshotLog(),
-        metadata_log=Rows(),
+        metadata_log=PersistentRows(),
         statistics=Shelf("snapshot-id"),
         partition_statistics=Shelf("snapshot-id"),
     )
@@ -183,7 +183,7 @@ def _checked_log(draft: MetadataDraft, before: SnapshotLog) -> SnapshotLog:
     return log
 
 
-def _check_times(rows: Rows, time_ms: int) -> None:
+def _check_times(rows: PersistentRows, time_ms: int) -> None:
     previous: Mapping[str, Any] | None = None
     for row in rows:
         entry = row.value
@@ -204,7 +204,7 @@ def _check_times(rows: Rows, time_ms: int) -> None:
         )
 
 
-def _longer_metadata_log(table: IcebergTable, base: IcebergTable) -> Rows:
+def _longer_metadata_log(table: IcebergTable, base: IcebergTable) -> PersistentRows:
     entry = {"timestamp-ms": base.last_updated_ms, "metadata-file": base.metadata_location}
     try:
         most = max(1, int(table.properties.get(METADATA_LOG_MAX, _METADATA_LOG_MAX_DEFAULT)))

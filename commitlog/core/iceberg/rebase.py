@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from commitlog.core.iceberg.actions import Update
+from commitlog.core.iceberg.actions import MetadataUpdate
 from commitlog.core.iceberg.errors import Stale
 from commitlog.core.iceberg.iceberg_table import MAIN, ROW_IDS_SINCE, IcebergTable, Value
 from commitlog.core.iceberg.manifests import ListHeader, SnapshotNumbers
@@ -382,7 +382,7 @@ def _planned(change: TableChange, behind: _Behind, transaction_id: str, since_ms
         before, base_list = after, snapshot["manifest-list"]
     fresh = iter(made)
     updates = tuple(
-        Update(update.action, next(fresh)) if update.action == "add-snapshot" else update
+        MetadataUpdate(update.action, next(fresh)) if update.action == "add-snapshot" else update
         for update in change.updates
     )
     return Plan(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from commitlog.core.iceberg.actions import Update
+from commitlog.core.iceberg.actions import MetadataUpdate
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.reading import Node, dump_json, load_json
@@ -34,7 +34,7 @@ class TableChange:
 
     table: TableId
     requirements: tuple[Requirement, ...]
-    updates: tuple[Update, ...]
+    updates: tuple[MetadataUpdate, ...]
     sent: IcebergChange
     """The same as the log keeps it: with the JSON that the client wrote."""
 
@@ -142,7 +142,7 @@ def _read_change(
     node: Node,
     table: TableId,
     updates_max: int,
-    update: Callable[[Node], Update] = read_update,
+    update: Callable[[Node], MetadataUpdate] = read_update,
 ) -> TableChange:
     requirements = node.member("requirements").items()
     updates = node.member("updates").items()

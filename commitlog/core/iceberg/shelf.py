@@ -1,8 +1,9 @@
 """Ordered collections that share what they have in common with their earlier versions.
 
-A commit to a table of ten thousand snapshots adds one: `Rows` copies one chunk and the list of
-chunks, `Index` one bucket and the list of buckets. Each entry keeps its JSON text, and each full
-chunk the joined bytes, so that writing metadata joins them once and serializes only what is new.
+A commit to a table of ten thousand snapshots adds one: `PersistentRows` copies one chunk and
+the list of chunks, `Index` one bucket and the list of buckets. Each entry keeps its JSON text, and
+each full chunk the joined bytes, so that writing metadata joins them once and serializes only what
+is new.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ class _Chunk:
         return self._data
 
 
-class Rows:
+class PersistentRows:
     """A persistent sequence that grows at its end."""
 
     __slots__ = ("_chunks", "_size", "next_ordinal")
@@ -121,13 +122,13 @@ class Rows:
             yield from chunk.rows
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Rows):
+        if not isinstance(other, PersistentRows):
             return NotImplemented
         return self is other or b"".join(self.pieces()) == b"".join(other.pieces())
 
     __hash__ = None  # type: ignore[assignment]
 
-    def append(self, value: Value) -> Rows:
+    def append(self, value: Value) -> PersistentRows:
         """Return the sequence with one more value."""
         row = Row(self.next_ordinal, value, dump_json(value))
         if self._chunks and len(self._chunks[-1].rows) < _CHUNK:
@@ -135,7 +136,7 @@ class Rows:
             return self._with((*self._chunks[:-1], last), self._size + 1, row.ordinal + 1)
         return self._with((*self._chunks, _Chunk((row,))), self._size + 1, row.ordinal + 1)
 
-    def without(self, ordinals: Iterable[int]) -> Rows:
+    def without(self, ordinals: Iterable[int]) -> PersistentRows:
         """Return the sequence without the rows at these places."""
         wanted = list(ordinals)
         if not wanted:
@@ -152,7 +153,7 @@ class Rows:
         left = tuple(chunk for chunk in chunks if chunk.rows)
         return self._with(left, self._size - removed, self.next_ordinal)
 
-    def after(self, ordinal: int) -> Rows:
+    def after(self, ordinal: int) -> PersistentRows:
         """Return the rows behind a place."""
         chunks: list[_Chunk] = []
         for chunk in self._chunks:
@@ -175,7 +176,7 @@ class Rows:
             found[:0] = [row for row in chunk.rows if row.ordinal >= ordinal]
         return found
 
-    def newest(self, count: int) -> Rows:
+    def newest(self, count: int) -> PersistentRows:
         """Return the last `count` rows."""
         if self._size <= count:
             return self
@@ -196,8 +197,8 @@ class Rows:
             yield chunk.data()
             between = b","
 
-    def _with(self, chunks: tuple[_Chunk, ...], size: int, next_ordinal: int) -> Rows:
-        changed = Rows.__new__(Rows)
+    def _with(self, chunks: tuple[_Chunk, ...], size: int, next_ordinal: int) -> PersistentRows:
+        changed = PersistentRows.__new__(PersistentRows)
         changed._chunks, changed._size, changed.next_ordinal = chunks, size, next_ordinal
         return changed
 
@@ -210,7 +211,7 @@ class Shelf:
     def __init__(self, member: str, values: Iterable[Value] = ()) -> None:
         """Shelve `values` by `member`, which must differ among them."""
         self._member = member
-        self.rows = Rows(values)
+        self.rows = PersistentRows(values)
         self._places: Index[int, Row] = Index((row.value[member], row) for row in self.rows)
 
     def __len__(self) -> int:
@@ -248,7 +249,7 @@ class Shelf:
             places = places.discard(key)
         return self._with(self.rows.without(row.ordinal for _, row in found), places)
 
-    def _with(self, rows: Rows, places: Index[int, Row]) -> Shelf:
+    def _with(self, rows: PersistentRows, places: Index[int, Row]) -> Shelf:
         changed = Shelf.__new__(Shelf)
         changed._member, changed.rows, changed._places = self._member, rows, places
         return changed

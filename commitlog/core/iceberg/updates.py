@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from commitlog.core.iceberg.actions import Action, Update
+from commitlog.core.iceberg.actions import Action, MetadataUpdate
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.layout_actions import LAYOUT_ACTIONS
@@ -35,7 +35,7 @@ def read_update(
     *,
     is_logged: bool = False,
     registered: Callable[[], IcebergTable] | None = None,
-) -> Update:
+) -> MetadataUpdate:
     """Read one update; an unknown action is refused, since skipping it would change its meaning.
 
     Only in the log may it be `REGISTER`; `registered` returns the table where the metadata isn't
@@ -44,22 +44,22 @@ def read_update(
     sent = node.member("action").string().lower()
     if is_logged and sent == REGISTER:
         if registered is not None and "metadata" not in node.object():
-            return Update(REGISTER, registered())
+            return MetadataUpdate(REGISTER, registered())
         location = node.member("metadata-location").text()
         table = table_of(node.member("metadata").value, location, path=node.member("metadata").path)
-        return Update(REGISTER, table)
+        return MetadataUpdate(REGISTER, table)
     name = ALIASES.get(sent, sent)
     action = ACTIONS.get(name)
     if action is None:
         node.member("action").fail(
             "iceberg_action_unknown", value=node.value["action"], known=sorted({*ACTIONS, *ALIASES})
         )
-    return Update(name, action.read(node))
+    return MetadataUpdate(name, action.read(node))
 
 
 def apply_updates(
     base: IcebergTable | None,
-    updates: Sequence[Update],
+    updates: Sequence[MetadataUpdate],
     *,
     time_ms: int,
     transaction_id: str,

@@ -26,7 +26,7 @@ OTHER_TABLES = "sequence_of_other_tables"
 """The reason against a sequence that committed to some of a record's tables."""
 
 
-class Repeat(NamedTuple):
+class RepeatedOutcome(NamedTuple):
     """An earlier outcome, told again."""
 
     status: Status
@@ -37,7 +37,9 @@ class Repeat(NamedTuple):
     failed_requirements: tuple[FailedRequirement, ...] = ()
 
 
-def find_repeat(machine: PartitionState, record: Transaction, time_ms: int) -> Repeat | None:
+def find_repeat(
+    machine: PartitionState, record: Transaction, time_ms: int
+) -> RepeatedOutcome | None:
     """Return the answer to a duplicate, None for a new transaction; refuse a reused id."""
     known = machine.deduplication.get(record.transaction_id)
     if known is not None and record.attempt < known.attempt:
@@ -66,10 +68,10 @@ def find_repeat(machine: PartitionState, record: Transaction, time_ms: int) -> R
     return None
 
 
-def _repeat(known: KnownId) -> Repeat:
+def _repeat(known: KnownId) -> RepeatedOutcome:
     is_refused = known.status is not Status.COMMITTED
     phrase = Phrase("as_before", {"sequence": known.sequence}) if is_refused else None
-    return Repeat(
+    return RepeatedOutcome(
         status=known.status,
         answers=known.sequence,
         results=known.results,
@@ -86,7 +88,7 @@ def _check_age(machine: PartitionState, record: Transaction, time_ms: int) -> No
 
 def _application(
     machine: PartitionState, record: Transaction, application: Application
-) -> Repeat | None:
+) -> RepeatedOutcome | None:
     """Answer a sequence that committed: the first content wins."""
     answers: dict[TableId, ApplicationAnswer] = {}
     fresh: list[TableId] = []
@@ -117,7 +119,7 @@ def _application(
         for table_id, a in answers.items()
     )
     first = max(answer.outcome_sequence for answer in answers.values())
-    return Repeat(Status.COMMITTED, first, results)
+    return RepeatedOutcome(Status.COMMITTED, first, results)
 
 
 def _answer(table: Table, application: Application) -> ApplicationAnswer | None:

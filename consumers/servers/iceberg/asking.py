@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.iceberg.catalog import Asked
+from consumers.servers.iceberg.catalog import Requester
 from consumers.servers.iceberg.namespaces import SEPARATOR
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import ANYBODY, PRINCIPAL
@@ -18,14 +18,14 @@ _KEY = "Idempotency-Key"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def asked_of(request: Request) -> Asked:
+def asked_of(request: Request) -> Requester:
     """Return who asks, under which transaction id."""
     key, who = request.headers.get(_KEY), principal_of(request)
     if key is None:
-        return Asked(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False, who=who)
+        return Requester(str(uuid_utils.uuid7()), "iceberg-rest", has_key=False, who=who)
     if not _UUID.fullmatch(key):
         raise Invalid("header_not_a_uuid", header=_KEY, value=key)
-    return Asked(key.lower(), "iceberg-rest", has_key=True, who=who)
+    return Requester(key.lower(), "iceberg-rest", has_key=True, who=who)
 
 
 def principal_of(request: Request) -> Principal:

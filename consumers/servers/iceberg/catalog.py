@@ -46,7 +46,7 @@ from consumers.servers.iceberg.replies import (
     no_such_table,
     table_reply,
 )
-from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, Refused
+from consumers.servers.iceberg.service import CatalogView, Committed, IcebergService, RefusedChanges
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.identity import ANYBODY
 from consumers.servers.vending.vendor import Subject
@@ -80,7 +80,7 @@ class IcebergSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Requester:
     """Who asks, under which transaction id."""
 
     transaction_id: str
@@ -103,7 +103,9 @@ class IcebergCatalog:
         """Return the catalogue as of the log's end."""
         return self.service.view(timeout_seconds=self.settings.timeout_seconds)
 
-    def submit(self, asked: Asked, operations: Sequence[Operation]) -> Committed | Refused:
+    def submit(
+        self, asked: Requester, operations: Sequence[Operation]
+    ) -> Committed | RefusedChanges:
         """Append one transaction and wait for its outcome."""
         return self.service.submit(
             operations,
@@ -113,7 +115,7 @@ class IcebergCatalog:
             timeout_seconds=self.settings.timeout_seconds,
         )
 
-    def commit_transaction(self, asked: Asked, body: bytes) -> Response:
+    def commit_transaction(self, asked: Requester, body: bytes) -> Response:
         """Commit changes of many tables, all or none."""
         settings = self.settings
         request = parse_commit(
@@ -126,7 +128,7 @@ class IcebergCatalog:
             items = request.lance_operations
             operations += self.service.lance_operations(items, asked.transaction_id, asked.who)
         answer = self.submit(asked, operations)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             if answer.code is Code.NO_SUCH_NAMESPACE:
                 # The document knows one 404.
                 raise Failure(404, "NoSuchTableException", answer.message)
@@ -140,13 +142,13 @@ class IcebergCatalog:
         ]
         return json_reply({"commit-id": f"txn-{answer.transaction_id}", "results": results})
 
-    def commit_table(self, asked: Asked, table: TableId, body: bytes) -> Response:
+    def commit_table(self, asked: Requester, table: TableId, body: bytes) -> Response:
         """Commit changes of one table."""
         change = parse_table_commit(
             load_json(body, "body"), table, updates_max=self.settings.updates_max
         )
         answer = self.submit(asked, [change.sent])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             if answer.code is Code.NO_SUCH_NAMESPACE:
                 raise no_such_namespace(table[:-1])
             if change.is_create and table in (view := self.view()).views:
@@ -155,7 +157,7 @@ class IcebergCatalog:
         return self._committed(answer, table)
 
     def create_table(
-        self, asked: Asked, namespace: TableId, body: bytes, tell: Tell = tell_nothing
+        self, asked: Requester, namespace: TableId, body: bytes, tell: Tell = tell_nothing
     ) -> Response:
         """Make a table, or only say what it would be (stage-create)."""
         request = parse_create(load_json(body, "body"))
@@ -172,13 +174,13 @@ class IcebergCatalog:
             access = {} if request.location else tell(Subject(table, uuid, location))
             return self._staged(view, table, request, parse_change(change).updates, asked, access)
         answer = self.submit(asked, [change])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             raise self._not_created(answer, table)
         return self._committed(answer, table, tell)
 
     def register_table(
         self,
-        asked: Asked,
+        asked: Requester,
         namespace: TableId,
         body: bytes,
         *,
@@ -199,7 +201,7 @@ class IcebergCatalog:
         with reading(location):
             change = self.service.registration(table, location, replaces, read_only=read_only)
         answer = self.submit(asked, [change])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             raise self._not_created(answer, table)
         return self._committed(answer, table, tell)
 
@@ -239,7 +241,7 @@ class IcebergCatalog:
         self.table(table)
         return Response(status_code=204)
 
-    def drop_table(self, asked: Asked, table: TableId, *, purge: bool) -> Response:
+    def drop_table(self, asked: Requester, table: TableId, *, purge: bool) -> Response:
         """Forget a table; by the record of a `purge` maintenance removes its files."""
         view = self.view()
         found = view.tables.get(table)
@@ -249,11 +251,11 @@ class IcebergCatalog:
         incarnation = "" if asked.has_key or found is None else found.uuid
         kind = DropTable if purge else DeregisterTable
         answer = self.submit(asked, [kind(table, incarnation)])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             raise failure_of_refusal(answer)
         return Response(status_code=204)
 
-    def rename_table(self, asked: Asked, body: bytes) -> Response:
+    def rename_table(self, asked: Requester, body: bytes) -> Response:
         """Give a table another name."""
         node = Node(load_json(body, "body"), "")
         source = read_identifier(node.member("source"))
@@ -270,7 +272,7 @@ class IcebergCatalog:
             if is_there:
                 raise rename_taken(view, source, destination)
         answer = self.submit(asked, [RenameTable(source, destination)])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             raise failure_of_refusal(answer)
         return Response(status_code=204)
 
@@ -312,7 +314,7 @@ class IcebergCatalog:
         table: TableId,
         request: CreateRequest,
         updates: Sequence[Any],
-        asked: Asked,
+        asked: Requester,
         access: Mapping[str, Any],
     ) -> Response:
         if table[:-1] not in view.namespaces:
@@ -329,7 +331,7 @@ class IcebergCatalog:
         is_view = table in view.views
         return already_exists("View with same name" if is_view else "Table", table)
 
-    def _not_created(self, answer: Refused, table: TableId) -> Failure:
+    def _not_created(self, answer: RefusedChanges, table: TableId) -> Failure:
         if answer.failed:
             return self._taken(self.view(), table)
         if answer.code is Code.NO_SUCH_NAMESPACE:

@@ -39,8 +39,8 @@ from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
 from commitlog.words import say
-from consumers.partition.iceberg_files import TableFiles
-from consumers.servers.iceberg.service import CatalogView, Committed, Refused
+from consumers.partition.iceberg_files import IcebergFiles
+from consumers.servers.iceberg.service import CatalogView, Committed, RefusedChanges
 from consumers.servers.namespace.batch import batch_operations
 from consumers.servers.namespace.call import IDEMPOTENCY_KEY, Call
 from consumers.servers.namespace.service import Service, Settings
@@ -66,9 +66,9 @@ class LogIcebergService:
         self._lock = threading.Lock()
 
     @cached_property
-    def files(self) -> TableFiles:
+    def files(self) -> IcebergFiles:
         """The files of the log's tables."""
-        return TableFiles(self.tables_root)
+        return IcebergFiles(self.tables_root)
 
     @property
     def tables_root(self) -> str:
@@ -92,7 +92,7 @@ class LogIcebergService:
         id_is_new: bool,
         principal: str,
         timeout_seconds: float,
-    ) -> Committed | Refused:
+    ) -> Committed | RefusedChanges:
         """Append one transaction and return its outcome; the same id returns the same outcome."""
         runtime = self._log.runtime()
         made = self._log.transaction(tuple(operations), transaction_id=transaction_id)
@@ -108,7 +108,7 @@ class LogIcebergService:
         if outcome.status is not Status.COMMITTED:
             if outcome.answers is not None:
                 outcome = self._first(outcome, runtime.partition_of(transaction))
-            return Refused(
+            return RefusedChanges(
                 status=outcome.status,
                 code=outcome.code,
                 message=outcome.message,

@@ -12,7 +12,7 @@ from commitlog.core.iceberg.requests import read_namespace
 from commitlog.model.operations import AlterProperties, CreateNamespace, DropNamespace
 from commitlog.model.records import Code
 from commitlog.model.table import TableId
-from consumers.servers.iceberg.catalog import Asked, IcebergCatalog, paginate
+from consumers.servers.iceberg.catalog import IcebergCatalog, Requester, paginate
 from consumers.servers.iceberg.replies import (
     Failure,
     already_exists,
@@ -20,7 +20,7 @@ from consumers.servers.iceberg.replies import (
     json_reply,
     no_such_namespace,
 )
-from consumers.servers.iceberg.service import CatalogView, Refused
+from consumers.servers.iceberg.service import CatalogView, RefusedChanges
 
 SEPARATOR = "\x1f"
 """Between the levels of a namespace in an address."""
@@ -33,7 +33,7 @@ class IcebergNamespaces:
         """Use the catalogue's service."""
         self._catalog = catalog
 
-    def create(self, asked: Asked, body: bytes) -> Response:
+    def create(self, asked: Requester, body: bytes) -> Response:
         """Make a namespace in one that exists."""
         node = Node(load_json(body, "body"), "")
         namespace = read_namespace(node.member("namespace"))
@@ -47,7 +47,7 @@ class IcebergNamespaces:
             raise already_exists("Namespace", namespace)
         operation = CreateNamespace(namespace, tuple(sorted(properties.items())))
         answer = self._catalog.submit(asked, [operation])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             if answer.code is Code.TABLE_EXISTS:
                 raise already_exists("Namespace", namespace)
             raise failure_of_refusal(answer)
@@ -75,7 +75,7 @@ class IcebergNamespaces:
         _known(self._catalog.view(), namespace)
         return Response(status_code=204)
 
-    def drop(self, asked: Asked, namespace: TableId) -> Response:
+    def drop(self, asked: Requester, namespace: TableId) -> Response:
         """Remove a namespace that is empty."""
         view = self._catalog.view()
         if not asked.has_key:
@@ -83,7 +83,7 @@ class IcebergNamespaces:
         if _holds_something(view, namespace):
             _not_empty(namespace)
         answer = self._catalog.submit(asked, [DropNamespace(namespace)])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             if _holds_something(self._catalog.view(), namespace):
                 _not_empty(namespace)
             if answer.code is Code.NO_SUCH_NAMESPACE:
@@ -91,7 +91,7 @@ class IcebergNamespaces:
             raise failure_of_refusal(answer)
         return Response(status_code=204)
 
-    def update(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+    def update(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
         """Set and remove properties."""
         node = Node(load_json(body, "body"), "")
         updates = u.strings() if (u := node.optional("updates")) else {}
@@ -111,7 +111,7 @@ class IcebergNamespaces:
                 removals=tuple(sorted(set(removals))),
             )
             answer = self._catalog.submit(asked, [operation])
-            if isinstance(answer, Refused):
+            if isinstance(answer, RefusedChanges):
                 raise failure_of_refusal(answer)
         wanted = dict.fromkeys(removals)
         return json_reply(

@@ -16,7 +16,7 @@ from commitlog import CommitLog
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.model.operations import IcebergChange, Operation
 from commitlog.model.table import TableId, parse_table_id
-from consumers.partition.iceberg_files import TableFiles
+from consumers.partition.iceberg_files import IcebergFiles
 from consumers.servers.iceberg.log import OnDemand
 from consumers.servers.iceberg.replies import Failure
 from consumers.servers.iceberg.service import CatalogView
@@ -42,10 +42,10 @@ def position_of(warehouse: str, log: CommitLog) -> str:
     return ",".join(str(found[partition]) for partition in sorted(found))
 
 
-class Past:
+class PastCatalogues:
     """Catalogues as of positions; those that were asked for last are kept. Thread-safe."""
 
-    def __init__(self, log: CommitLog, files: TableFiles) -> None:
+    def __init__(self, log: CommitLog, files: IcebergFiles) -> None:
         """Read this log."""
         self._log = log
         self._files = files
@@ -91,10 +91,10 @@ class Past:
         )
 
 
-class PastService:
+class PastIcebergService:
     """What the catalogue needs of the log, at one position. Nothing is written."""
 
-    def __init__(self, past: Past, files: TableFiles, position: str) -> None:
+    def __init__(self, past: PastCatalogues, files: IcebergFiles, position: str) -> None:
         """Show what stood at a position."""
         self._past = past
         self._files = files

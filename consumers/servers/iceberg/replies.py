@@ -28,7 +28,7 @@ from commitlog.errors import (
 )
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
-from consumers.servers.iceberg.service import Refused
+from consumers.servers.iceberg.service import RefusedChanges
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,7 @@ def failure_of(error: Exception) -> Failure:
     return Failure(500, "ServerError", f"{type(error).__name__}: {error}")
 
 
-def failure_of_refusal(refused: Refused) -> Failure:
+def failure_of_refusal(refused: RefusedChanges) -> Failure:
     """Return what to tell a client about a definite refusal of a commit."""
     if refused.code is Code.NO_SUCH_TABLE:
         return Failure(404, "NoSuchTableException", refused.message)
@@ -130,7 +130,7 @@ def failure_of_refusal(refused: Refused) -> Failure:
     return Failure(409, "CommitFailedException", refused.message, failed=refused.failed)
 
 
-def failure_of_table_refusal(refused: Refused) -> Failure:
+def failure_of_table_refusal(refused: RefusedChanges) -> Failure:
     """Return the same for a commit to one table, in the words that Iceberg's clients know."""
     failure = failure_of_refusal(refused)
     if not refused.failed:

@@ -34,7 +34,13 @@ from consumers.servers.iceberg.catalog import (
 )
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.namespaces import IcebergNamespaces
-from consumers.servers.iceberg.past import PREFIX, Past, PastService, position_of, refuse
+from consumers.servers.iceberg.past import (
+    PREFIX,
+    PastCatalogues,
+    PastIcebergService,
+    position_of,
+    refuse,
+)
 from consumers.servers.iceberg.reach import IcebergReach
 from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
 from consumers.servers.iceberg.service import IcebergService
@@ -93,7 +99,7 @@ def routes(
             raise ConfigurationError(f"{name} cannot be {limit}: {bounds}")
     service = LogIcebergService(log, names, security)
     vendor = Vendor(log, names.vending, security, names.locations)
-    past = Past(log, service.files)
+    past = PastCatalogues(log, service.files)
     settings = IcebergSettings(
         service.tables_root,
         tables_max=config.iceberg_tables_max,
@@ -111,7 +117,7 @@ def routes(
         position = request.path_params["position"]
         start = f"v1/{PREFIX}{position}"
         access = TableAccess(vendor, start=start, is_past=True)
-        return _Routes(PastService(past, service.files, position), settings, access=access)
+        return _Routes(PastIcebergService(past, service.files, position), settings, access=access)
 
     places = TablePlaces(log, security, names.locations)
     reach = IcebergReach(places, IcebergCatalog(service, settings)) if security.is_on else None

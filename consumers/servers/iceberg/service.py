@@ -46,7 +46,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedChanges:
     """A transaction that did not commit, by a definite outcome."""
 
     status: Status
@@ -71,7 +71,7 @@ class IcebergService(Protocol):
         id_is_new: bool,
         principal: str,
         timeout_seconds: float,
-    ) -> Committed | Refused:
+    ) -> Committed | RefusedChanges:
         """Append one transaction and return its outcome; the same id returns the same outcome.
 
         `id_is_new`: nobody can have asked under this id before, which is cheaper.

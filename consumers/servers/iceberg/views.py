@@ -16,8 +16,8 @@ from commitlog.model.operations import DeregisterTable, IcebergChange, RenameTab
 from commitlog.model.records import Code
 from commitlog.model.table import TableId, parse_table_id
 from consumers.servers.iceberg.catalog import (
-    Asked,
     IcebergCatalog,
+    Requester,
     paginate,
     reading,
     rename_taken,
@@ -31,7 +31,7 @@ from consumers.servers.iceberg.replies import (
     no_such_namespace,
     table_reply,
 )
-from consumers.servers.iceberg.service import Refused
+from consumers.servers.iceberg.service import RefusedChanges
 
 
 class IcebergViews:
@@ -41,7 +41,7 @@ class IcebergViews:
         """Use the catalogue's service."""
         self._catalog = catalog
 
-    def create(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+    def create(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
         """Make a view in a namespace that exists."""
         node = Node(load_json(body, "body"), "")
         name = parse_table_id((*namespace, node.member("name").text()))
@@ -62,7 +62,7 @@ class IcebergViews:
         change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
         return self._answer(asked, change, is_create=True)
 
-    def register(self, asked: Asked, namespace: TableId, body: bytes) -> Response:
+    def register(self, asked: Requester, namespace: TableId, body: bytes) -> Response:
         """Make a view of the metadata file of one that was dropped, with its uuid and versions."""
         node = Node(load_json(body, "body"), "")
         name = parse_table_id((*namespace, node.member("name").text()))
@@ -73,7 +73,7 @@ class IcebergViews:
         change = IcebergChange(name, dump_json([{"type": ASSERT_CREATE}]), dump_json(updates))
         return self._answer(asked, change, is_create=True)
 
-    def commit(self, asked: Asked, name: TableId, body: bytes) -> Response:
+    def commit(self, asked: Requester, name: TableId, body: bytes) -> Response:
         """Change a view."""
         change = view_change(name, load_json(body, "body"))
         if change.requirements == "[]":
@@ -97,7 +97,7 @@ class IcebergViews:
             raise no_such_view(name)
         return Response(status_code=204)
 
-    def drop(self, asked: Asked, name: TableId) -> Response:
+    def drop(self, asked: Requester, name: TableId) -> Response:
         """Forget a view; its metadata files stay."""
         view = self._catalog.view()
         found = view.views.get(name)
@@ -107,11 +107,11 @@ class IcebergViews:
             raise no_such_view(name)
         incarnation = "" if asked.has_key or found is None else found.uuid
         answer = self._catalog.submit(asked, [DeregisterTable(name, incarnation)])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             raise _failure(answer, name)
         return Response(status_code=204)
 
-    def rename(self, asked: Asked, body: bytes) -> Response:
+    def rename(self, asked: Requester, body: bytes) -> Response:
         """Give a view another name."""
         node = Node(load_json(body, "body"), "")
         source = read_identifier(node.member("source"))
@@ -126,7 +126,7 @@ class IcebergViews:
             if is_there:
                 raise rename_taken(view, source, destination)
         answer = self._catalog.submit(asked, [RenameTable(source, destination)])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             raise _failure(answer, source)
         return Response(status_code=204)
 
@@ -140,10 +140,10 @@ class IcebergViews:
         identifiers = [identifier_json((*namespace, name)) for name in page]
         return json_reply({"identifiers": identifiers, "next-page-token": token})
 
-    def _answer(self, asked: Asked, change: IcebergChange, *, is_create: bool) -> Response:
+    def _answer(self, asked: Requester, change: IcebergChange, *, is_create: bool) -> Response:
         name = change.table
         answer = self._catalog.submit(asked, [change])
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedChanges):
             if is_create and answer.failed:
                 raise _taken(self._catalog, name)
             if answer.code is Code.NO_SUCH_NAMESPACE:
@@ -206,7 +206,7 @@ def _taken(catalog: IcebergCatalog, name: TableId) -> Failure:
     return already_exists("Table with same name", name)
 
 
-def _failure(answer: Refused, name: TableId) -> Failure:
+def _failure(answer: RefusedChanges, name: TableId) -> Failure:
     if answer.code is Code.NO_SUCH_TABLE:
         return no_such_view(name)
     return failure_of_refusal(answer)

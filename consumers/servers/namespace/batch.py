@@ -37,7 +37,7 @@ from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.deletion import deleted, deletion, wanted
 from consumers.servers.namespace.native import refuse_branch
 from consumers.servers.namespace.service import Service
-from consumers.servers.namespace.staged import Staged, Target, read_staged
+from consumers.servers.namespace.staged import Staged, StagedTarget, read_staged
 from consumers.servers.namespace.tables import declaration, declared, ended
 from consumers.servers.namespace.versions import (
     batch_id,
@@ -71,7 +71,7 @@ class _Batch:
     operations: list[Operation] = field(default_factory=list)
     staged: list[Staged] = field(default_factory=list)
     infos: dict[TableId, TableInfo] = field(default_factory=dict)
-    targets: dict[TableId, Target | None] = field(default_factory=dict)
+    targets: dict[TableId, StagedTarget | None] = field(default_factory=dict)
     newest: dict[TableId, int] = field(default_factory=dict)
     """The newest versions that operations of the batch make."""
     gone: dict[TableId, VersionRanges] = field(default_factory=dict)
@@ -79,12 +79,12 @@ class _Batch:
     asked: list[int] = field(default_factory=list)
     """For each of `operations`, which one of the request it is for."""
 
-    def target(self, table: TableId) -> Target:
+    def target(self, table: TableId) -> StagedTarget:
         """Return the table as the operations before this one leave it."""
         if table not in self.targets:
             info = self.service.info(table) if self.is_fresh else self.service.lately(table)
             self.infos[table] = info
-            self.targets[table] = Target(info.table_id, info.location, info.incarnation)
+            self.targets[table] = StagedTarget(info.table_id, info.location, info.incarnation)
         found = self.targets[table]
         if found is None:
             raise NoSuchTable(f"{'$'.join(table)} is deregistered by an operation before")
@@ -115,7 +115,7 @@ class _Batch:
 
     def declare(self, table: TableId, request: Any) -> None:
         made = declaration(self.service, self.call, table, request, len(self.operations))
-        self.targets[table] = Target(table, made.location, made.incarnation)
+        self.targets[table] = StagedTarget(table, made.location, made.incarnation)
         self.operations.append(made)
 
     def delete_versions(self, table: TableId, request: Any) -> None:

@@ -122,7 +122,7 @@ class MergeInsert(_Rows):
         )
 
 
-class LanceCommit(_OnTable):
+class LanceCommitBody(_OnTable):
     """Lance's own transaction, its message in base64."""
 
     message: StrictStr
@@ -144,7 +144,7 @@ class LanceCommit(_OnTable):
         builder.submit(self.table_id(), message, read_version=self.read_version)
 
 
-class IcebergChange(_OnTable):
+class IcebergChangeBody(_OnTable):
     """A commit to an Iceberg table, or to a view, as Iceberg's REST catalogue takes it.
 
     With the one requirement `assert-view-create` it makes a view.
@@ -173,7 +173,7 @@ class IcebergChange(_OnTable):
         builder.submit(None, made)
 
 
-Chosen = Append | Delete | Update | MergeInsert | LanceCommit | IcebergChange
+Chosen = Append | Delete | Update | MergeInsert | LanceCommitBody | IcebergChangeBody
 
 
 class Operation(Strict):
@@ -183,8 +183,8 @@ class Operation(Strict):
     delete: Delete | None = None
     update: Update | None = None
     merge_insert: MergeInsert | None = None
-    lance_commit: LanceCommit | None = None
-    iceberg_change: IcebergChange | None = None
+    lance_commit: LanceCommitBody | None = None
+    iceberg_change: IcebergChangeBody | None = None
 
     def chosen(self, index: int) -> Chosen:
         """Return the one that is given."""

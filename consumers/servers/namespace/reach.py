@@ -21,7 +21,7 @@ from lance_namespace.errors import PermissionDeniedError
 from commitlog import CommitLog
 from commitlog.adapters.lance_datasets import Gate
 from commitlog.adapters.storage import local_path
-from consumers.partition.allowed_places import Places, lies_in, meet
+from consumers.partition.allowed_places import AllowedPlaces, lies_in, meet
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 
@@ -42,7 +42,7 @@ class _Folder(NamedTuple):
 class Reach:
     """Decides for all requests. Thread-safe."""
 
-    def __init__(self, log: CommitLog, places: Places, security: Security) -> None:
+    def __init__(self, log: CommitLog, places: AllowedPlaces, security: Security) -> None:
         """Serve these places, to whom the grants let."""
         self._log = log
         self._places = places

@@ -58,7 +58,7 @@ class Done:
     outcomes: list[tuple[Outcome, float]] = field(default_factory=list)
 
 
-class Noted(Metrics):
+class NotedMetrics(Metrics):
     """Keeps what is to be counted, for the process that tells it."""
 
     def __init__(self) -> None:
@@ -71,12 +71,12 @@ class Noted(Metrics):
         self.outcomes.append((outcome, seconds))
 
 
-def handler(service: Service, noted: Noted) -> Callable[[Work], Done]:
+def handler(service: Service, noted: NotedMetrics) -> Callable[[Work], Done]:
     """Return what carries requests out, in the process for it."""
     return lambda work: _carry_out(service, noted, work)
 
 
-def _carry_out(service: Service, metrics: Noted, work: Work) -> Done:
+def _carry_out(service: Service, metrics: NotedMetrics, work: Work) -> Done:
     entry = _ENTRIES[work.operation]
     call = Call(
         operation=work.operation,

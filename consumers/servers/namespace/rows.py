@@ -41,7 +41,7 @@ from consumers.servers.namespace.first_version import stage_first_version
 from consumers.servers.namespace.native import commit_natively
 from consumers.servers.namespace.remote import TIMEOUT
 from consumers.servers.namespace.service import BODY_HASH, Service
-from consumers.servers.namespace.staged import Target, read_staged
+from consumers.servers.namespace.staged import StagedTarget, read_staged
 from consumers.servers.namespace.tables import declaration
 from consumers.servers.namespace.transactions import visible
 from consumers.servers.namespace.versions import commit_staged, raise_refusal
@@ -94,17 +94,19 @@ def _create(
     service: Service, call: Call, table: TableId, properties: Mapping[str, str] | None
 ) -> Any:
     made = declaration(service, call, table, DeclareTableRequest(properties=dict(properties or {})))
-    target = Target(table, made.location, made.incarnation)
+    target = StagedTarget(table, made.location, made.incarnation)
     return _commit_first(service, call, target, [made])
 
 
 def _first_rows(service: Service, call: Call, info: TableInfo) -> tuple[Outcome, Transaction]:
     """Give a declared table its first version."""
-    return _commit_first(service, call, Target(info.table_id, info.location, info.incarnation), [])
+    return _commit_first(
+        service, call, StagedTarget(info.table_id, info.location, info.incarnation), []
+    )
 
 
 def _commit_first(
-    service: Service, call: Call, target: Target, before: list[Operation]
+    service: Service, call: Call, target: StagedTarget, before: list[Operation]
 ) -> tuple[Outcome, Transaction]:
     rows = call.arrow()
     try:

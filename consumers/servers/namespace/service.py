@@ -39,12 +39,12 @@ from commitlog.messages import DecidedRecords, NamespaceDescription
 from commitlog.model.operations import CreateTableVersion, Operation
 from commitlog.model.records import Code, Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
-from consumers.partition.allowed_places import Places
+from consumers.partition.allowed_places import AllowedPlaces
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed, Landings
 from consumers.servers.namespace.reach import Reach
-from consumers.servers.namespace.turns import Turns, VersionTaken
+from consumers.servers.namespace.turns import KeyedLocks, VersionTaken
 from consumers.servers.namespace.version_facts import KnownVersions, written
 from consumers.servers.security.grants import Access
 from consumers.servers.security.identity import Security
@@ -93,7 +93,7 @@ class Service:
         self.log = log
         self.settings = settings or Settings()
         self.security = security or Security()
-        self.places = Places(log.runtime().genesis.tables_root, self.settings.locations)
+        self.places = AllowedPlaces(log.runtime().genesis.tables_root, self.settings.locations)
         self.reach = Reach(log, self.places, self.security)
         vending, locations = self.settings.vending, self.settings.locations
         self.table_places = TablePlaces(log, self.security, locations)
@@ -102,7 +102,7 @@ class Service:
         self.attempts: OrderedDict[str, int] = OrderedDict()
         """The last attempt of ids whose tries came through this process: saves asking."""
         self.landings = Landings()
-        self.turns = Turns()
+        self.turns = KeyedLocks()
         """Of those who want to make one version."""
         self.pasts: OrderedDict[str, Service] = OrderedDict()
         """What stood at the positions that were asked for last, by their names."""

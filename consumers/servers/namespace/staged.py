@@ -43,7 +43,7 @@ SCHEMES = ("V1", "V2")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class StagedTarget:
     """The table that a version is for: one that stands, or one that the same request declares."""
 
     table: TableId
@@ -75,7 +75,7 @@ def check_fields(request: Any) -> None:
         )
 
 
-def read_staged(target: Target, request: Any, info: TableInfo | None = None) -> Staged:
+def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = None) -> Staged:
     """Read and check a staged manifest; nothing was appended if it raises.
 
     `info` describes a table that stands, which may declare a key.

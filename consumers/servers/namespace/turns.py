@@ -56,7 +56,7 @@ class _Race:
         self.promised, self.until = next(iter(self.losers), None), now + PROMISE_SECONDS
 
 
-class Turns:
+class KeyedLocks:
     """Locks by key, each there as long as somebody holds it or waits for it. Thread-safe."""
 
     def __init__(self) -> None:

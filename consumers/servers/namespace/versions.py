@@ -44,7 +44,7 @@ from consumers.servers.namespace.service import ATTEMPTS_MAX, Service
 from consumers.servers.namespace.staged import (
     Staged,
     StagedManifestMissing,
-    Target,
+    StagedTarget,
     as_commit,
     check_fields,
     is_append,
@@ -160,7 +160,7 @@ def create_version(service: Service, call: Call) -> dict[str, Any]:
 def _create_version(
     service: Service, call: Call, request: CreateTableVersionRequest, info: TableInfo
 ) -> dict[str, Any]:
-    target = Target(info.table_id, info.location, info.incarnation)
+    target = StagedTarget(info.table_id, info.location, info.incarnation)
     try:
         staged = read_staged(target, request, info)
     except StagedManifestMissing:

@@ -39,7 +39,7 @@ GENERATING = {"generate_series", "range", "repeat", "repeat_row", "unnest"}
 NO_ZONES = "a time with a zone is not answered here; cast it: now()::TIMESTAMP"
 
 
-class Refused(Exception):
+class StatementRefused(Exception):
     """The statement is not one that is answered here."""
 
 
@@ -79,7 +79,7 @@ def answer(root: Path, asked: dict[str, Any]) -> dict[str, Any]:
         return {"error": NO_ZONES if "pytz" in str(error) else str(error)}
     except (OverflowError, ValueError) as error:
         return {"error": f"a value of the answer has no JSON: {error}; cast it to VARCHAR"}
-    except (Refused, MemoryError) as error:
+    except (StatementRefused, MemoryError) as error:
         return {"error": str(error) or "there is not enough memory for this question"}
     return {
         "columns": [str(column[0]) for column in described],
@@ -112,9 +112,9 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     found = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()
     tree = json.loads(found[0][0])
     if tree.get("error"):
-        raise Refused(why_refused(tree))
+        raise StatementRefused(why_refused(tree))
     if len(tree["statements"]) != 1:
-        raise Refused(f"there are {len(tree['statements'])} statements; ask one SELECT")
+        raise StatementRefused(f"there are {len(tree['statements'])} statements; ask one SELECT")
     macros = connection.execute(
         "SELECT function_name FROM duckdb_functions()"
         " WHERE database_name = 'commitlog' AND function_type = 'table_macro'"
@@ -123,11 +123,15 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     for node in _nodes(tree):
         kind = str(node.get("type", ""))
         if kind.endswith("_NODE") and kind not in SELECTING:
-            raise Refused(f"only SELECT is answered, and {kind.removesuffix('_NODE')} is more")
+            raise StatementRefused(
+                f"only SELECT is answered, and {kind.removesuffix('_NODE')} is more"
+            )
         if kind == "TABLE_FUNCTION":
             name = str(node.get("function", {}).get("function_name", "")).lower()
             if name not in known:
-                raise Refused(f"the table function {name!r} is not answered here; see FROM help")
+                raise StatementRefused(
+                    f"the table function {name!r} is not answered here; see FROM help"
+                )
 
 
 def _nodes(value: Any) -> Iterator[dict[str, Any]]:

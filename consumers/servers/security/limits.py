@@ -68,7 +68,7 @@ def _add(taken: Counter[str], client: str, more: int) -> None:
         del taken[client]
 
 
-class Refused(BaseException):
+class OverLimit(BaseException):
     """A request is over a limit; no API takes it for a failure of its own."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -110,7 +110,7 @@ class Limits:
             self._check_head(scope)
             await request.begin(scope)
             return await self._app(scope, request.receive, noting)
-        except Refused as refused:
+        except OverLimit as refused:
             if has_begun:
                 raise
             await _refuse(refused, scope, receive, send)
@@ -120,9 +120,9 @@ class Limits:
     def _check_head(self, scope: Scope) -> None:
         most = self._settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
-            raise Refused(431, f"the headers have over {most} bytes; send fewer")
+            raise OverLimit(431, f"the headers have over {most} bytes; send fewer")
         if problem := target_problem(scope["path"], scope.get("query_string", b"")):
-            raise Refused(400, problem)
+            raise OverLimit(400, problem)
 
     async def client(self, scope: Scope, headers: Headers) -> str:
         """Return who asks as the headers prove it, "" if they don't where they would have to."""
@@ -141,13 +141,13 @@ class Limits:
         settings = self._settings
         total = self._running.total()
         if total >= settings.requests_max:
-            raise Refused(
+            raise OverLimit(
                 503,
                 f"{settings.requests_max} requests are being carried out, nothing was done for"
                 " this one; send it again in a while",
             )
         if self._security.is_on and self._running[client] >= settings.client_requests_max:
-            raise Refused(
+            raise OverLimit(
                 429,
                 f"{settings.client_requests_max} requests of yours are being carried out, nothing"
                 " was done for this one; send it again in a while",
@@ -175,10 +175,10 @@ class Limits:
     def _check(self, taken: Counter[str], client: str, more: int, most: int, what: str) -> None:
         """Refuse what is too much for all clients, or for one of those who are told apart."""
         if taken.total() + more > most:
-            raise Refused(503, f"{what}; nothing was done, send this one again in a while")
+            raise OverLimit(503, f"{what}; nothing was done, send this one again in a while")
         if self._security.is_on and taken[client] + more > _share(most):
             who = "yours" if client else "clients that show no credentials in their headers"
-            raise Refused(429, f"{what}, most of them of {who}; send this one again in a while")
+            raise OverLimit(429, f"{what}, most of them of {who}; send this one again in a while")
 
     @property
     def settings(self) -> LimitSettings:
@@ -214,7 +214,7 @@ class _Request:
                 if encoding.strip().lower() not in ("", "identity"):
                     self._receive = Decompressed(self._receive, encoding).receive
             except UnknownEncoding as error:
-                raise Refused(415, str(error)) from error
+                raise OverLimit(415, str(error)) from error
         elif self._client:
             self._take_slot()
 
@@ -230,7 +230,7 @@ class _Request:
         self._held += held
         most = self._limits.settings.unidentified_bytes_max
         if not self._client and self._received > most:
-            raise Refused(
+            raise OverLimit(
                 401,
                 f"a body of over {most} bytes needs credentials in the headers: x-api-key, or"
                 " Authorization: Bearer",
@@ -250,12 +250,12 @@ class _Request:
             async with asyncio.timeout(max(0.0, min(left, settings.pause_seconds_max))):
                 return await self._receive()
         except ValueError as error:
-            raise Refused(400, str(error)) from error
+            raise OverLimit(400, str(error)) from error
         except TimeoutError as error:
             what = f"no byte of the body came for {settings.pause_seconds_max:g} s"
             if left < settings.pause_seconds_max:
                 what = f"the body came too slowly, {self._received} bytes in {allowed:g} s"
-            raise Refused(408, f"{what}; nothing was done, send it again") from error
+            raise OverLimit(408, f"{what}; nothing was done, send it again") from error
 
     def _take_slot(self) -> None:
         self._limits.take(self._client)
@@ -274,7 +274,7 @@ class _Request:
             self._limits.give_back(self._client)
 
 
-async def _refuse(refused: Refused, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(refused: OverLimit, scope: Scope, receive: Receive, send: Send) -> None:
     # The connection may still carry a body that nobody reads.
     headers = {"Connection": "close"}
     if refused.status in (429, 503):

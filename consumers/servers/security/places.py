@@ -15,7 +15,7 @@ from commitlog import CommitLog
 from commitlog.core.iceberg.named_places import PLACE_PROPERTIES
 from commitlog.messages import IcebergDescription
 from commitlog.model.table import TableId
-from consumers.partition.allowed_places import Places, lies_in, meet
+from consumers.partition.allowed_places import AllowedPlaces, lies_in, meet
 from consumers.partition.iceberg_files import below
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
@@ -30,7 +30,7 @@ class TablePlaces:
         """Let who may read a table name its files; `locations` are allowed to everybody."""
         self._log = log
         self._security = security
-        self._places = Places(log.runtime().genesis.tables_root, locations)
+        self._places = AllowedPlaces(log.runtime().genesis.tables_root, locations)
 
     @property
     def is_on(self) -> bool:

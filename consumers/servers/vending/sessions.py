@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from urllib.parse import urlencode
 from xml.etree import ElementTree
 
-from commitlog.adapters.s3_requests import Keys, S3Address, signature_headers
+from commitlog.adapters.s3_requests import S3Address, S3Keys, signature_headers
 from commitlog.errors import Unavailable
 
 TIMEOUT_SECONDS = 10.0
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class AssumedRole:
     """Whose rights a session's policy narrows."""
 
     arn: str
@@ -36,14 +36,16 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class GrantSession:
     """Keys that end by themselves."""
 
-    keys: Keys
+    keys: S3Keys
     ends_at: datetime
 
 
-def assume(role: Role, policy: str, who: str, address: S3Address, now: datetime) -> Session:
+def assume(
+    role: AssumedRole, policy: str, who: str, address: S3Address, now: datetime
+) -> GrantSession:
     """Return keys with a role's rights as far as a policy lets them; Unavailable."""
     assert address.keys is not None
     fields = {
@@ -73,7 +75,7 @@ def assume(role: Role, policy: str, who: str, address: S3Address, now: datetime)
 
 
 def session_options(
-    session: Session, address: S3Address, known: Mapping[str, str]
+    session: GrantSession, address: S3Address, known: Mapping[str, str]
 ) -> dict[str, str]:
     """Return a session's keys as pylance takes them, and where they open something if not known."""
     keys = session.keys
@@ -108,15 +110,15 @@ def _ask(request: urllib.request.Request, endpoint: str) -> bytes:
         ) from error
 
 
-def _read(answer: bytes) -> Session:
+def _read(answer: bytes) -> GrantSession:
     try:
         tags = ElementTree.fromstring(answer).iter()
         found = {one.tag.rpartition("}")[2]: one.text or "" for one in tags}
-        keys = Keys(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
+        keys = S3Keys(found["AccessKeyId"], found["SecretAccessKey"], found["SessionToken"])
         ends_at = datetime.fromisoformat(found["Expiration"].replace("Z", "+00:00"))
     except (ElementTree.ParseError, KeyError, ValueError) as error:
         raise Unavailable("the answer of the token service holds no session") from error
-    return Session(keys, ends_at if ends_at.tzinfo else ends_at.replace(tzinfo=UTC))
+    return GrantSession(keys, ends_at if ends_at.tzinfo else ends_at.replace(tzinfo=UTC))
 
 
 def _code(answer: bytes) -> str:

@@ -29,7 +29,7 @@ from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import Security
 from consumers.servers.security.places import TablePlaces
 from consumers.servers.vending.scope import SCHEMES, Scope, scope_of
-from consumers.servers.vending.sessions import Role, Session, assume
+from consumers.servers.vending.sessions import AssumedRole, GrantSession, assume
 
 SETTINGS = frozenset(
     {"role_arn", "external_id", "sts_endpoint", "duration_seconds", "sign", "endpoint"}
@@ -67,7 +67,7 @@ class Vendor:
         self._settings = settings
         self._places = TablePlaces(log, security, locations)
         self._lock = threading.Lock()
-        self._sessions: OrderedDict[tuple[Scope, Access, str], Session] = OrderedDict()
+        self._sessions: OrderedDict[tuple[Scope, Access, str], GrantSession] = OrderedDict()
         self._reached: OrderedDict[tuple[Principal, Subject], tuple[float, Access | None]]
         self._reached = OrderedDict()
 
@@ -105,7 +105,9 @@ class Vendor:
                 return access
         return None
 
-    def session(self, principal: Principal, subject: Subject, access: Access) -> Session | None:
+    def session(
+        self, principal: Principal, subject: Subject, access: Access
+    ) -> GrantSession | None:
         """Return keys for a table's objects alone; None if the operator named no role for them.
 
         Keys are handed out again while half of their time is left. Raises Unavailable.
@@ -132,14 +134,14 @@ class Vendor:
     def _of(self, subject: Subject) -> Mapping[str, str]:
         return self._settings.at(bound(subject.location))
 
-    def _role(self, subject: Subject) -> Role | None:
+    def _role(self, subject: Subject) -> AssumedRole | None:
         given = self._of(subject)
         arn = given.get("role_arn", "")
         if not arn:
             return None
         address = s3_address(bound(subject.location))
         endpoint = given.get("sts_endpoint") or address.endpoint
-        return Role(
+        return AssumedRole(
             arn,
             (endpoint or f"https://sts.{address.region}.amazonaws.com").rstrip("/"),
             int(given.get("duration_seconds", SECONDS)),

@@ -15,7 +15,7 @@ from commitlog.core.log.replica import payload_hash
 from commitlog.errors import CorruptLog
 from commitlog.model.records import LeaderStarted, Outcome, Submitted
 from commitlog.ports import RawRecord
-from consumers.tools.archive.proof import ArchivedFile, Segment, digest_of
+from consumers.tools.archive.proof import ArchivedFile, DecidedSegment, digest_of
 
 ROWS_PER_GROUP = 5_000
 SCHEMA = pa.schema(
@@ -67,7 +67,7 @@ def read_file(folder: Path, file: ArchivedFile) -> Iterator[RawRecord]:
         )
 
 
-def check_segment(folder: Path, segment: Segment) -> None:
+def check_segment(folder: Path, segment: DecidedSegment) -> None:
     """Read a segment's files from the disk and prove them; raise CorruptLog if they aren't it.
 
     The files are the ones that were written, their records the ones that were copied, the outcomes
@@ -111,7 +111,7 @@ def check_segment(folder: Path, segment: Segment) -> None:
         )
 
 
-def _transactions(folder: Path, segment: Segment) -> dict[int, Submitted]:
+def _transactions(folder: Path, segment: DecidedSegment) -> dict[int, Submitted]:
     found = {}
     for raw in read_file(folder, segment.transactions):
         submitted = to_submitted(0, *raw)

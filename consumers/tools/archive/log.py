@@ -15,7 +15,7 @@ from typing import Any, cast
 from commitlog.adapters.log_records import to_submitted
 from commitlog.model.records import Submitted
 from commitlog.ports import ArchivableLog, RawRecord, Reader
-from consumers.tools.archive.proof import PROOF, Archive, Segment
+from consumers.tools.archive.proof import PROOF, Archive, DecidedSegment
 
 FOLDER = "archive"
 """In a root."""
@@ -106,7 +106,7 @@ def transactions_of(archive: Archive, offset: int) -> Iterator[RawRecord]:
     # Loaded here: who only reads the topic needs no Parquet.
     from consumers.tools.archive.files import read_file
 
-    def read(segment: Segment) -> Iterator[RawRecord]:
+    def read(segment: DecidedSegment) -> Iterator[RawRecord]:
         records = read_file(archive.folder, segment.transactions)
         return (record for record in records if record.offset >= offset)
 

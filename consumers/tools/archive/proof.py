@@ -41,7 +41,7 @@ class ArchivedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SegmentEnd:
     """Where a segment ends: enough to go on from there."""
 
     sequence: int = 0
@@ -58,14 +58,14 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class DecidedSegment:
     """Decided records from one position to another."""
 
     first_sequence: int
     start_hash: str
     outcomes: ArchivedFile
     transactions: ArchivedFile
-    end: Position
+    end: SegmentEnd
     given_up: bool = False
     """Whether its transactions were named for removal from the topic."""
 
@@ -81,12 +81,12 @@ class Archive:
 
     folder: Path
     identity: Mapping[str, str]
-    segments: tuple[Segment, ...] = field(default=())
+    segments: tuple[DecidedSegment, ...] = field(default=())
 
     @property
-    def end(self) -> Position:
+    def end(self) -> SegmentEnd:
         """Where it ends."""
-        return self.segments[-1].end if self.segments else Position()
+        return self.segments[-1].end if self.segments else SegmentEnd()
 
     @classmethod
     def open(cls, folder: Path, identity: LogIdentity, genesis: Genesis) -> Archive:
@@ -119,16 +119,16 @@ class Archive:
             )
         return cls(path, known, tuple(_segment(one) for one in body["segments"]))
 
-    def with_segment(self, segment: Segment) -> Archive:
+    def with_segment(self, segment: DecidedSegment) -> Archive:
         """Return the archive with one more segment, saved."""
         return self._saved((*self.segments, segment))
 
-    def with_given_up(self, segment: Segment) -> Archive:
+    def with_given_up(self, segment: DecidedSegment) -> Archive:
         """Return the archive in which a segment's transactions are no longer in the topic."""
         changed = replace(segment, given_up=True)
         return self._saved(tuple(changed if one is segment else one for one in self.segments))
 
-    def _saved(self, segments: tuple[Segment, ...]) -> Archive:
+    def _saved(self, segments: tuple[DecidedSegment, ...]) -> Archive:
         body: dict[str, Any] = {
             "format": FORMAT,
             "identity": dict(self.identity),
@@ -141,14 +141,14 @@ class Archive:
         return replace(self, segments=segments)
 
 
-def _segment(data: Mapping[str, Any]) -> Segment:
+def _segment(data: Mapping[str, Any]) -> DecidedSegment:
     end = {**data["end"], "decided_beyond": tuple(data["end"]["decided_beyond"])}
-    return Segment(
+    return DecidedSegment(
         first_sequence=data["first_sequence"],
         start_hash=data["start_hash"],
         outcomes=ArchivedFile(**data["outcomes"]),
         transactions=ArchivedFile(**data["transactions"]),
-        end=Position(**end),
+        end=SegmentEnd(**end),
         given_up=data["given_up"],
     )
 

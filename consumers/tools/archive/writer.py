@@ -33,7 +33,7 @@ from commitlog.model.records import (
 from commitlog.ports import ArchivableLog, RawRecord, Reader
 from commitlog.protocol import retained_key
 from consumers.tools.archive.files import check_segment, read_file, write_file
-from consumers.tools.archive.proof import Archive, Position, Segment, digest_of
+from consumers.tools.archive.proof import Archive, DecidedSegment, SegmentEnd, digest_of
 from consumers.tools.verify.walk import Walk
 
 SEGMENT_OUTCOMES = 50_000
@@ -46,7 +46,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(slots=True)
-class Written:
+class ArchiveRun:
     """What one run did."""
 
     partition: int
@@ -74,7 +74,7 @@ def archive(
     through: int | None = None,
     before_ms: int | None = None,
     on_progress: OnProgress | None = None,
-) -> Written:
+) -> ArchiveRun:
     """Archive what is decided: all of it, up to a sequence, or from before a time.
 
     Raises CorruptLog if the log cannot be followed, or a file isn't what was written to it.
@@ -90,7 +90,7 @@ def archive(
     tee = _Tee(log)
     replica = _replica_at(kept.end, genesis)
     walk = Walk(tee, partition, replica, is_beyond=is_beyond)
-    result = Written(partition)
+    result = ArchiveRun(partition)
     start = kept.end
     try:
         for batch in walk.batches():
@@ -119,7 +119,7 @@ def give_up(
     log: ArchivableLog,
     partition: int,
     folder: Path,
-    result: Written,
+    result: ArchiveRun,
     *,
     on_progress: OnProgress | None = None,
 ) -> None:
@@ -162,7 +162,7 @@ def give_up(
             on_progress(number + 1, len(pending))
 
 
-def _retained(segments: Sequence[Segment]) -> Retained:
+def _retained(segments: Sequence[DecidedSegment]) -> Retained:
     end = segments[-1].end
     return Retained(
         sequence=end.sequence,
@@ -204,11 +204,11 @@ def _say(log: ArchivableLog, partition: int, retained: Retained) -> None:
 
 def _close(
     kept: Archive,
-    start: Position,
+    start: SegmentEnd,
     tee: _Tee,
     replica: Replica,
     genesis: Genesis,
-    result: Written,
+    result: ArchiveRun,
 ) -> Archive:
     """Write a segment, prove it from the disk, and name it in the archive's proof."""
     end = _position(replica)
@@ -216,7 +216,7 @@ def _close(
     transactions = sorted(tee.taken, key=lambda record: record.offset)
     first = start.sequence + 1
     name = f"{first:012}-{end.sequence:012}"
-    segment = Segment(
+    segment = DecidedSegment(
         first_sequence=first,
         start_hash=start.hash or first_hash(genesis).hex(),
         outcomes=write_file(kept.folder, f"{name}.outcomes.parquet", outcomes),
@@ -232,11 +232,11 @@ def _close(
     return kept.with_segment(segment)
 
 
-def _position(replica: Replica) -> Position:
+def _position(replica: Replica) -> SegmentEnd:
     chain = replica.chain
     first, beyond = replica.resume_point()
     leader = base64.b64encode(encode_leader_started(chain.leader)) if chain.leader else b""
-    return Position(
+    return SegmentEnd(
         sequence=chain.sequence,
         hash=chain.hash.hex(),
         epoch=chain.epoch,
@@ -248,7 +248,7 @@ def _position(replica: Replica) -> Position:
     )
 
 
-def _replica_at(end: Position, genesis: Genesis) -> Replica:
+def _replica_at(end: SegmentEnd, genesis: Genesis) -> Replica:
     chain = Chain()
     if end.outcomes_offset:
         chain.genesis = genesis

@@ -17,7 +17,7 @@ from consumers.tools.backup.saved import Backup, SavedPartition, Store, read_chu
 
 
 @dataclass(slots=True)
-class Cut:
+class RestorePoint:
     """What stood right after a partition's last outcome that is restored."""
 
     sequence: int = 0
@@ -117,9 +117,9 @@ def end_of(text: str, backup: Backup) -> tuple[int | None, int | None]:
 
 def cut(
     store: Store, saved: SavedPartition, heads: Heads, sequence: int | None, until_ms: int | None
-) -> Cut:
+) -> RestorePoint:
     """Read a partition's outcomes up to a sequence or a time, and say what stood there."""
-    found = Cut()
+    found = RestorePoint()
     for raw in records(store, saved, is_transactions=False):
         record = to_answered(saved.partition, *raw).record
         is_next = isinstance(record, Outcome) and record.sequence == found.sequence + 1
@@ -143,7 +143,7 @@ def records(store: Store, saved: SavedPartition, *, is_transactions: bool) -> It
         yield from read_chunk(store, chunk)
 
 
-def kept(store: Store, saved: SavedPartition, end: Cut) -> Iterator[RawRecord]:
+def kept(store: Store, saved: SavedPartition, end: RestorePoint) -> Iterator[RawRecord]:
     """Yield the transactions that are put back.
 
     At the backup's end that is all of them: what was undecided is decided by the next leader. At
@@ -154,7 +154,7 @@ def kept(store: Store, saved: SavedPartition, end: Cut) -> Iterator[RawRecord]:
             yield raw
 
 
-def answers(store: Store, saved: SavedPartition, end: Cut) -> Iterator[RawRecord]:
+def answers(store: Store, saved: SavedPartition, end: RestorePoint) -> Iterator[RawRecord]:
     """Yield the outcomes that are put back."""
     for raw in records(store, saved, is_transactions=False):
         if raw.offset >= end.outcomes_end:

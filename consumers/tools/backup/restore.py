@@ -26,7 +26,7 @@ from consumers.broker import EmbeddedBroker
 from consumers.runtime.config import Config
 from consumers.runtime.places import MARKS
 from consumers.runtime.roots import RESTORING, RootUnusable
-from consumers.tools.backup.cut import Cut, Heads, answers, cut, end_of, kept
+from consumers.tools.backup.cut import Heads, RestorePoint, answers, cut, end_of, kept
 from consumers.tools.backup.remains import Remains, look_at
 from consumers.tools.backup.saved import (
     ARCHIVE,
@@ -167,7 +167,9 @@ def _cluster(config: Config, root: Path, backup: Backup) -> Iterator[str]:
         yield broker.bootstrap_servers
 
 
-def _arrive(settings: ClientSettings, log: KafkaLog, backup: Backup, cuts: list[Cut]) -> None:
+def _arrive(
+    settings: ClientSettings, log: KafkaLog, backup: Backup, cuts: list[RestorePoint]
+) -> None:
     """Record on a cluster that the log, which names the one that it was made on, goes on here."""
     here, ends = log.identity_here(), (MovedPartition(c.sequence, c.hash, c.offset) for c in cuts)
     now = time.time_ns() // 1_000_000
@@ -182,7 +184,7 @@ def _put(
     log: KafkaLog,
     source: Store,
     saved: SavedPartition,
-    end: Cut,
+    end: RestorePoint,
     done: Restored,
 ) -> None:
     """Put one partition's records back, and read them again."""

@@ -32,7 +32,7 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class MeasuredAim:
     """An aim beside its figure."""
 
     text: str
@@ -41,17 +41,17 @@ class Judged:
     about: str = ""
 
 
-def judge(suites: Suites) -> list[Judged]:
+def judge(suites: Suites) -> list[MeasuredAim]:
     """Return every aim with its figure and verdict; what was not run is said to be unknown."""
     found = []
     for aim in AIMS:
         value = aim.figure(suites)
         if value is None:
-            found.append(Judged(aim.text, "", UNKNOWN))
+            found.append(MeasuredAim(aim.text, "", UNKNOWN))
             continue
         fits = value >= aim.limit if aim.is_least else value <= aim.limit
         verdict = (MET if aim.is_whole(suites) else SMALLER) if fits else MISSED
-        found.append(Judged(aim.text, aim.show.format(value), verdict, aim.about(suites)))
+        found.append(MeasuredAim(aim.text, aim.show.format(value), verdict, aim.about(suites)))
     return found
 
 

@@ -61,7 +61,7 @@ QUICK: Mapping[str, Mapping[str, Any]] = {
 Report = Callable[[str], None]
 
 
-class Service(Protocol):
+class BenchService(Protocol):
     """Where a service that was started for the run answers."""
 
     @property
@@ -78,7 +78,7 @@ class Service(Protocol):
 
 
 def run(
-    start: Callable[[], AbstractContextManager[Service]],
+    start: Callable[[], AbstractContextManager[BenchService]],
     *,
     suites: Sequence[str] = tuple(SUITES),
     is_quick: bool = False,
@@ -103,7 +103,7 @@ def run(
         "suites": dict((before or {}).get("suites", {})),
     }
     with ExitStack() as stack:
-        service: Service | None = None
+        service: BenchService | None = None
         refused = ""
         for name in [one for one in SUITES if one in suites]:
             if SUITES[name] == ALONE:
@@ -133,7 +133,7 @@ def run(
 
 
 def _run_one(
-    name: str, service: Service | None, sizes: Mapping[str, Any], report: Report
+    name: str, service: BenchService | None, sizes: Mapping[str, Any], report: Report
 ) -> dict[str, Any]:
     more: dict[str, Any] = {**sizes, "report": report}
     arguments: tuple[str, ...] = ()

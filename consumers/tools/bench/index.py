@@ -34,7 +34,7 @@ from commitlog.ports import Log, LogIdentity, Move
 from commitlog.protocol import transaction_key
 from consumers import history
 from consumers.tools.bench.index_log import NODE, TableLog
-from consumers.views.version_index import Position, Term, VersionIndex
+from consumers.views.version_index import IndexPosition, Term, VersionIndex
 from consumers.views.version_index.process import follow
 
 SIZES = (1_000, 100_000, 1_000_000)
@@ -109,7 +109,7 @@ def _beginning() -> tuple[Genesis, ProtocolVersion]:
 
 
 def _apply(index: VersionIndex, log: TableLog, batch: list[Decided]) -> None:
-    position = Position(
+    position = IndexPosition(
         0,
         log.sequence,
         outcomes_offset=log.sequence + 2,

@@ -188,7 +188,7 @@ def checked(measured: Round, work: str, dataset: lance.LanceDataset, slack: int)
     return replace(measured, verified=f"{'verified' if fits else 'WRONG'}: {found} rows changed")
 
 
-class Ids:
+class WriterRowIds:
     """The rows of one writer, each once."""
 
     def __init__(self, writers: int, number: int) -> None:
@@ -203,7 +203,7 @@ class Ids:
 
 def prepare_pylance(uri: str, work: str, writers: int, number: int) -> Commit:
     """Return what changes the writer's next row by pylance, with a warm handle."""
-    take, dataset = Ids(writers, number), lance.dataset(uri)
+    take, dataset = WriterRowIds(writers, number), lance.dataset(uri)
     if work == "prepared":
         return _prepared_pylance(uri, take)
 
@@ -227,7 +227,7 @@ def _staged(dataset: lance.LanceDataset, row: int) -> lance.LanceOperation.Delet
     return lance.LanceOperation.Delete([updated], [], predicate)
 
 
-def _prepared_pylance(uri: str, take: Ids) -> Commit:
+def _prepared_pylance(uri: str, take: WriterRowIds) -> Commit:
     first = lance.dataset(uri)
     staged = [(row, _staged(first, row)) for row in (take() for _ in range(PREPARED))]
     staged.reverse()
@@ -262,7 +262,7 @@ def prepare_ours(
 
 def commit_of(log: CommitLog, table: str, work: str, writers: int, number: int) -> Commit:
     """Return what changes the next row of one of the writers."""
-    take, info = Ids(writers, number), log.table(table)
+    take, info = WriterRowIds(writers, number), log.table(table)
     if work == "prepared":
         return _prepared_ours(log, table, info.location, take)
 
@@ -281,7 +281,7 @@ def commit_of(log: CommitLog, table: str, work: str, writers: int, number: int) 
     return delete if work == "delete" else merge
 
 
-def _prepared_ours(log: CommitLog, table: str, location: str, take: Ids) -> Commit:
+def _prepared_ours(log: CommitLog, table: str, location: str, take: WriterRowIds) -> Commit:
     dataset = lance.dataset(location)
     staged = [(row, _staged(dataset, row)) for row in (take() for _ in range(PREPARED))]
     staged.reverse()

@@ -27,7 +27,7 @@ from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.session import Session
 from consumers.runtime.process import GARBAGE_THRESHOLDS
 from consumers.tools.bench.made_log import NODE, MadeLog, append_to, create, decide, look
-from consumers.tools.verify import Options, verify
+from consumers.tools.verify import VerifyOptions, verify
 
 TRANSACTIONS = 1_000_000
 DECISIONS = 50_000
@@ -96,8 +96,8 @@ def run(
             },
         }
         for name, options in (
-            ("chain", Options(chain_only=True)),
-            ("decided_again", Options(log_only=True)),
+            ("chain", VerifyOptions(chain_only=True)),
+            ("decided_again", VerifyOptions(log_only=True)),
         ):
             found[name] = _verified(made, options)
             report(f"{name}: {found[name]['per_second']:,.0f} outcomes/s")
@@ -119,7 +119,7 @@ def _fill(made: MadeLog, transactions: int, report: Report) -> None:
             report(f"generated {number + 1:,} of {transactions:,} transactions")
 
 
-def _verified(made: MadeLog, options: Options) -> dict[str, Any]:
+def _verified(made: MadeLog, options: VerifyOptions) -> dict[str, Any]:
     with spending() as spent:
         verdict = verify(made.log, 0, options)
     if not verdict.is_whole:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from consumers.tools.bench.aims import (
-    Judged,
+    MeasuredAim,
     Suites,
     busiest_cpu,
     judge,
@@ -110,7 +110,7 @@ def _environment(found: Mapping[str, Any]) -> Iterator[str]:
     )
 
 
-def _aims(judged: Sequence[Judged]) -> list[str]:
+def _aims(judged: Sequence[MeasuredAim]) -> list[str]:
     columns: Columns = {
         "aim": lambda row: row["text"],
         "measured": lambda row: row["figure"],

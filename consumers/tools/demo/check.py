@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from consumers import history
 from consumers.tools.demo import flights
-from consumers.tools.demo.desk import Entry, read_journal
+from consumers.tools.demo.desk import JournalEntry, read_journal
 from consumers.tools.demo.desks import (
     AIRPORTS,
     AIRPORTS_KEY,
@@ -44,7 +44,7 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Counts:
+class OutcomeCounts:
     """How a run's transactions went."""
 
     transactions: int
@@ -78,7 +78,7 @@ def expected_of_desks(folder: Path) -> tuple[pa.Table, pa.Table]:
     return ledger.tables()
 
 
-def journals(folder: Path) -> list[Entry]:
+def journals(folder: Path) -> list[JournalEntry]:
     """Return every acknowledged step of every desk."""
     return [e for desk in range(DESK_COUNT) for e in read_journal(folder / f"desk-{desk}.jsonl")]
 
@@ -123,10 +123,10 @@ FROM mine
 """
 
 
-def counts(root: Path, since: int) -> Counts:
+def counts(root: Path, since: int) -> OutcomeCounts:
     """Count what happened from a position on."""
     (row,) = history.query(root, _COUNTS.replace("$since", str(int(since))))
-    return Counts(**{name: int(str(value)) for name, value in row.items()})
+    return OutcomeCounts(**{name: int(str(value)) for name, value in row.items()})
 
 
 def indexed_versions(root: Path) -> dict[str, int]:

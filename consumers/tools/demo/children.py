@@ -29,7 +29,7 @@ class ChildFailed(Exception):
     """A process of the demo ended too often, or said something unexpected."""
 
 
-class Child:
+class DemoProcess:
     """One process, started again when it dies before it is done."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Child:
         return "\n".join(f"  {line}" for line in lines)
 
 
-class Service:
+class DemoService:
     """`commitlog up` on a root, started again when it dies."""
 
     def __init__(self, root: Path, *, log: Path) -> None:

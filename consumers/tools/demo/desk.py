@@ -29,8 +29,8 @@ from consumers.tools.demo.desks import (
     DESK_COUNT,
     WEATHER,
     WEATHER_KEY,
-    Kind,
-    Step,
+    DeskStep,
+    StepKind,
     plan,
     read_observations,
     weather_table,
@@ -50,7 +50,7 @@ READING_SECONDS = 0.03
 
 
 @dataclass(frozen=True)
-class Entry:
+class JournalEntry:
     """A step in the journal: what was acknowledged."""
 
     step: int
@@ -72,27 +72,27 @@ class Desk:
         self.seed = seed
         self.journal = folder / f"desk-{number}.jsonl"
 
-    def run(self, steps: list[Step], say: Callable[[Entry], None]) -> None:
+    def run(self, steps: list[DeskStep], say: Callable[[JournalEntry], None]) -> None:
         """Do every step that the journal doesn't have."""
         done = read_journal(self.journal)
         assert [entry.step for entry in done] == list(range(len(done))), "a hole in the journal"
         for step in steps[len(done) :]:
-            if step.kind in (Kind.PUBLISH, Kind.CORRECT, Kind.DELETE):
+            if step.kind in (StepKind.PUBLISH, StepKind.CORRECT, StepKind.DELETE):
                 self._meet(step.number)
             started = time.monotonic()
             outcome = self._patiently(step)
-            entry = Entry(
-                step.number,
-                step.kind,
-                outcome.transaction_id,
-                outcome.sequence,
-                outcome.versions(),
-                round(time.monotonic() - started, 4),
+            entry = JournalEntry(
+                step=step.number,
+                kind=step.kind,
+                transaction_id=outcome.transaction_id,
+                sequence=outcome.sequence,
+                versions=outcome.versions(),
+                seconds=round(time.monotonic() - started, 4),
             )
             append_entry(self.journal, entry)
             say(entry)
 
-    def _patiently(self, step: Step) -> Outcome:
+    def _patiently(self, step: DeskStep) -> Outcome:
         """Ask until there is an answer: the step's number makes asking again harmless."""
         deadline = time.monotonic() + STEP_SECONDS
         while True:
@@ -103,20 +103,20 @@ class Desk:
                     raise
                 time.sleep(RETRY_SECONDS)
 
-    def _do(self, step: Step) -> Outcome:
+    def _do(self, step: DeskStep) -> Outcome:
         log, application = self.log, self._application(step)
-        if step.kind is Kind.APPEND:
+        if step.kind is StepKind.APPEND:
             return log.append(WEATHER, weather_table(step.rows), application=application)
-        if step.kind is Kind.CORRECT:
+        if step.kind is StepKind.CORRECT:
             return log.update(WEATHER, CORRECTION, step.where(), application=application)
-        if step.kind is Kind.DELETE:
+        if step.kind is StepKind.DELETE:
             return log.delete(WEATHER, step.where(), application=application)
-        if step.kind is Kind.UPSERT:
+        if step.kind is StepKind.UPSERT:
             rows = weather_table(step.rows)
             return log.merge_insert(WEATHER, rows, on=WEATHER_KEY, application=application)
         return self._publish(step, application)
 
-    def _publish(self, step: Step, application: Application) -> Outcome:
+    def _publish(self, step: DeskStep, application: Application) -> Outcome:
         counters = {
             "reports": "reports + 1",
             "observations": f"observations + {len(step.rows)}",
@@ -128,7 +128,7 @@ class Desk:
         assert transaction.outcome is not None
         return transaction.outcome
 
-    def _application(self, step: Step) -> Application:
+    def _application(self, step: DeskStep) -> Application:
         return Application(application_id(self.seed, self.number), step.number, self.seed)
 
     def _meet(self, step: int) -> None:
@@ -146,17 +146,17 @@ def application_id(seed: str, desk: int) -> str:
     return f"demo-{seed}-desk-{desk}"
 
 
-def read_journal(path: Path) -> list[Entry]:
+def read_journal(path: Path) -> list[JournalEntry]:
     """Return the acknowledged steps; a last line that was cut off is none."""
     if not path.exists():
         return []
     *lines, rest = path.read_text().split("\n")
     if rest:
         path.write_text("".join(line + "\n" for line in lines))
-    return [Entry(**json.loads(line)) for line in lines]
+    return [JournalEntry(**json.loads(line)) for line in lines]
 
 
-def append_entry(path: Path, entry: Entry) -> None:
+def append_entry(path: Path, entry: JournalEntry) -> None:
     """Add an acknowledged step."""
     with path.open("a") as file:
         file.write(json.dumps(asdict(entry)) + "\n")
@@ -180,7 +180,7 @@ def main() -> None:
     desk.run(plan(arguments.desk, read_observations()), _say)
 
 
-def _say(entry: Entry) -> None:
+def _say(entry: JournalEntry) -> None:
     print(json.dumps({"step": entry.step, "kind": entry.kind}), flush=True)
 
 

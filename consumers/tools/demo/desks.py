@@ -63,7 +63,7 @@ Key = tuple[str, datetime]
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class StationHour:
     """One hour at one station."""
 
     origin: str
@@ -88,7 +88,7 @@ class Airport:
     observations: int = 0
 
 
-class Kind(StrEnum):
+class StepKind(StrEnum):
     """What a step does."""
 
     PUBLISH = "publish"
@@ -100,16 +100,16 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DeskStep:
     """One transaction of a desk. `rows` is for those that bring rows, the window for the others."""
 
     desk: int
     number: int
-    kind: Kind
+    kind: StepKind
     station: str = ""
     since: datetime = YEAR_STARTS
     until: datetime = YEAR_STARTS
-    rows: tuple[Observation, ...] = ()
+    rows: tuple[StationHour, ...] = ()
 
     def where(self) -> str:
         """Return the window as SQL."""
@@ -119,20 +119,20 @@ class Step:
             f" AND time_hour < {_sql_instant(self.until)}"
         )
 
-    def covers(self, row: Observation) -> bool:
+    def covers(self, row: StationHour) -> bool:
         """Tell whether a row is in the window."""
         mine = row.desk == self.desk and row.origin == self.station
         return mine and self.since <= row.time_hour < self.until
 
 
-def read_observations() -> list[Observation]:
+def read_observations() -> list[StationHour]:
     """Return the year's weather, each row given to the desk that keeps its hour."""
     rows = []
     for row in read_rows("weather.csv"):
         at = datetime.fromisoformat(row["time_hour"])
         desk = int(at.timestamp()) // 3600 % DESK_COUNT
         measured = tuple(None if row[n] == "NA" else float(row[n]) for n in MEASURED)
-        rows.append(Observation(row["origin"], at, desk, measured))
+        rows.append(StationHour(row["origin"], at, desk, measured))
     return rows
 
 
@@ -147,17 +147,17 @@ def read_airports() -> list[Airport]:
     ]
 
 
-def plan(desk: int, observations: Sequence[Observation]) -> list[Step]:
+def plan(desk: int, observations: Sequence[StationHour]) -> list[DeskStep]:
     """Return a desk's steps in order."""
     mine = sorted(
         (r for r in observations if r.desk == desk), key=lambda r: (r.time_hour, r.origin)
     )
     early = [row for row in mine if row.time_hour < LATE_STARTS]
     late = [row for row in mine if row.time_hour >= LATE_STARTS]
-    steps: list[Step] = []
+    steps: list[DeskStep] = []
 
-    def add(kind: Kind, **what: object) -> None:
-        steps.append(Step(desk, len(steps), kind, **what))  # type: ignore[arg-type]
+    def add(kind: StepKind, **what: object) -> None:
+        steps.append(DeskStep(desk, len(steps), kind, **what))  # type: ignore[arg-type]
 
     per_round = len(late) // ROUND_COUNT + 1
     for number in range(ROUND_COUNT):
@@ -168,12 +168,12 @@ def plan(desk: int, observations: Sequence[Observation]) -> list[Step]:
         appended = tuple(row for row in brought if row.origin == other)
         missed = tuple(row for row in brought if row.origin not in (station, other))
         repaired = tuple(_repaired(early, since, since + ROUND))
-        add(Kind.PUBLISH, station=station, rows=published)
-        add(Kind.UPSERT, rows=repaired + missed)
-        add(Kind.CORRECT, station=station, since=since, until=since + ROUND / 2)
-        add(Kind.APPEND, rows=appended)
-        add(Kind.CORRECT, station=other, since=since + ROUND / 2, until=since + ROUND)
-        add(Kind.DELETE, station=other, since=since, until=since + ROUND / 6)
+        add(StepKind.PUBLISH, station=station, rows=published)
+        add(StepKind.UPSERT, rows=repaired + missed)
+        add(StepKind.CORRECT, station=station, since=since, until=since + ROUND / 2)
+        add(StepKind.APPEND, rows=appended)
+        add(StepKind.CORRECT, station=other, since=since + ROUND / 2, until=since + ROUND)
+        add(StepKind.DELETE, station=other, since=since, until=since + ROUND / 6)
     return steps
 
 
@@ -181,36 +181,36 @@ def plan(desk: int, observations: Sequence[Observation]) -> list[Step]:
 class Ledger:
     """The rows that the tables must hold after the steps it was told of."""
 
-    weather: dict[Key, Observation] = field(default_factory=dict)
+    weather: dict[Key, StationHour] = field(default_factory=dict)
     airports: dict[str, Airport] = field(default_factory=dict)
 
     @classmethod
-    def at_start(cls, observations: Iterable[Observation], airports: Iterable[Airport]) -> Ledger:
+    def at_start(cls, observations: Iterable[StationHour], airports: Iterable[Airport]) -> Ledger:
         """Return what the tables hold before the first step."""
         early = {row.key: row for row in observations if row.time_hour < LATE_STARTS}
         return cls(early, {airport.faa: airport for airport in airports})
 
-    def apply(self, step: Step) -> None:
+    def apply(self, step: DeskStep) -> None:
         """Do a step."""
-        if step.kind in (Kind.PUBLISH, Kind.APPEND):
+        if step.kind in (StepKind.PUBLISH, StepKind.APPEND):
             for row in step.rows:
                 assert row.key not in self.weather, row
                 self.weather[row.key] = row
-        if step.kind is Kind.PUBLISH:
+        if step.kind is StepKind.PUBLISH:
             airport = self.airports[step.station]
             self.airports[step.station] = replace(
                 airport,
                 reports=airport.reports + 1,
                 observations=airport.observations + len(step.rows),
             )
-        if step.kind is Kind.UPSERT:
+        if step.kind is StepKind.UPSERT:
             self.weather.update((row.key, row) for row in step.rows)
-        if step.kind in (Kind.CORRECT, Kind.DELETE):
+        if step.kind in (StepKind.CORRECT, StepKind.DELETE):
             self._window(step)
 
-    def _window(self, step: Step) -> None:
+    def _window(self, step: DeskStep) -> None:
         for key in [key for key, row in self.weather.items() if step.covers(row)]:
-            if step.kind is Kind.DELETE:
+            if step.kind is StepKind.DELETE:
                 del self.weather[key]
             else:
                 self.weather[key] = corrected(self.weather[key])
@@ -222,7 +222,7 @@ class Ledger:
         return weather_table(weather), airports_table(airports)
 
 
-def corrected(row: Observation) -> Observation:
+def corrected(row: StationHour) -> StationHour:
     """Return a row with its wind calibrated, as `CORRECTION` says it in SQL."""
     position = MEASURED.index("wind_speed")
     speed = row.measured[position]
@@ -237,7 +237,7 @@ CORRECTION = {
 }
 
 
-def weather_table(rows: Sequence[Observation]) -> pa.Table:
+def weather_table(rows: Sequence[StationHour]) -> pa.Table:
     """Return observations as the table holds them."""
     columns: dict[str, list[object]] = {
         "origin": [row.origin for row in rows],
@@ -262,7 +262,7 @@ def airports_table(rows: Sequence[Airport]) -> pa.Table:
     return pa.table(dict(zip(AIRPORTS_SCHEMA.names, columns, strict=True)), schema=AIRPORTS_SCHEMA)
 
 
-def _repaired(rows: Sequence[Observation], since: datetime, until: datetime) -> list[Observation]:
+def _repaired(rows: Sequence[StationHour], since: datetime, until: datetime) -> list[StationHour]:
     """Return the window's rows that lack a pressure, with the station's last one filled in."""
     position = MEASURED.index("pressure")
     last: dict[str, float] = {}

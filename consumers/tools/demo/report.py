@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from consumers.tools.demo import check
-from consumers.tools.demo.check import REBASES_MIN, REFUSALS_MIN, Compared, Counts
+from consumers.tools.demo.check import REBASES_MIN, REFUSALS_MIN, Compared, OutcomeCounts
 from consumers.tools.demo.desks import AIRPORTS, WEATHER
 from consumers.tools.demo.flights import TABLE
 from consumers.tools.demo.rates import WRITERS, Rate
@@ -21,7 +21,7 @@ REASON_ROWS = 8
 
 
 def show(
-    console: Console, root: Path, since: int, compared: list[Compared], counts: Counts
+    console: Console, root: Path, since: int, compared: list[Compared], counts: OutcomeCounts
 ) -> None:
     """Print the whole report."""
     _timeline(console, root, since)
@@ -132,7 +132,7 @@ def _rows(console: Console, compared: list[Compared]) -> None:
     console.print(table)
 
 
-def _verdict(console: Console, compared: list[Compared], counts: Counts) -> None:
+def _verdict(console: Console, compared: list[Compared], counts: OutcomeCounts) -> None:
     console.print(
         f"{counts.committed} commits ({counts.multi_table} of two tables at once),"
         f" [bold]{counts.rebases} rebases[/] ({counts.merged} merged deletion vectors),"
@@ -142,7 +142,7 @@ def _verdict(console: Console, compared: list[Compared], counts: Counts) -> None
         console.print(f"[bold red]failed:[/] {problem}")
 
 
-def problems(compared: list[Compared], counts: Counts) -> list[str]:
+def problems(compared: list[Compared], counts: OutcomeCounts) -> list[str]:
     """Return what makes the run a failure."""
     found = [f"{entry.table}: {entry.difference}" for entry in compared if entry.difference]
     if counts.rebases < REBASES_MIN:

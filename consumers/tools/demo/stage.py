@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from commitlog.errors import Unavailable
 from commitlog.model.records import Application
 from consumers.tools.demo import check, flights, rates, report
-from consumers.tools.demo.children import Child, ChildFailed, Fact, Service
+from consumers.tools.demo.children import ChildFailed, DemoProcess, DemoService, Fact
 from consumers.tools.demo.desks import (
     AIRPORTS,
     AIRPORTS_KEY,
@@ -68,7 +68,7 @@ def run_demo(root: Path, *, stay: bool = False, console: Console | None = None) 
         slices = prepare_slices(run.slices, lambda rows: progress.update(bar, completed=rows))
         progress.update(bar, completed=FLIGHTS_ROWS)
         bar = progress.add_task("starting broker, leader, index and server", total=1)
-        service = Service(root, log=logs / "up.log")
+        service = DemoService(root, log=logs / "up.log")
         progress.update(bar, completed=1)
         with contextlib.ExitStack() as stack:
             stack.callback(service.stop)
@@ -95,7 +95,7 @@ def run_demo(root: Path, *, stay: bool = False, console: Console | None = None) 
     return 0 if is_good else 1
 
 
-def keep_open(service: Service) -> None:
+def keep_open(service: DemoService) -> None:
     """Look after the service until Ctrl-C."""
     with contextlib.suppress(KeyboardInterrupt):
         while True:
@@ -159,7 +159,7 @@ def _application(run: Run, step: int) -> Application:
     return Application(f"demo-{run.seed}-set-up", step, run.seed)
 
 
-def _work(service: Service, run: Run, logs: Path, progress: Progress, batch_count: int) -> None:
+def _work(service: DemoService, run: Run, logs: Path, progress: Progress, batch_count: int) -> None:
     """Run the stream and the desks until all are done."""
     observations = read_observations()
     steps = sum(len(plan(desk, observations)) for desk in range(DESK_COUNT))
@@ -183,14 +183,14 @@ def _work(service: Service, run: Run, logs: Path, progress: Progress, batch_coun
     stream = ["-m", "consumers.tools.demo.flights_stream", "--slices", str(run.slices)]
     stream += ["--checkpoint", str(run.checkpoint), *where]
     with contextlib.ExitStack() as stack:
-        children = [Child("the stream", stream, log=logs / "stream.log", on_fact=on_batch)]
+        children = [DemoProcess("the stream", stream, log=logs / "stream.log", on_fact=on_batch)]
         stack.callback(children[0].stop)
         _await_flow(children[0], service, is_flowing)
         for number in range(DESK_COUNT):
             desk = ["-m", "consumers.tools.demo.desk", "--desk", str(number)]
             desk += ["--folder", str(run.folder), "--seed", run.seed, *where]
             name = f"desk {number}"
-            child = Child(name, desk, log=logs / f"desk-{number}.log", on_fact=on_step)
+            child = DemoProcess(name, desk, log=logs / f"desk-{number}.log", on_fact=on_step)
             stack.callback(child.stop)
             children.append(child)
         running = children
@@ -202,7 +202,7 @@ def _work(service: Service, run: Run, logs: Path, progress: Progress, batch_coun
     progress.update(desk_bar, completed=len(check.journals(run.folder)))
 
 
-def _await_flow(stream: Child, service: Service, is_flowing: threading.Event) -> None:
+def _await_flow(stream: DemoProcess, service: DemoService, is_flowing: threading.Event) -> None:
     """Wait for the stream's first batch, so that stream and desks commit at the same time."""
     deadline = time.monotonic() + FIRST_BATCH_SECONDS
     while time.monotonic() < deadline and not is_flowing.wait(POLL_SECONDS):

@@ -32,8 +32,8 @@ from consumers.partition.follower import Recordings
 from consumers.tools.archive.log import ArchivedLog
 from consumers.tools.verify.contents import read_contents
 from consumers.tools.verify.deciding import Decider
-from consumers.tools.verify.files import Files
-from consumers.tools.verify.findings import Kind, Problem, Verdict
+from consumers.tools.verify.files import PartitionFiles
+from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
 from consumers.tools.verify.iceberg import check_metadata
 from consumers.tools.verify.retention import compare, explained
 from consumers.tools.verify.state import State
@@ -54,7 +54,7 @@ OnProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class VerifyOptions:
     """What to verify, and where things lie."""
 
     root: Path | None = None
@@ -88,10 +88,10 @@ class Options:
 def verify(
     log: Log,
     partition: int,
-    options: Options | None = None,
+    options: VerifyOptions | None = None,
     *,
     on_progress: OnProgress | None = None,
-) -> Verdict:
+) -> PartitionFindings:
     """Read both topics of a partition to their present ends and compare what follows from them.
 
     Raises Unavailable if Kafka doesn't answer, UnsupportedFormat if a newer program wrote the log,
@@ -99,7 +99,9 @@ def verify(
     """
     if options is not None and options.root is not None:
         check_root(log, options.root, partition)
-    check = _Check(log, partition, options or Options(), on_progress or (lambda done, total: None))
+    check = _Check(
+        log, partition, options or VerifyOptions(), on_progress or (lambda done, total: None)
+    )
     try:
         return check.run()
     finally:
@@ -109,11 +111,13 @@ def verify(
 class _Check:
     """One run over one partition."""
 
-    def __init__(self, log: Log, partition: int, options: Options, on_progress: OnProgress) -> None:
+    def __init__(
+        self, log: Log, partition: int, options: VerifyOptions, on_progress: OnProgress
+    ) -> None:
         self._log, self._partition, self._options = log, partition, options
         self._on_progress = on_progress
-        self._verdict = Verdict(partition)
-        self._files: Files | None = None
+        self._verdict = PartitionFindings(partition)
+        self._files: PartitionFiles | None = None
         self._decider: Decider | None = None
         self._index: RebuiltIndex | None = None
         self._terms: deque[LeaderStarted] = deque()
@@ -145,13 +149,13 @@ class _Check:
                 self._state.clear()
         if found is not None:
             replica, self._machine = found[0].replica(), found[0].machine
-            self._verdict = Verdict.from_json(found[1]["verdict"])
+            self._verdict = PartitionFindings.from_json(found[1]["verdict"])
             self._verdict.resumed_at = replica.chain.sequence
         if not options.chain_only:
             self._decider = Decider(self._machine, options.open_store)
         if not (options.chain_only or options.log_only):
             versions = Versions(self._machine.tables)
-            self._files = Files(versions, options.open_store, options.table)
+            self._files = PartitionFiles(versions, options.open_store, options.table)
             if found is not None:
                 versions.restore(found[1]["versions"])
                 self._files.restore(found[1]["files"])
@@ -173,9 +177,9 @@ class _Check:
             self._index = RebuiltIndex(folder, self._partition, sequence)
         except Unavailable as error:
             text = f"the version index was not compared: {error}; verify again from the beginning"
-            self._verdict.found([Problem(Kind.INDEX, text)])
+            self._verdict.found([Problem(ProblemKind.INDEX, text)])
 
-    def run(self) -> Verdict:
+    def run(self) -> PartitionFindings:
         """Read, compare, and tell."""
         verdict, walk = self._verdict, self._walk
         if not self._is_archive_whole():
@@ -187,7 +191,9 @@ class _Check:
             walk.extend()
             self._read()
         if walk.problem is not None:
-            if walk.problem.kind is Kind.TRANSACTION and not isinstance(self._log, ArchivedLog):
+            if walk.problem.kind is ProblemKind.TRANSACTION and not isinstance(
+                self._log, ArchivedLog
+            ):
                 walk.problem = explained(walk.problem, self._log, self._partition)
             verdict.found([walk.problem])
         elif self._files is not None:
@@ -217,7 +223,7 @@ class _Check:
             try:
                 check_segment(archive.folder, segment)
             except CorruptLog as error:
-                problem = Problem(Kind.ARCHIVE, str(error), segment.first_sequence)
+                problem = Problem(ProblemKind.ARCHIVE, str(error), segment.first_sequence)
                 self._verdict.found([problem])
         end = archive.end
         self._verdict.archived = end.sequence
@@ -257,7 +263,7 @@ class _Check:
             except (CommitLogError, LookupError, ValueError, AssertionError) as error:
                 is_gone = isinstance(error, CorruptLog) and "recording" in str(error)
                 text = f"outcome {outcome.sequence} cannot be applied: {error!r}"
-                kind = Kind.RECORDING if is_gone else Kind.DECISION
+                kind = ProblemKind.RECORDING if is_gone else ProblemKind.DECISION
                 self._walk.problem = Problem(kind, text, outcome.sequence)
                 self._walk.sequence = outcome.sequence - 1
                 return False
@@ -275,7 +281,7 @@ class _Check:
         if again.decision is None:
             verdict.not_decided_again += 1
         elif again.difference:
-            verdict.found([Problem(Kind.DECISION, again.difference, outcome.sequence)])
+            verdict.found([Problem(ProblemKind.DECISION, again.difference, outcome.sequence)])
         else:
             verdict.decided_again += 1
             changes = again.decision.changes
@@ -297,7 +303,7 @@ class _Check:
                     f"the leader of epoch {leader.epoch} began on another state than the log makes "
                     f"of its first {leader.sequence} outcomes"
                 )
-                self._verdict.found([Problem(Kind.STATE, text, leader.sequence)])
+                self._verdict.found([Problem(ProblemKind.STATE, text, leader.sequence)])
 
     def _check_principal(self, decided: Decided) -> None:
         """Compare whom a record names with whom its content does, which the chain covers."""
@@ -312,7 +318,7 @@ class _Check:
                 f"the transaction of outcome {sequence} says that {record.principal!r} submitted "
                 f"it, and its content, which the chain covers, that {named!r} did"
             )
-            self._verdict.found([Problem(Kind.TRANSACTION, text, sequence)])
+            self._verdict.found([Problem(ProblemKind.TRANSACTION, text, sequence)])
 
     def _compare_retained(self) -> None:
         """Compare what was given up with what the archive has of it."""
@@ -329,9 +335,9 @@ class _Check:
                 f"{expected.name} says that outcome {expected.sequence} has the hash "
                 f"{expected.hash}, and in the log it has {digest}"
             )
-            self._verdict.found([Problem(Kind.END, text, expected.sequence)])
+            self._verdict.found([Problem(ProblemKind.END, text, expected.sequence)])
 
-    def _compare_what_follows(self, files: Files) -> None:
+    def _compare_what_follows(self, files: PartitionFiles) -> None:
         verdict, table = self._verdict, self._options.table
         lives = files.versions.lives.values()
         shown = [one for one in lives if one.is_live and one.state.version]

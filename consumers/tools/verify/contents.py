@@ -8,12 +8,12 @@ from commitlog.adapters.lance_rows import count_rows
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.errors import CommitLogError
 from commitlog.model.table import format_table_id
-from consumers.tools.verify.findings import Kind, Problem
-from consumers.tools.verify.versions import Life
+from consumers.tools.verify.findings import Problem, ProblemKind
+from consumers.tools.verify.versions import LifeManifests
 
 
 def read_contents(
-    lives: Iterable[Life], on_rows: Callable[[int], None] = lambda rows: None
+    lives: Iterable[LifeManifests], on_rows: Callable[[int], None] = lambda rows: None
 ) -> Iterator[Problem]:
     """Read the tables one after the other; `on_rows` is told how many rows were read."""
     for life in lives:
@@ -25,7 +25,7 @@ def read_contents(
                 on_rows(rows)
         except (CommitLogError, OSError) as error:
             text = f"the rows of {name}, version {version}, cannot be read: {error}"
-            yield Problem(Kind.ROWS, text, table=name, version=version)
+            yield Problem(ProblemKind.ROWS, text, table=name, version=version)
             continue
         expected = {number: living_rows(data) for number, data in life.state.fragments.items()}
         wrong = [n for n in sorted({*expected, *read}) if expected.get(n) != read.get(n)]
@@ -34,4 +34,4 @@ def read_contents(
                 f"fragment {number} of {name}, version {version}, has {read.get(number)} rows, "
                 f"and the log says {expected.get(number)}"
             )
-            yield Problem(Kind.ROWS, text, table=name, version=version)
+            yield Problem(ProblemKind.ROWS, text, table=name, version=version)

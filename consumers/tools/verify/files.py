@@ -28,9 +28,9 @@ from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection, Manifest
 from commitlog.model.table import Policy, format_table_id
-from consumers.tools.verify.findings import Kind, Problem
+from consumers.tools.verify.findings import Problem, ProblemKind
 from consumers.tools.verify.missing import AllMissing, Missing, said
-from consumers.tools.verify.versions import Life, Made, Versions, manifest_paths
+from consumers.tools.verify.versions import LifeManifests, Made, Versions, manifest_paths
 
 SETTLE_SECONDS = 10.0
 """How long a version that was just committed may take to get its file."""
@@ -38,7 +38,7 @@ REMEMBERED_MAX = 1_000_000
 """Files that are known to be there; beyond this some are looked at twice."""
 
 
-class Files:
+class PartitionFiles:
     """The files of one partition's tables."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Files:
             yield from self._manifest(made)
             yield from self._data(made)
         except OSError as error:
-            yield _problem(Kind.FILE, made, f"{made.life.location} cannot be read: {error}")
+            yield _problem(ProblemKind.FILE, made, f"{made.life.location} cannot be read: {error}")
 
     def list_again(self) -> None:
         """List the manifests that stand now; afterwards the log is read to a later end.
@@ -103,7 +103,9 @@ class Files:
                 yield from self._head(life, deadline)
             except OSError as error:
                 name = format_table_id(life.table)
-                yield Problem(Kind.FILE, f"{life.location} cannot be read: {error}", table=name)
+                yield Problem(
+                    ProblemKind.FILE, f"{life.location} cannot be read: {error}", table=name
+                )
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what an interrupted run has to remember."""
@@ -113,7 +115,7 @@ class Files:
         """Take back what `to_json` returned."""
         self._missing.restore(data, self.versions.lives)
 
-    def _is_wanted(self, life: Life) -> bool:
+    def _is_wanted(self, life: LifeManifests) -> bool:
         is_meant = not self._only or format_table_id(life.table) == self._only
         return is_meant and self._is_seen(life.location)
 
@@ -137,12 +139,12 @@ class Files:
         path = next((p for p in made.paths() if self._present(location, p)), "")
         if not path:
             if made.life.policy is Policy.EVERY:
-                self._note(Kind.MANIFEST, made, made.paths()[0])
+                self._note(ProblemKind.MANIFEST, made, made.paths()[0])
             return
         try:
             data = self._store(location).read(path)
         except FileNotFoundError:
-            self._note(Kind.MANIFEST, made, path)
+            self._note(ProblemKind.MANIFEST, made, path)
             return
         if made.is_foreign:
             difference = _differs_in_content(data, made)
@@ -151,10 +153,10 @@ class Files:
             difference = "" if data == made.encode() else "it isn't what the log says, byte by byte"
             self.manifests_equal += not difference
         if difference:
-            yield _problem(Kind.MANIFEST, made, f"{location}/{path}: {difference}")
+            yield _problem(ProblemKind.MANIFEST, made, f"{location}/{path}: {difference}")
         beside = transaction_path(made.life.state) if made.life.message else ""
         if beside and not self._has_transaction(location, beside):
-            self._note(Kind.FILE, made, beside)
+            self._note(ProblemKind.FILE, made, beside)
 
     def _has_transaction(self, location: str, path: str) -> bool:
         """Say whether a version's transaction lies beside it; most are known from one listing."""
@@ -190,10 +192,12 @@ class Files:
             return
         seen = self._store(location).size(path)
         if seen < 0:
-            self._note(Kind.FILE, made, path if location == made.life.location else "", fragment_id)
+            self._note(
+                ProblemKind.FILE, made, path if location == made.life.location else "", fragment_id
+            )
         elif size and size != seen:
             text = f"the file {location}/{path} has {seen} bytes instead of {size}"
-            yield _problem(Kind.FILE, made, text)
+            yield _problem(ProblemKind.FILE, made, text)
 
     def _deletions(
         self, made: Made, header: Manifest, fragment_id: int, deletion_file: DeletionFile
@@ -206,17 +210,19 @@ class Files:
         try:
             data = self._store(location).read(path)
         except FileNotFoundError:
-            self._note(Kind.FILE, made, path if location == made.life.location else "", fragment_id)
+            self._note(
+                ProblemKind.FILE, made, path if location == made.life.location else "", fragment_id
+            )
             return
         try:
             rows = len(decode_deletion_file(data, deletion_file.file_type))
         except CommitLogError as error:
-            yield _problem(Kind.FILE, made, f"the deletion file {location}/{path}: {error}")
+            yield _problem(ProblemKind.FILE, made, f"the deletion file {location}/{path}: {error}")
             return
         expected = deletion_file.num_deleted_rows
         if expected and rows != expected:
             text = f"the deletion file {location}/{path} has {rows} rows instead of {expected}"
-            yield _problem(Kind.FILE, made, text)
+            yield _problem(ProblemKind.FILE, made, text)
 
     def _is_new(self, location: str, path: str) -> bool:
         key = (location, path)
@@ -228,7 +234,7 @@ class Files:
         self.files_looked_at += 1
         return True
 
-    def _note(self, kind: Kind, made: Made, path: str, fragment_id: int = -1) -> None:
+    def _note(self, kind: ProblemKind, made: Made, path: str, fragment_id: int = -1) -> None:
         version, is_followed = made.change.version, bool(path) and fragment_id >= 0
         self._missing.note(
             Missing(
@@ -242,16 +248,16 @@ class Files:
             )
         )
 
-    def _may_be_gone(self, life: Life, missing: Missing) -> bool:
+    def _may_be_gone(self, life: LifeManifests, missing: Missing) -> bool:
         """Say whether a file's table was dropped, or its version deleted, and nobody needs it."""
         return not life.is_live or not missing.hurts(life)
 
-    def _is_there_by(self, deadline: float, life: Life, missing: Missing) -> bool:
+    def _is_there_by(self, deadline: float, life: LifeManifests, missing: Missing) -> bool:
         """Look again, for a while if it is the newest version's manifest."""
         store = self._store(life.location)
         paths: tuple[str, ...] = (missing.path,)
-        is_newest = missing.kind == Kind.MANIFEST and missing.version == life.state.version
-        if missing.kind == Kind.MANIFEST:
+        is_newest = missing.kind == ProblemKind.MANIFEST and missing.version == life.state.version
+        if missing.kind == ProblemKind.MANIFEST:
             paths = manifest_paths(missing.version, life.scheme)
         while True:
             if missing.path and any(store.size(path) >= 0 for path in paths):
@@ -260,15 +266,15 @@ class Files:
                 return False
             time.sleep(0.1)
 
-    def _gone(self, life: Life, missing: Missing) -> Problem:
-        name, kind = format_table_id(life.table), Kind(missing.kind)
-        what = "the manifest" if kind is Kind.MANIFEST else "the file"
+    def _gone(self, life: LifeManifests, missing: Missing) -> Problem:
+        name, kind = format_table_id(life.table), ProblemKind(missing.kind)
+        what = "the manifest" if kind is ProblemKind.MANIFEST else "the file"
         where = f"{life.location}/{missing.path}" if missing.path else "a file outside its location"
         text = f"{what} {where} of {name}, version {missing.version}, is missing"
         hurts = said(missing.hurts(life))
         if missing.fragment >= 0:
             text = f"{text}: versions {hurts} can't be read without it"
-        elif kind is Kind.MANIFEST or missing.path.startswith(TRANSACTIONS_DIRECTORY):
+        elif kind is ProblemKind.MANIFEST or missing.path.startswith(TRANSACTIONS_DIRECTORY):
             text = f"{text}; a leader makes it again from the log"
         return Problem(
             kind=kind,
@@ -280,7 +286,7 @@ class Files:
             hurts=hurts,
         )
 
-    def _head(self, life: Life, deadline: float) -> Iterator[Problem]:
+    def _head(self, life: LifeManifests, deadline: float) -> Iterator[Problem]:
         """Look at a table's newest version, and for versions that the log doesn't know."""
         name, version = format_table_id(life.table), life.state.version
         is_noted = any(
@@ -289,7 +295,7 @@ class Files:
         if life.policy is Policy.LATEST and not is_noted:
             paths = manifest_paths(version, life.scheme)
             newest = Missing(
-                kind=Kind.MANIFEST,
+                kind=ProblemKind.MANIFEST,
                 incarnation=life.incarnation,
                 path=paths[0],
                 sequence=0,
@@ -297,7 +303,7 @@ class Files:
             )
             if not self._is_there_by(deadline, life, newest):
                 text = f"the newest manifest {life.location}/{paths[0]} of {name} is missing"
-                yield Problem(Kind.MANIFEST, text, table=name, version=version)
+                yield Problem(ProblemKind.MANIFEST, text, table=name, version=version)
         for found in sorted(self._listed.get(life.incarnation, ())):
             parsed = parse_manifest_name(found)
             if parsed is None or parsed.staged_by or parsed.is_detached:
@@ -307,7 +313,7 @@ class Files:
                     f"{life.location}/{VERSIONS_DIRECTORY}/{found} is a version of {name} that the "
                     f"log doesn't know: it was written around the log, or the log lost it"
                 )
-                yield Problem(Kind.BYPASS, text, table=name, version=parsed.version)
+                yield Problem(ProblemKind.BYPASS, text, table=name, version=parsed.version)
 
 
 def _place(
@@ -331,7 +337,7 @@ def _differs_in_content(data: bytes, made: Made) -> str:
     return "" if state == made.life.state else "it isn't the manifest that was registered"
 
 
-def _problem(kind: Kind, made: Made, message: str) -> Problem:
+def _problem(kind: ProblemKind, made: Made, message: str) -> Problem:
     name = format_table_id(made.life.table)
     return Problem(
         kind=kind,

@@ -18,7 +18,7 @@ PROBLEMS_MAX = 100
 """So many are told one by one; all are counted."""
 
 
-class Kind(StrEnum):
+class ProblemKind(StrEnum):
     """What a problem is about."""
 
     CHAIN = "chain"
@@ -48,7 +48,15 @@ class Kind(StrEnum):
     """The version index has other rows than the log makes."""
 
 
-OF_THE_LOG = frozenset({Kind.CHAIN, Kind.TRANSACTION, Kind.END, Kind.DECISION, Kind.STATE})
+OF_THE_LOG = frozenset(
+    {
+        ProblemKind.CHAIN,
+        ProblemKind.TRANSACTION,
+        ProblemKind.END,
+        ProblemKind.DECISION,
+        ProblemKind.STATE,
+    }
+)
 """These mean that the log itself is no longer what was written; the others can be built again."""
 
 
@@ -56,7 +64,7 @@ OF_THE_LOG = frozenset({Kind.CHAIN, Kind.TRANSACTION, Kind.END, Kind.DECISION, K
 class Problem:
     """One thing that isn't as it has to be."""
 
-    kind: Kind
+    kind: ProblemKind
     message: str
     sequence: int | None = None
     """The outcome that it is about: where the log is bad, the first bad one."""
@@ -120,7 +128,7 @@ class Expired:
 
 
 @dataclass(slots=True)
-class Verdict:
+class PartitionFindings:
     """What was found in one partition."""
 
     partition: int
@@ -191,11 +199,12 @@ class Verdict:
         return {**first, **asdict(self)}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Verdict:
+    def from_json(cls, data: Mapping[str, Any]) -> PartitionFindings:
         """Return what `to_json` made an object of."""
         values = {name: data[name] for name in cls.__slots__ if name in data}
         values["expired"] = Expired.from_json(data["expired"])
         values["problems"] = [
-            Problem(**{**problem, "kind": Kind(problem["kind"])}) for problem in data["problems"]
+            Problem(**{**problem, "kind": ProblemKind(problem["kind"])})
+            for problem in data["problems"]
         ]
         return cls(**values)

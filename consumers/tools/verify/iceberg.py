@@ -11,7 +11,7 @@ from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError
 from commitlog.model.table import TableId, format_table_id
-from consumers.tools.verify.findings import Kind, Problem
+from consumers.tools.verify.findings import Problem, ProblemKind
 
 
 def check_metadata(
@@ -25,11 +25,11 @@ def check_metadata(
             found = open_store(folder).read(file)
         except (OSError, CommitLogError) as error:
             text = f"the metadata file {place} of {format_table_id(name)} cannot be read: {error}"
-            yield Problem(Kind.MANIFEST, text, table=format_table_id(name))
+            yield Problem(ProblemKind.MANIFEST, text, table=format_table_id(name))
             continue
         if not is_same_metadata(found, table.encode()):
             text = f"the metadata file {place} of {format_table_id(name)} isn't what the log says"
-            yield Problem(Kind.MANIFEST, text, table=format_table_id(name))
+            yield Problem(ProblemKind.MANIFEST, text, table=format_table_id(name))
 
 
 def is_same_metadata(one: bytes, other: bytes) -> bool:

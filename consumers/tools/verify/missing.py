@@ -11,7 +11,7 @@ from commitlog.core.catalogue.version_deletion import without
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.tables.lance_tables import VersionRanges
 from commitlog.lancepb.table_pb2 import DataFragment
-from consumers.tools.verify.versions import Life, Made
+from consumers.tools.verify.versions import LifeManifests, Made
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class Missing:
     needed: list[tuple[int, int]] = field(default_factory=list)
     """The versions before that needed it: first and last ones."""
 
-    def hurts(self, life: Life) -> VersionRanges:
+    def hurts(self, life: LifeManifests) -> VersionRanges:
         """Return the versions that can't be read without it."""
         if self.fragment < 0:
             return without([(self.version, self.version)], life.deleted)
@@ -74,7 +74,9 @@ class AllMissing:
         """Return what an interrupted run has to remember."""
         return [asdict(one) for one in self.files]
 
-    def restore(self, data: Iterable[Mapping[str, Any]], lives: Mapping[str, Life]) -> None:
+    def restore(
+        self, data: Iterable[Mapping[str, Any]], lives: Mapping[str, LifeManifests]
+    ) -> None:
         """Take back what `to_json` returned."""
         for one in data:
             if one["incarnation"] in lives:

@@ -9,8 +9,8 @@ from pathlib import Path
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.records import LeaderStarted
-from consumers.tools.verify.findings import Kind, Problem
-from consumers.views.version_index import Position, Term, VersionIndex, comparison
+from consumers.tools.verify.findings import Problem, ProblemKind
+from consumers.views.version_index import IndexPosition, Term, VersionIndex, comparison
 
 BATCH_OUTCOMES = 5_000
 
@@ -71,7 +71,7 @@ class RebuiltIndex:
         first, beyond = replica.resume_point()
         self._index.apply(
             pending,
-            Position(
+            IndexPosition(
                 partition=self._partition,
                 sequence=pending[-1].outcome.sequence if pending else before.sequence,
                 outcomes_offset=replica.outcomes_position,
@@ -99,7 +99,7 @@ class RebuiltIndex:
         try:
             theirs, _, _ = comparison.position(published, self._partition)
         except Unavailable as error:
-            yield Problem(Kind.INDEX, str(error))
+            yield Problem(ProblemKind.INDEX, str(error))
             return
         for one in comparison.compare(
             published, self.root, self._partition, min(mine, theirs), heads_too=mine == theirs
@@ -111,7 +111,7 @@ class RebuiltIndex:
                     f"log makes, first at outcome {one.first_difference}; stop `commitlog index`, "
                     "delete the index, and it is built again"
                 )
-                yield Problem(Kind.INDEX, text, one.first_difference)
+                yield Problem(ProblemKind.INDEX, text, one.first_difference)
 
     def close(self) -> None:
         """Close the index; what is pending is not written."""

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from commitlog.model.records import Retained, RetainedSegment
 from commitlog.ports import Log
-from consumers.tools.archive.proof import Archive, Segment
-from consumers.tools.verify.findings import Kind, Problem
+from consumers.tools.archive.proof import Archive, DecidedSegment
+from consumers.tools.verify.findings import Problem, ProblemKind
 
 READ_SECONDS = 60.0
 
@@ -36,7 +36,7 @@ def compare(retained: Retained, offset: int, archive: Archive) -> Iterator[Probl
             )
         else:
             continue
-        yield Problem(Kind.ARCHIVE, text, first, offset)
+        yield Problem(ProblemKind.ARCHIVE, text, first, offset)
 
 
 def explained(problem: Problem, log: Log, partition: int) -> Problem:
@@ -62,7 +62,7 @@ def explained(problem: Problem, log: Log, partition: int) -> Problem:
     return replace(problem, message=text)
 
 
-def _differing(named: RetainedSegment, segment: Segment) -> str:
+def _differing(named: RetainedSegment, segment: DecidedSegment) -> str:
     if named.transactions_digest.hex() != segment.transactions.digest:
         return "transactions"
     return "outcomes" if named.outcomes_digest.hex() != segment.outcomes.digest else ""

@@ -27,7 +27,7 @@ from commitlog.model.table import Policy, TableId
 
 
 @dataclass(slots=True)
-class Life:
+class LifeManifests:
     """One incarnation of a table, as far as its manifests go."""
 
     table: TableId
@@ -54,7 +54,7 @@ class Life:
 class Made:
     """A version, right after the log made it."""
 
-    life: Life
+    life: LifeManifests
     change: Change
     delta: ManifestDelta
     sequence: int
@@ -84,11 +84,11 @@ class Versions:
 
     def __init__(self, tables: Mapping[TableId, Table]) -> None:
         """Begin with the tables of a machine that goes on from a checkpoint."""
-        self.lives: dict[str, Life] = {}
+        self.lives: dict[str, LifeManifests] = {}
         for table in tables.values():
             if table.manifest is not None:
                 state = table.manifest.copy()
-                life = Life(
+                life = LifeManifests(
                     table=table.table_id,
                     incarnation=table.incarnation,
                     location=table.location,
@@ -140,10 +140,10 @@ class Versions:
                 life.scheme, life.first_version = scheme, first_version
                 life.message = base64.b64decode(message)
 
-    def _life_of(self, change: Change) -> Life:
+    def _life_of(self, change: Change) -> LifeManifests:
         life = self.lives.get(change.incarnation)
         if life is None:
-            life = Life(
+            life = LifeManifests(
                 table=change.table,
                 incarnation=change.incarnation,
                 location=change.location,

@@ -31,7 +31,7 @@ from commitlog.model.records import (
     Submitted,
 )
 from commitlog.ports import Reader
-from consumers.tools.verify.findings import Kind, Problem
+from consumers.tools.verify.findings import Problem, ProblemKind
 
 SILENCE_SECONDS = 30.0
 RECORDS_PER_POLL = 2_000
@@ -201,7 +201,7 @@ class Walk:
         self, sequence: int, offset: int, reason: str, *, is_strange: bool = False
     ) -> None:
         if self._suspect is None:
-            self._suspect = Problem(Kind.CHAIN, reason, sequence, offset)
+            self._suspect = Problem(ProblemKind.CHAIN, reason, sequence, offset)
             self._is_strange = is_strange
 
     def _end_suspicion(self, offset: int) -> None:
@@ -213,7 +213,7 @@ class Walk:
     def _stop(self, sequence: int, offset: int, reason: str) -> None:
         # What was suspicious before this is where it began.
         suspect = self._suspect
-        self.problem = suspect or Problem(Kind.CHAIN, reason, sequence, offset)
+        self.problem = suspect or Problem(ProblemKind.CHAIN, reason, sequence, offset)
 
     def _decided(self) -> list[Decided]:
         """Pair what was read with its transactions."""
@@ -250,7 +250,7 @@ class Walk:
 
     def _answer_is_bad(self, reason: str) -> None:
         # It comes before whatever was found further on in the outcomes.
-        self.problem = Problem(Kind.TRANSACTION, reason, self.sequence + 1)
+        self.problem = Problem(ProblemKind.TRANSACTION, reason, self.sequence + 1)
 
     def _read_the_rest(self) -> None:
         """Read the transactions to their end: what is left is undecided."""

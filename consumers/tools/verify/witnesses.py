@@ -24,7 +24,7 @@ from commitlog.errors import (
 from commitlog.model.records import Outcome
 from commitlog.ports import Log
 from consumers.partition.checkpoint import HEAD
-from consumers.tools.verify.findings import Kind, Problem
+from consumers.tools.verify.findings import Problem, ProblemKind
 
 READ_SECONDS = 30.0
 
@@ -91,7 +91,7 @@ def hear(log: Log, partition: int, witness: Witness, sequence: int) -> Problem |
             f"{witness.name} holds outcome {witness.sequence}, and the log ends with {sequence}: "
             "it lost its tail"
         )
-        return Problem(Kind.END, text, sequence + 1)
+        return Problem(ProblemKind.END, text, sequence + 1)
     if witness.offset < 0:
         return None
     found = _outcome_at(log, partition, witness.offset)
@@ -101,7 +101,7 @@ def hear(log: Log, partition: int, witness: Witness, sequence: int) -> Problem |
         f"{witness.name} holds another outcome {witness.sequence} than the log: it lost outcomes "
         "and went on with others"
     )
-    return Problem(Kind.END, text, witness.sequence, witness.offset)
+    return Problem(ProblemKind.END, text, witness.sequence, witness.offset)
 
 
 def _outcome_at(log: Log, partition: int, offset: int) -> Outcome | None:

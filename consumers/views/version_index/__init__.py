@@ -6,6 +6,6 @@ next start builds it again from the log.
 """
 
 from consumers.views.version_index.process import run_index
-from consumers.views.version_index.store import Position, Term, VersionIndex
+from consumers.views.version_index.store import IndexPosition, Term, VersionIndex
 
-__all__ = ["Position", "Term", "VersionIndex", "run_index"]
+__all__ = ["IndexPosition", "Term", "VersionIndex", "run_index"]

@@ -20,7 +20,7 @@ from commitlog.lancepb.table_pb2 import DataFragment, IndexSection, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
 from commitlog.model.operations import CreateTable, CreateTableVersion, IcebergChange, LanceCommit
 from commitlog.model.records import Outcome
-from consumers.views.version_index.done import Done
+from consumers.views.version_index.done import DoneOperation
 
 Row = tuple[object, ...]
 Recordings = Callable[[Outcome], Mapping[bytes, bytes]]
@@ -30,7 +30,9 @@ Recordings = Callable[[Outcome], Mapping[bytes, bytes]]
 class Contents:
     """What one committed operation left in its table."""
 
-    def __init__(self, place: Row, one: Done, outcome: Outcome, recordings: Recordings) -> None:
+    def __init__(
+        self, place: Row, one: DoneOperation, outcome: Outcome, recordings: Recordings
+    ) -> None:
         """Decode what there is to decode."""
         assert one.result is not None
         self._head = (*place, one.ordinal, one.table, one.incarnation)
@@ -138,7 +140,7 @@ class Contents:
                 yield scope, entry.key, entry.value if entry.HasField("value") else None
 
 
-def _message(one: Done) -> LanceMessage | None:
+def _message(one: DoneOperation) -> LanceMessage | None:
     if not isinstance(one.operation, LanceCommit | CreateTableVersion):
         return None
     try:

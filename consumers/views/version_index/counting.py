@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from commitlog.model.operations import CreateTableVersion, LanceCommit
 from consumers.views.version_index.contents import Row
-from consumers.views.version_index.done import Counts, Done, Told
+from consumers.views.version_index.done import Counts, DoneOperation, Told
 
 FRAGMENTS_MAX = 500_000
 """So many fragments are kept in all; those of the table that was changed longest ago go first."""
@@ -79,7 +79,7 @@ class Counting:
                 known = Fragment(*(int(str(one or 0)) for one in (rows, deleted, size)))
                 self._tables[str(table)][int(str(number))] = known
 
-    def count(self, one: Done, changes: Iterable[Row]) -> None:
+    def count(self, one: DoneOperation, changes: Iterable[Row]) -> None:
         """Note on a committed operation what it added and removed, by its rows of changes."""
         if not _is_lance(one) and one.name not in ONLY_NEW:
             return
@@ -114,7 +114,7 @@ class Counting:
         )
 
 
-def _is_lance(one: Done) -> bool:
+def _is_lance(one: DoneOperation) -> bool:
     return one.result is not None and isinstance(one.operation, LanceCommit | CreateTableVersion)
 
 

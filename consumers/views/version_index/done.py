@@ -45,7 +45,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(slots=True)
-class Done:
+class DoneOperation:
     """One operation and what came of it: an operation's row before it is one."""
 
     ordinal: int
@@ -100,7 +100,7 @@ class Done:
         return self.iceberg.summary if self.iceberg else None
 
 
-def counts_of(one: Done) -> Counts | None:
+def counts_of(one: DoneOperation) -> Counts | None:
     """Return what an operation added and removed; of a refused one, what it says of itself."""
     summary = one.summary
     if one.counts is not None or summary is None:
@@ -134,7 +134,7 @@ def what_of_rows(operation: Operation | None) -> str | None:
     return None
 
 
-Told = tuple[Decided, tuple[Done, ...]]
+Told = tuple[Decided, tuple[DoneOperation, ...]]
 """A decided transaction with what its operations came to."""
 
 
@@ -143,7 +143,7 @@ def read(batch: Iterable[Decided]) -> list[Told]:
     return [(decided, tuple(operations_done(decided))) for decided in batch]
 
 
-def operations_done(decided: Decided) -> Iterator[Done]:
+def operations_done(decided: Decided) -> Iterator[DoneOperation]:
     """Yield each operation with its result, then results beyond the operations asked for."""
     outcome = decided.outcome
     record = decided.submitted.record
@@ -165,7 +165,7 @@ def operations_done(decided: Decided) -> Iterator[Done]:
             became, result = REPEATED, None
         changes = read_changes(operation) if isinstance(operation, IcebergChange) else None
         name = _name_of(operation, changes)
-        yield Done(
+        yield DoneOperation(
             ordinal=ordinal,
             name=name,
             table=format_table_id(table),
@@ -176,7 +176,7 @@ def operations_done(decided: Decided) -> Iterator[Done]:
         )
     if not same_length:
         for ordinal, extra in enumerate(results, start=len(operations)):
-            yield Done(
+            yield DoneOperation(
                 ordinal=ordinal,
                 name=extra.operation,
                 table=format_table_id(extra.table),

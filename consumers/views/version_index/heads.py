@@ -19,12 +19,12 @@ from commitlog.model.operations import (
 )
 from commitlog.model.table import DELIMITER, format_table_id
 from consumers.views.version_index.contents import Row
-from consumers.views.version_index.done import Done, Told, counts_of, principal
+from consumers.views.version_index.done import DoneOperation, Told, counts_of, principal
 from consumers.views.version_index.rows import MICROSECONDS_PER_MS
 
 
 @dataclass(slots=True)
-class Head:
+class IndexedLife:
     """A life of a table; the fields are the columns of `tables`, times in microseconds."""
 
     incarnation: str
@@ -58,10 +58,10 @@ class Head:
         return tuple(getattr(self, name) for name in COLUMNS)
 
 
-COLUMNS = tuple(one.name for one in fields(Head))
+COLUMNS = tuple(one.name for one in fields(IndexedLife))
 
 
-def fold(heads: MutableMapping[str, Head], told: Iterable[Told]) -> set[str]:
+def fold(heads: MutableMapping[str, IndexedLife], told: Iterable[Told]) -> set[str]:
     """Apply decided transactions to `heads`; return the incarnations that changed."""
     changed: set[str] = set()
     for decided, done in told:
@@ -71,7 +71,9 @@ def fold(heads: MutableMapping[str, Head], told: Iterable[Told]) -> set[str]:
     return changed
 
 
-def _apply(heads: MutableMapping[str, Head], decided: Decided, one: Done) -> Iterable[str]:
+def _apply(
+    heads: MutableMapping[str, IndexedLife], decided: Decided, one: DoneOperation
+) -> Iterable[str]:
     if not one.is_table:
         if isinstance(one.operation, DropNamespace):
             return _end_all(heads, decided, format_table_id(one.operation.namespace) + DELIMITER)
@@ -107,9 +109,9 @@ def _apply(heads: MutableMapping[str, Head], decided: Decided, one: Done) -> Ite
     return (incarnation,)
 
 
-def _first(decided: Decided, one: Done, incarnation: str) -> Head:
+def _first(decided: Decided, one: DoneOperation, incarnation: str) -> IndexedLife:
     kind = "iceberg" if isinstance(one.operation, IcebergChange) else "lance"
-    head = Head(incarnation, one.table, kind, decided.submitted.partition)
+    head = IndexedLife(incarnation, one.table, kind, decided.submitted.partition)
     head.created_sequence = decided.outcome.sequence
     head.created_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
     head.created_by = principal(decided)
@@ -124,19 +126,19 @@ def _first(decided: Decided, one: Done, incarnation: str) -> Head:
     return head
 
 
-def _touch(head: Head, decided: Decided) -> None:
+def _touch(head: IndexedLife, decided: Decided) -> None:
     head.sequence = decided.outcome.sequence
     head.changed_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
     head.changed_by = principal(decided)
 
 
-def _end(head: Head, decided: Decided, how: str) -> None:
+def _end(head: IndexedLife, decided: Decided, how: str) -> None:
     head.ended_by = how
     head.ended_sequence = decided.outcome.sequence
     head.ended_at = decided.outcome.time_ms * MICROSECONDS_PER_MS
 
 
-def _end_all(heads: MutableMapping[str, Head], decided: Decided, prefix: str) -> list[str]:
+def _end_all(heads: MutableMapping[str, IndexedLife], decided: Decided, prefix: str) -> list[str]:
     # A cascade may report the tables as results of their own; those are ended before or after
     # this, with the same position.
     ended = []

@@ -17,7 +17,7 @@ INT64_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class IndexedSnapshot:
     """A snapshot to be added."""
 
     snapshot_id: int
@@ -56,7 +56,7 @@ class IcebergChanges:
     name: str
     """The snapshot's operation; without one: create, or the first update's action."""
     summary: Summary | None = None
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: tuple[IndexedSnapshot, ...] = ()
     refs: tuple[Ref, ...] = ()
     properties: tuple[tuple[str, str | None], ...] = ()
     fields: tuple[IcebergField, ...] = ()
@@ -106,14 +106,14 @@ def _integer(value: object) -> int | None:
     return value
 
 
-def _snapshots(updates: list[Mapping[str, Any]]) -> Iterator[Snapshot]:
+def _snapshots(updates: list[Mapping[str, Any]]) -> Iterator[IndexedSnapshot]:
     for update in updates:
         one = _object(update.get("snapshot"))
         snapshot_id = _integer(one.get("snapshot-id"))
         if update.get("action") == "add-snapshot" and snapshot_id is not None:
             summary = _object(one.get("summary"))
             parent = _integer(one.get("parent-snapshot-id"))
-            yield Snapshot(
+            yield IndexedSnapshot(
                 snapshot_id=snapshot_id,
                 parent_id=None if parent == -1 else parent,
                 sequence_number=_integer(one.get("sequence-number")),

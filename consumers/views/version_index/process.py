@@ -22,7 +22,7 @@ from commitlog.model.records import LeaderStarted, Outcome
 from commitlog.ports import Log
 from consumers.partition.follower import Recordings
 from consumers.views.version_index.layout import note_failure
-from consumers.views.version_index.store import Position, Term, VersionIndex
+from consumers.views.version_index.store import IndexPosition, Term, VersionIndex
 
 BATCH_RECORDS_MAX = 5_000
 """Rows are committed at least this often while catching up."""
@@ -58,10 +58,12 @@ logger = logging.getLogger("commitlog.version_index")
 OnProgress = Callable[[int, int], None]
 
 
-class Follower:
+class IndexedPartition:
     """One partition on its way into the index."""
 
-    def __init__(self, log: Log, partition: int, position: Position, leader: LeaderStarted | None):
+    def __init__(
+        self, log: Log, partition: int, position: IndexPosition, leader: LeaderStarted | None
+    ):
         """Start reading where the index ends.
 
         Raises CorruptLog if the log has lost what the index holds.
@@ -164,7 +166,7 @@ class Follower:
             self._changed_at_ms = last.outcome.time_ms
         first, beyond = replica.resume_point()
         self._look_at_end()
-        position = Position(
+        position = IndexPosition(
             partition=self.partition,
             sequence=replica.chain.sequence,
             outcomes_offset=replica.outcomes_position,
@@ -200,7 +202,7 @@ class Follower:
             return  # only for showing the lag; reading goes on by itself
 
 
-def _check_tail(log: Log, position: Position) -> None:
+def _check_tail(log: Log, position: IndexPosition) -> None:
     # A topic that lost its tail, or was made anew, may have grown past our position again.
     if position.last_outcome_offset < 0:
         return
@@ -269,11 +271,11 @@ def follow(
 ) -> None:
     """Do the work of `run_index` on an index that is open."""
     index.bind(asdict(log.identity()) | {"log_id": log.genesis().log_id})
-    followers: list[Follower] = []
+    followers: list[IndexedPartition] = []
     try:
         for partition in range(log.partitions()):
             term = index.last_term(partition)
-            followers.append(Follower(log, partition, index.position(partition), term))
+            followers.append(IndexedPartition(log, partition, index.position(partition), term))
         _Loop(index, followers, on_progress, publish_interval_seconds).run(stop)
     finally:
         for follower in followers:
@@ -284,7 +286,7 @@ class _Loop:
     def __init__(
         self,
         index: VersionIndex,
-        followers: list[Follower],
+        followers: list[IndexedPartition],
         on_progress: OnProgress | None,
         publish_interval_seconds: float,
     ):

@@ -24,7 +24,7 @@ ARROW_TYPES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class RelationColumn:
     """One column: its DuckDB type and what it holds."""
 
     name: str
@@ -38,7 +38,7 @@ class Relation:
 
     name: str
     comment: str
-    columns: tuple[Column, ...]
+    columns: tuple[RelationColumn, ...]
     order: tuple[str, ...] = ()
 
     def ddl(self, schema: str) -> str:
@@ -53,10 +53,10 @@ def arrow_schema(relation: Relation) -> pa.Schema:
     return pa.schema([(column.name, ARROW_TYPES[column.type]) for column in relation.columns])
 
 
-def columns(text: str) -> tuple[Column, ...]:
+def columns(text: str) -> tuple[RelationColumn, ...]:
     """Read columns from lines of `name TYPE meaning`."""
     rows = (line.split(None, 2) for line in text.splitlines() if line.strip())
-    return tuple(Column(name, kind, comment) for name, kind, comment in rows)
+    return tuple(RelationColumn(name, kind, comment) for name, kind, comment in rows)
 
 
 PLACE = """

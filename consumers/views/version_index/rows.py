@@ -43,7 +43,7 @@ from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.done import (
     REPEATED,
     Counts,
-    Done,
+    DoneOperation,
     Told,
     counts_of,
     principal,
@@ -60,7 +60,7 @@ def no_recordings(outcome: Outcome) -> dict[bytes, bytes]:
 
 
 @dataclass(slots=True)
-class Rows:
+class RelationRows:
     """Rows by relation, in the columns' order of `schema`."""
 
     transactions: list[Row] = field(default_factory=list)
@@ -82,9 +82,9 @@ def rows_of(
     told: Sequence[Told],
     recordings: Recordings = no_recordings,
     counting: Counting | None = None,
-) -> Rows:
+) -> RelationRows:
     """Return the rows of decided transactions, in their order, and note what each one counts."""
-    rows = Rows()
+    rows = RelationRows()
     counting = counting or Counting()
     counting.prepare(told)
     for decided, done in told:
@@ -114,7 +114,7 @@ def rows_of(
 
 
 def _add_contents(
-    rows: Rows, decided: Decided, place: Row, one: Done, recordings: Recordings
+    rows: RelationRows, decided: Decided, place: Row, one: DoneOperation, recordings: Recordings
 ) -> None:
     outcome = decided.outcome
     head = (*place, one.ordinal, one.table)
@@ -142,7 +142,7 @@ def _add_contents(
             rows.ref_changes.append((*head, *whose, ref.name, ref.kind, ref.snapshot_id))
 
 
-def _read_version(one: Done) -> int | None:
+def _read_version(one: DoneOperation) -> int | None:
     if isinstance(one.operation, LanceCommit):
         return one.operation.read_version
     if isinstance(one.operation, CreateTableVersion) and one.result:
@@ -154,7 +154,7 @@ def _time(decided: Decided) -> int:
     return decided.outcome.time_ms * MICROSECONDS_PER_MS
 
 
-def _transaction(decided: Decided, done: tuple[Done, ...]) -> Row:
+def _transaction(decided: Decided, done: tuple[DoneOperation, ...]) -> Row:
     outcome, record = decided.outcome, decided.submitted.record
     known = record if isinstance(record, Transaction) else None
     application = known.application if known else None
@@ -193,7 +193,7 @@ def _kind_of(record: object) -> list[str]:
     return [type(record).__name__] if isinstance(record, ProtocolVersion) else []
 
 
-def _operation(decided: Decided, place: Row, one: Done) -> Row:
+def _operation(decided: Decided, place: Row, one: DoneOperation) -> Row:
     outcome, result = decided.outcome, one.result
     refused = outcome.status is not Status.COMMITTED
     return (
@@ -225,7 +225,7 @@ def _operation(decided: Decided, place: Row, one: Done) -> Row:
     )
 
 
-def _collision(decided: Decided, place: Row, done: tuple[Done, ...]) -> Row:
+def _collision(decided: Decided, place: Row, done: tuple[DoneOperation, ...]) -> Row:
     outcome, conflict = decided.outcome, decided.outcome.conflict
     assert conflict is not None
     table = format_table_id(conflict.table)
@@ -250,14 +250,14 @@ def _collision(decided: Decided, place: Row, done: tuple[Done, ...]) -> Row:
     )
 
 
-def _refused_files(decided: Decided, place: Row, one: Done) -> Iterator[Row]:
+def _refused_files(decided: Decided, place: Row, one: DoneOperation) -> Iterator[Row]:
     assert isinstance(one.operation, LanceCommit)
     about = (one.ordinal, one.table, one.incarnation, one.status, decided.outcome.transaction_id)
     for path in one.operation.summary.data_files:
         yield (*place, *about, path)
 
 
-def _snapshots(decided: Decided, place: Row, one: Done) -> Iterator[Row]:
+def _snapshots(decided: Decided, place: Row, one: DoneOperation) -> Iterator[Row]:
     assert one.iceberg is not None
     about = (one.incarnation, one.status, decided.outcome.transaction_id, principal(decided))
     for made in one.iceberg.snapshots:
@@ -266,7 +266,7 @@ def _snapshots(decided: Decided, place: Row, one: Done) -> Iterator[Row]:
         yield (*place, one.ordinal, one.table, *about, *snapshot, *rest)
 
 
-def _properties(one: Done) -> Iterator[tuple[str, str | None]]:
+def _properties(one: DoneOperation) -> Iterator[tuple[str, str | None]]:
     match one.operation:
         case AlterProperties(upserts=upserts, removals=removals):
             yield from upserts

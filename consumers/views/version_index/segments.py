@@ -56,7 +56,7 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class SegmentMerge:
     """Work under way: what the new segments will replace."""
 
     written: Future[list[Segment]]
@@ -72,7 +72,7 @@ class Sealer:
         """Start with what the live file holds."""
         self._live = live
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="version-index-segments")
-        self._job: Job | None = None
+        self._job: SegmentMerge | None = None
         self._grace = timedelta(seconds=grace_seconds)
         self._hot_max = hot_transactions_max
         self.hot_transactions = int(str(live.query("SELECT count(*) FROM hot.transactions")[0][0]))
@@ -104,13 +104,13 @@ class Sealer:
         if self.hot_transactions >= self._hot_max:
             hot = {one: _hot_rows(self._live, one) for one in EVENTS}
             written = self._worker.submit(_seal, self._live.layout, hot)
-            self._job = Job(written, dict(positions))
+            self._job = SegmentMerge(written, dict(positions))
             return
         for (name, level), paths in self._segments.items():
             if level < LEVEL_MAX and len(paths) >= FANOUT:
                 relation = next(one for one in EVENTS if one.name == name)
                 task = (self._live.layout, relation, level + 1, paths)
-                self._job = Job(self._worker.submit(_merge, *task), {}, paths)
+                self._job = SegmentMerge(self._worker.submit(_merge, *task), {}, paths)
                 return
 
     def _load_segments(self) -> dict[tuple[str, int], tuple[str, ...]]:
@@ -122,7 +122,7 @@ class Sealer:
             found[key] = (*found.get(key, ()), str(path))
         return found
 
-    def _swap(self, job: Job, segments: Sequence[Segment]) -> None:
+    def _swap(self, job: SegmentMerge, segments: Sequence[Segment]) -> None:
         live = self._live
         with live.transaction():
             for partition, sequence in job.cuts.items():

@@ -21,7 +21,7 @@ from commitlog.model.records import LeaderStarted
 from consumers.views.version_index.contents import Recordings, Row
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.done import read
-from consumers.views.version_index.heads import COLUMNS, Head, fold
+from consumers.views.version_index.heads import COLUMNS, IndexedLife, fold
 from consumers.views.version_index.layout import Layout
 from consumers.views.version_index.live import open_live
 from consumers.views.version_index.publish import publish, published_positions
@@ -53,7 +53,7 @@ logger = logging.getLogger("commitlog.version_index")
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class IndexPosition:
     """How far one partition is in the index: enough to go on from there."""
 
     partition: int
@@ -158,9 +158,9 @@ class VersionIndex:
                 for name, value in identity.items():
                     self._live.set_meta(name, value)
 
-    def position(self, partition: int) -> Position:
+    def position(self, partition: int) -> IndexPosition:
         """Return how far a partition is; the beginning if nothing of it was seen."""
-        return self._positions.get(partition, Position(partition))
+        return self._positions.get(partition, IndexPosition(partition))
 
     def last_term(self, partition: int) -> LeaderStarted | None:
         """Return the newest term of a partition in the index."""
@@ -179,7 +179,7 @@ class VersionIndex:
     def apply(
         self,
         batch: Sequence[Decided],
-        position: Position,
+        position: IndexPosition,
         *,
         terms: Sequence[Term] = (),
         recordings: Recordings = no_recordings,
@@ -262,23 +262,23 @@ class VersionIndex:
         self._floor = {}
         return False
 
-    def _load_heads(self) -> dict[str, Head]:
+    def _load_heads(self) -> dict[str, IndexedLife]:
         times = {"changed_at", "created_at", "ended_at"}
         columns = ", ".join(f"epoch_us({c})" if c in times else c for c in COLUMNS)
         rows = self._live.query(f"SELECT {columns} FROM tables ORDER BY partition, sequence")
-        heads = (Head(*row) for row in rows)  # type: ignore[arg-type]
+        heads = (IndexedLife(*row) for row in rows)  # type: ignore[arg-type]
         return {head.incarnation: head for head in heads}
 
     def _load_fragments(self, incarnations: list[str]) -> list[Row]:
         return self._live.query(FRAGMENTS_NOW, [incarnations])
 
-    def _load_positions(self) -> dict[int, Position]:
+    def _load_positions(self) -> dict[int, IndexPosition]:
         names = ", ".join(column.name for column in POSITIONS.columns[:-1])
         rows = self._live.query(f"SELECT {names}, epoch_ms(changed_at) FROM positions")
         positions = {}
         for row in rows:
             values = [*row[:4], tuple(row[4]), *row[5:-1], row[-1] or 0]  # type: ignore[arg-type]
-            positions[int(str(row[0]))] = Position(*values)  # type: ignore[arg-type]
+            positions[int(str(row[0]))] = IndexPosition(*values)  # type: ignore[arg-type]
         return positions
 
     @contextlib.contextmanager
