@@ -17,7 +17,7 @@ from pathlib import Path
 from commitlog.adapters.places import bound, is_moved
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.core.tables.lance_tables import normalize_location
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, WrongLog
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
 from consumers.runtime.config import Config
@@ -128,14 +128,22 @@ def check_unused(root: Path, log: str) -> None:
     """Raise unless a new log may be made on a root: none was there whose cluster is gone.
 
     Raises:
-        RootMoved: it holds what another log left.
+        WrongLog: it is the root of logs with other names.
+        RootMoved: it holds what a log of this name left.
     """
     left = [path for path in ("index.duckdb", "index") if (root / path).exists()]
     left += [str(path.relative_to(root)) for path in root.glob("checkpoints/*/head.json")]
+    owners = set()
     for path in root.glob(f"tables/{MARKS}/*.json"):
         with contextlib.suppress(OSError, ValueError):
-            if json.loads(path.read_text())["log"] == log:
-                left.append(str(path.relative_to(root)))
+            owners.add(str(json.loads(path.read_text())["log"]))
+            left.append(str(path.relative_to(root)))
+    if left and owners and log not in owners:
+        names = " and ".join(map(repr, sorted(owners)))
+        raise WrongLog(
+            f"{root} is the root of log {names}, and there is no log {log!r} yet: name that log by"
+            " --log, or choose another root for a new one"
+        )
     if left:
         raise RootMoved(
             f"{root} is the root of a log {log!r} ({', '.join(left[:3])}), and its cluster has no"
