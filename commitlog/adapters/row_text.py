@@ -15,6 +15,11 @@ from commitlog.adapters.row_values import Misfit, is_list
 from commitlog.errors import InvalidTransaction
 
 _REASON = "it is not UTF-8"
+_AS_BYTES = {
+    "string": pa.binary(),
+    "large_string": pa.large_binary(),
+    "string_view": pa.binary_view(),
+}
 
 
 def check_text(values: pa.Array) -> None:
@@ -31,27 +36,19 @@ def check_text(values: pa.Array) -> None:
     raise Misfit(bad - 1, _shown(values.slice(bad - 1, 1)), str(values.type), _REASON)
 
 
-def checked(rows: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Return the same rows; InvalidTransaction as they are read if text isn't UTF-8."""
-    return pa.RecordBatchReader.from_batches(rows.schema, _batches(rows))
-
-
-def _batches(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    first = 0
-    for batch in rows:
-        for field, values in zip(batch.schema, batch.columns, strict=True):
-            try:
-                check_text(values)
-            except Misfit as found:
-                raise InvalidTransaction(
-                    f"row {first + found.position} of column {field.name!r} is {found.shown}:"
-                    f" {found.reason}",
-                    field=field.name,
-                    value=found.shown,
-                    advice="Correct the value, or use a column of binary",
-                ) from None
-        first += batch.num_rows
-        yield batch
+def check_batch(batch: pa.RecordBatch, first: int) -> None:
+    """Raise InvalidTransaction if text isn't UTF-8; `first` is the number of the first row."""
+    for field, values in zip(batch.schema, batch.columns, strict=True):
+        try:
+            check_text(values)
+        except Misfit as found:
+            raise InvalidTransaction(
+                f"row {first + found.position} of column {field.name!r} is {found.shown}:"
+                f" {found.reason}",
+                field=field.name,
+                value=found.shown,
+                advice="Correct the value, or use a column of binary",
+            ) from None
 
 
 def _is_good(values: pa.Array) -> bool:
@@ -105,7 +102,9 @@ def _parts_hold_text(kind: pa.DataType) -> bool:
 
 def _shown(value: pa.Array) -> str:
     bad = next(text for text in _texts(value) if not _is_good(text))
-    held = next(one for one in bad.cast(pa.large_binary()).to_pylist() if _is_bad(one))
+    data = bad.view(_AS_BYTES[str(bad.type)])
+    data.validate(full=True)  # Offsets that lead outside would show what isn't the caller's.
+    held = next(one for one in data.to_pylist() if _is_bad(one))
     return repr(held[:40])
 
 

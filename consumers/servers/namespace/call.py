@@ -18,7 +18,7 @@ import pyarrow as pa
 from lance_namespace import InvalidInputError, UnsupportedOperationError
 from pydantic import BaseModel
 
-from commitlog.adapters.row_text import checked
+from commitlog.adapters.row_text import check_batch
 from commitlog.client.caller import Caller
 from commitlog.codecs.lance_schema import check_schema_names
 from commitlog.model.limits import ROWS_INLINE_BYTES_MAX
@@ -264,9 +264,6 @@ class Call:
 
     def arrow(self) -> pa.RecordBatchReader:
         """Open the body as an Arrow IPC stream; rows are read as they are asked for."""
-        return checked(self._stream())
-
-    def _stream(self) -> pa.RecordBatchReader:
         assert self.stream is not None
         try:
             # As it came, a decimal may lie where native code can't read one.
@@ -279,7 +276,7 @@ class Call:
 
     def rows(self) -> pa.RecordBatchReader | pa.Table:
         """Read the body's rows if they may fit a record of the log, else as `arrow`."""
-        found = self._stream()
+        found = self.arrow()
         length = self.headers.get("content-length", "")
         if not length.isdecimal() or int(length) > ROWS_INLINE_BYTES_MAX:
             return found
@@ -315,12 +312,19 @@ class Call:
 
 
 def _whole(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """Yield batches whose offsets stay within them; beyond, native code reads what isn't theirs."""
+    """Yield batches whose offsets stay within them, and whose text is UTF-8.
+
+    Beyond its offsets native code reads what isn't theirs; other text it writes and can't read.
+    """
+    first = 0
     for batch in rows:
         try:
             batch.validate(full=True)
         except pa.ArrowInvalid as error:
+            if "UTF8" in str(error):
+                check_batch(batch, first)
             raise InvalidInputError(f"the rows are broken: {error}") from error
+        first += batch.num_rows
         yield batch
 
 
