@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
 )
 from commitlog.core.tables.branch_names import branch_location
-from commitlog.errors import CommitConflict, InvalidTransaction, NoSuchTable
+from commitlog.errors import CommitConflict, CommitLogError, InvalidTransaction, NoSuchTable
 from commitlog.model.table import TableId
 
 COMMIT_UNKNOWN = "commit result"
@@ -213,17 +213,21 @@ class LogNamespace(GivenNamespace):
         self._store = store
         self.refused: CommitConflict | None = None
         """Why the log refused the last native write: pylance itself only says "unknown"."""
+        self.failed: CommitLogError | None = None
+        """Why the log could not be asked the last time; pylance wraps it in words of its own."""
 
     def list_table_versions(self, request: Any) -> Any:
         """List the head, once its manifest can be read: from here on the dataset reads that."""
         self._check_branch(request)
-        self.head = self._store.head()
-        return {"versions": [self._readable(self.head)]}
+        with self._keeping_failures():
+            self.head = self._store.head()
+            return {"versions": [self._readable(self.head)]}
 
     def describe_table_version(self, request: Any) -> Any:
         """Name the manifest of a version, once it can be read."""
         self._check_branch(request)
-        return {"version": self._readable(request["version"] or self._store.head())}
+        with self._keeping_failures():
+            return {"version": self._readable(request["version"] or self._store.head())}
 
     def create_table_version(self, request: Any) -> Any:
         """Commit what pylance staged."""
@@ -246,6 +250,15 @@ class LogNamespace(GivenNamespace):
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Travel as a read-only description: another process has no connection to the log."""
         return GivenNamespace, (self.location, self.head)
+
+    @contextlib.contextmanager
+    def _keeping_failures(self) -> Iterator[None]:
+        self.failed = None
+        try:
+            yield
+        except CommitLogError as error:
+            self.failed = error
+            raise
 
     def _readable(self, version: int) -> dict[str, Any]:
         try:

@@ -46,7 +46,12 @@ def open_managed(
     store.materialize(wanted)
     namespace = LogNamespace(store, wanted)
     table = list(info.table_id)
-    dataset = lance.dataset(namespace_client=namespace, table_id=table, version=version)
+    try:
+        dataset = lance.dataset(namespace_client=namespace, table_id=table, version=version)
+    except (OSError, RuntimeError, ValueError) as error:
+        if namespace.failed is None:
+            raise
+        raise namespace.failed from error
     return let_through(dataset, info.location)
 
 
