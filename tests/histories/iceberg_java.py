@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
+from py4j import java_gateway, protocol  # type: ignore[import-untyped]
 from py4j.java_gateway import (  # type: ignore[import-untyped]
     CallbackServerParameters,
     GatewayParameters,
@@ -161,6 +162,9 @@ def java_iceberg(uri: str) -> Iterator[JavaIceberg]:
     runtime = sorted(jars.glob(f"*{oldest_spark.ICEBERG}*.jar"))
     spark = Path(pyspark.__file__).parent / "jars"
     # Hadoop's file systems and logging come with PySpark.
+    # A Spark session in this process looks up every Java exception in its own JVM.
+    of_spark = java_gateway.get_return_value
+    java_gateway.get_return_value = protocol.get_return_value
     port = launch_gateway(
         jarpath=str(next(spark.glob("py4j-*.jar"))),
         classpath=":".join([*map(str, runtime), f"{spark}/*"]),
@@ -181,3 +185,4 @@ def java_iceberg(uri: str) -> Iterator[JavaIceberg]:
         yield JavaIceberg(gateway, uri)
     finally:
         gateway.shutdown()
+        java_gateway.get_return_value = of_spark
