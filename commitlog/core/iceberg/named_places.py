@@ -13,6 +13,7 @@ PLACE_PROPERTIES = (
     *("write.data.path", "write.object-storage.path", "write.folder-storage.path"),
 )
 """Properties that say where a table's writers put its files."""
+_STATISTICS = ("set-statistics", "set-partition-statistics")
 
 
 def named_places(result: IcebergResult) -> Iterator[str]:
@@ -31,6 +32,14 @@ def named_places(result: IcebergResult) -> Iterator[str]:
             yield place
 
 
+def of_snapshot(snapshot: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what a snapshot says of where its manifests are, as it came: it may be no text."""
+    if "manifest-list" in snapshot:
+        yield snapshot["manifest-list"]
+    manifests = snapshot.get("manifests")
+    yield from manifests if isinstance(manifests, list) else ()
+
+
 def _of_table(table: IcebergTable) -> Iterator[str]:
     for snapshot in table.snapshots:
         yield from _of_update("add-snapshot", snapshot)
@@ -41,13 +50,6 @@ def _of_table(table: IcebergTable) -> Iterator[str]:
 
 def _of_update(action: str, arguments: Any) -> Iterator[str]:
     if action == "add-snapshot":
-        yield from _texts(arguments, "manifest-list")
-        manifests = arguments.get("manifests")
-        yield from (str(one) for one in manifests) if isinstance(manifests, list) else ()
-    elif action in ("set-statistics", "set-partition-statistics"):
-        yield from _texts(arguments, "statistics-path")
-
-
-def _texts(members: Mapping[str, Any], name: str) -> Iterator[str]:
-    if name in members:
-        yield str(members[name])
+        yield from map(str, of_snapshot(arguments))
+    elif action in _STATISTICS and "statistics-path" in arguments:
+        yield str(arguments["statistics-path"])

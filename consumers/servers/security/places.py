@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from commitlog import CommitLog
-from commitlog.core.iceberg.named_places import PLACE_PROPERTIES
+from commitlog.core.iceberg.named_places import PLACE_PROPERTIES, of_snapshot
 from commitlog.messages import IcebergDescription
 from commitlog.model.table import TableId
 from consumers.partition.allowed_places import AllowedPlaces, lies_in, meet
@@ -98,9 +98,7 @@ def of_update(update: Mapping[str, Any]) -> Iterator[str]:
     """Yield the places that one update of an Iceberg table names."""
     snapshot = update.get("snapshot")
     if isinstance(snapshot, dict):
-        manifests = snapshot.get("manifests")
-        yield from texts(snapshot.get("manifest-list"))
-        yield from texts(*manifests) if isinstance(manifests, list) else ()
+        yield from texts(*of_snapshot(snapshot))
     for name in ("statistics", "partition-statistics"):
         inner = update.get(name)
         if isinstance(inner, dict):
