@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import lance
@@ -17,6 +17,7 @@ from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from consumers.servers.committer import Committer, CommitterOptions
+from consumers.tools.archive.log import with_archive
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 READY_SECONDS = 180.0
@@ -32,6 +33,16 @@ def ids_of(dataset: lance.LanceDataset) -> list[int]:
     return sorted(dataset.to_table(columns=["id"]).column("id").to_pylist())
 
 
+def with_bytes(word: bytes, *folders: Path) -> list[str]:
+    """Return the files that hold a word, of those that stay while they are read."""
+    found = []
+    for path in (path for folder in folders for path in folder.rglob("*") if path.is_file()):
+        with suppress(FileNotFoundError):
+            if word in path.read_bytes():
+                found.append(str(path))
+    return found
+
+
 class Running:
     """One committer on a thread."""
 
@@ -40,7 +51,7 @@ class Running:
         self._stop = threading.Event()
         self.leads = threading.Event()
         self.failure: BaseException | None = None
-        log = MemoryLog(cluster)
+        log = with_archive(MemoryLog(cluster), root)
         options = CommitterOptions(root, checkpoint_seconds=0.5)
         self.committer = Committer(log, options, on_ready=lambda node: self.leads.set())
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -61,10 +72,6 @@ class Running:
         """Wait until it ended by itself."""
         self._thread.join(READY_SECONDS)
         assert not self._thread.is_alive()
-
-    def abandon(self) -> None:
-        """Don't wait for it: its machine is off."""
-        self._stop.set()
 
     def stop(self) -> None:
         """End it cleanly."""

@@ -86,7 +86,9 @@ def run(root: Path, monkeypatch: pytest.MonkeyPatch, cut_at: int) -> tuple[Scena
             machine.is_off.set()
             off()
         for running in service.running:
-            running.abandon()
+            # Whoever lived on would write through the next test's machine, and cut its power.
+            running.stop()
+        service.client.close()
     return scenario, machine
 
 
