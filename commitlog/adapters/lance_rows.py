@@ -1,8 +1,11 @@
-"""Reads all rows of a version of a table, to see that they can be read."""
+"""Reads all rows of a version of a table, to see that they can be read, and rows by SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import lance
+import pyarrow as pa
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.errors import NoSuchVersion
@@ -25,3 +28,11 @@ def count_rows(location: str, version: int) -> Iterator[tuple[int, int]]:
         except ValueError as error:
             raise OSError(f"fragment {fragment.fragment_id} at {location}: {error}") from error
         yield fragment.fragment_id, rows
+
+
+def rows_where(rows: pa.Table, predicate: str) -> pa.Table:
+    """Return the rows for which a predicate holds, in Lance's SQL; ValueError if it can't be."""
+    try:
+        return lance.write_dataset(rows, "memory://rows").to_table(filter=predicate)
+    except (OSError, RuntimeError) as error:
+        raise ValueError(str(error)) from error

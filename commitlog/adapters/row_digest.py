@@ -29,10 +29,15 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 def rows_digest(rows: pa.RecordBatch) -> int:
     """Return the sum of the rows' hashes; columns count by their names."""
+    return int(row_hashes(rows).sum(dtype=np.uint64)) & _MASK
+
+
+def row_hashes(rows: pa.RecordBatch) -> Hashes:
+    """Return each row's hash."""
     hashes = np.zeros(rows.num_rows, np.uint64)
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         hashes += _mixed(_hashes(column) + np.uint64(crc32(name.encode())))
-    return int(_mixed(hashes).sum(dtype=np.uint64)) & _MASK
+    return _mixed(hashes)
 
 
 def joined_digests(digests: list[int]) -> int:

@@ -97,6 +97,7 @@ class Execution:
         self._timeout = timeout
         self._wait: Wait = wait
         self._is_append = False
+        self._first_attempt = 0
         self._by_log = by_log
         self._notes_counts = notes_counts or application is not None
         self.counts: Mapping[str, int] = {}
@@ -131,10 +132,10 @@ class Execution:
 
         return self._run(prepare, keeps_files=True, first=None if info.primary_key else info)
 
-    def delete(self, predicate: str) -> Outcome:
-        """Delete the rows of a predicate."""
+    def delete(self, predicate: str, said: str | None = None) -> Outcome:
+        """Delete the rows of a predicate; the log records `said` instead, if it is given."""
         return self._run(
-            lambda info: prepare_delete(info, self._log.opened.newest(info), predicate)
+            lambda info: prepare_delete(info, self._log.opened.newest(info), predicate, said)
         )
 
     def update(self, values: Mapping[str, Any], where: str | None) -> Outcome:
@@ -199,7 +200,9 @@ class Execution:
             left = max(self._deadline - time.monotonic(), 1.0)
             accepted = ticket.result(left, "committed")
             if accepted.code is Code.MALFORMED_RECORD:
-                return None  # the log's rules know no rows in records yet
+                # The log's rules know no rows in records yet; this attempt of the id is refused.
+                self._first_attempt = attempt + 1
+                return None
             is_full = accepted.code is Code.ROWS_BACKLOG
             if not (is_full or accepted.code in _READ_AGAIN) or time.monotonic() > self._deadline:
                 break
@@ -229,7 +232,7 @@ class Execution:
         first: TableInfo | None = None,
     ) -> Outcome:
         reasons: list[str] = []
-        attempt = 0
+        attempt = self._first_attempt
         info = first
         while True:
             described = info or self._log.describe(

@@ -23,6 +23,7 @@ from commitlog.adapters.row_contract import check_columns
 from commitlog.adapters.row_values import is_json
 from commitlog.adapters.shown_values import python_rows
 from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.client.full_storage import names_full_storage
 from commitlog.client.rows import Prepared, deletion_file, fragment_of, hashes_of, key_ids
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.deletion_file import decode_deletion_file
@@ -76,6 +77,7 @@ class MergeOptions:
         return merge, {name: value for name, value in options.items() if name not in own}
 
 
+@names_full_storage
 def prepare_merge(
     info: TableInfo,
     dataset: lance.LanceDataset,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commitlog.adapters.storage import store_for
+from commitlog.codecs.payloads import payload_of
 from commitlog.errors import Unavailable
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Submitted, Transaction
@@ -96,21 +97,20 @@ def accepted(waiting: Waiting, known: dict[int, Transaction], location: str) -> 
         transaction = known.get(offset)
         if transaction is None:
             break
-        payloads = list(transaction.payloads)
-        inline = [
-            operation
-            for operation in transaction.operations
-            if isinstance(operation, WriteRows) and not operation.path
-        ]
-        by_write = dict(zip(map(id, inline), payloads, strict=False))
         for index in indices:
             operation = transaction.operations[index]
             assert isinstance(operation, WriteRows)
-            payload = by_write.get(id(operation))
-            if operation.path:
-                payload = _from_file(location, operation.path)
+            payload = rows_of(transaction, index, location)
             found.append(AcceptedWrite(sequence, index, operation, payload, transaction.principal))
     return found
+
+
+def rows_of(transaction: Transaction, index: int, location: str) -> bytes | None:
+    """Return the rows of a write, from its record or its file; None: they are gone."""
+    operation = transaction.operations[index]
+    if isinstance(operation, WriteRows) and operation.path:
+        return _from_file(location, operation.path)
+    return payload_of(transaction, index)
 
 
 def _from_file(location: str, path: str) -> bytes | None:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from commitlog.client.runtime import Runtime
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket
 from commitlog.errors import CommitLogError, InvalidTransaction, OutcomeUnknown, Unavailable
+from commitlog.model.limits import ROWS_SINCE
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Code, Outcome, Status, Transaction
 
@@ -74,6 +75,13 @@ def check_rows_wait(wait: str) -> None:
             advice="Use 'accepted' (it is in the log), 'committed' (a version has it) or"
             " 'readable' (that version opens by path)",
         )
+
+
+NO_ROWS = (
+    f"If the log's rules are older than protocol {ROWS_SINCE}, they know no rows in records: use"
+    " log.append or log.merge_insert, or run `commitlog rules --upgrade` once all programs that"
+    " follow the log are new"
+)
 
 
 class RowsTicket:
@@ -143,6 +151,8 @@ def settled_if_rows(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline
 def settled(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float) -> RowsOutcome:
     """Return an outcome with what came of its rows, once a row writer has applied them."""
     known = {one.name: getattr(outcome, one.name) for one in fields(Outcome)}
+    if outcome.code is Code.MALFORMED_RECORD:
+        known["message"] = f"{outcome.message}. {NO_ROWS}"
     if outcome.status is not Status.COMMITTED or wait == "accepted":
         return RowsOutcome(**known)
     results, writes = list(outcome.results), []

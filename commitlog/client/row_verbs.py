@@ -44,9 +44,15 @@ class WritesRows(ABC):
         """Append rows; see `Execution` for the options."""
         return self._execution(table_id, options).append(data)
 
-    def delete(self, table_id: TableName, predicate: str, **options: Any) -> Outcome:
-        """Delete the rows for which a SQL predicate holds; see `Execution` for the options."""
-        return self._execution(table_id, options).delete(predicate)
+    def delete(
+        self, table_id: TableName, predicate: str, *, said: str | None = None, **options: Any
+    ) -> Outcome:
+        """Delete the rows for which a SQL predicate holds; see `Execution` for the options.
+
+        The log and the table's files record `said` as the predicate, if it is given: a predicate
+        may hold what nobody shall read there.
+        """
+        return self._execution(table_id, options).delete(predicate, said)
 
     def update(
         self, table_id: TableName, values: Mapping[str, Any], where: str | None = None,

@@ -18,6 +18,7 @@ import pyarrow as pa
 from commitlog.adapters.row_values import arrow_stream, holds_blobs
 from commitlog.adapters.storage import store_for
 from commitlog.client.data import rows_table
+from commitlog.client.full_storage import names_full_storage
 from commitlog.client.host import Host
 from commitlog.client.merging import MergeOptions, check_merge
 from commitlog.client.tables import TableInfo
@@ -135,6 +136,7 @@ def encode_write(
     return operation, payload
 
 
+@names_full_storage
 def put_apart(info: TableInfo, operation: WriteRows, payload: bytes) -> WriteRows:
     """Write rows that are too large for a record to a file; return the operation that names it."""
     if len(payload) <= ROWS_INLINE_BYTES_MAX:

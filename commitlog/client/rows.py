@@ -23,6 +23,7 @@ from pyroaring import BitMap
 
 from commitlog.adapters.row_values import holds_blobs
 from commitlog.adapters.storage import store_for
+from commitlog.client.full_storage import names_full_storage
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.keys import key_hashes, packed
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
@@ -57,6 +58,7 @@ class Prepared:
     """Data files of columns that were written for fragments that stay."""
 
 
+@names_full_storage
 def prepare_append(
     info: TableInfo, dataset: lance.LanceDataset, rows: pa.RecordBatchReader
 ) -> Prepared:
@@ -89,11 +91,15 @@ def raise_wrong_rows(table: str, error: Exception) -> None:
         ) from error
 
 
-def prepare_delete(info: TableInfo, dataset: lance.LanceDataset, predicate: str) -> Prepared:
-    """Find the rows of a predicate and delete them from their fragments."""
+@names_full_storage
+def prepare_delete(
+    info: TableInfo, dataset: lance.LanceDataset, predicate: str, said: str | None = None
+) -> Prepared:
+    """Find the rows of a predicate and delete them; the record has `said` in its place."""
     found = scan(dataset, [], predicate, info)
     updated, removed, rows = delete_rows(dataset, found[ROW_ADDRESS])
-    operation = lance.LanceOperation.Delete(updated, removed, predicate)
+    recorded = predicate if said is None else said
+    operation = lance.LanceOperation.Delete(updated, removed, recorded)
     return Prepared(operation, dataset.version, rows, counts={"deleted": found.num_rows})
 
 

@@ -17,6 +17,7 @@ from pyarrow import types
 
 from commitlog.adapters.row_contract import conform_column
 from commitlog.adapters.row_values import holds_blobs
+from commitlog.client.full_storage import names_full_storage
 from commitlog.client.literals import literal_column
 from commitlog.client.rows import (
     OFFSET_BITS,
@@ -37,6 +38,7 @@ from commitlog.errors import InvalidTransaction
 from commitlog.model.operations import KeyHashes
 
 
+@names_full_storage
 def prepare_update(
     info: TableInfo, dataset: lance.LanceDataset, values: Mapping[str, Any], where: str | None
 ) -> Prepared:

@@ -112,6 +112,13 @@ class RecordSchema:
         _expect_end(source, data)
         return head, tail, data[start:]
 
+    def encode_parts(self, head: values.Plain, tail: bytes) -> bytes:
+        """Return a record of other fields before the last one, and of that one's bytes."""
+        out = io.BytesIO()
+        out.write(self.prefix)
+        _write(out, self._head[0], head)
+        return out.getvalue() + tail
+
 
 def _parsed(schema: Any) -> Any:
     return parse_schema(schema, _force=True)

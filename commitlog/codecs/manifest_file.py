@@ -22,6 +22,7 @@ from google.protobuf.message import DecodeError
 from commitlog.core.manifest.encoded_fragments import EncodedFragments
 from commitlog.core.manifest.feature_flags import check_flags
 from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.manifest.wire import field_at, find
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.table_pb2 import Manifest
 
@@ -143,7 +144,20 @@ def transaction_path(state: ManifestState) -> str:
 
     It stands in the manifest as well: the file is for those who look for it by its name.
     """
-    name = state.transaction_file
+    return _transaction_path(state.transaction_file)
+
+
+def transaction_path_in(data: bytes) -> str:
+    """Return the same of a manifest file, which costs less than to decode it."""
+    if len(data) < _FOOTER.size:
+        return ""
+    encoded = _section(data, _FOOTER.unpack_from(data, len(data) - _FOOTER.size)[0])
+    start = find(encoded, Manifest.TRANSACTION_FILE_FIELD_NUMBER)
+    named = Manifest.FromString(field_at(encoded, start))
+    return _transaction_path(named.transaction_file)
+
+
+def _transaction_path(name: str) -> str:
     return f"{TRANSACTIONS_DIRECTORY}/{name}" if _TRANSACTION_NAME.fullmatch(name) else ""
 
 

@@ -13,6 +13,7 @@ import json
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from commitlog.adapters.places import places_text
+from commitlog.client.roots import hear_roots
 from commitlog.spark.connection import connect as connect_to
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.log_positions import outcomes_end
@@ -39,25 +42,32 @@ def audit(
     options: Mapping[str, str],
     *,
     into: str = "",
+    contents: bool = False,
     on_progress: Progress | None = None,
     connect: Callable[[Connection], Any] = connect_to,
 ) -> list[Audited]:
     """Audit all partitions of a log up to their present ends.
 
     `options` are those that reach the log. `into` is a folder for the Parquet files `log` and
-    `versions`; it must not hold any. Progress is told where executors share a file system with
-    the driver.
+    `versions`; it must not hold any. With `contents` tables are rebuilt from what was written by
+    the log, and compared with their newest versions row by row. Progress is told where executors
+    share a file system with the driver.
 
     Raises CorruptLog (from a task) where a chain is broken.
     """
     parsed = parse_log({**options, "read": "log"})
-    log = connect(parsed.connection).runtime().log
+    runtime = connect(parsed.connection).runtime()
+    log = runtime.log
+    hear_roots(runtime)
+    connection = replace(parsed.connection, places=places_text())
     ends = [(number, outcomes_end(log, number)) for number in range(log.partitions())]
     if into:
         spark.dataSource.register(CommitLogDataSource)
         _write_index(spark, options, into)
     with tempfile.TemporaryDirectory(prefix="commitlog-audit-") as folder:
-        task = partial(_audit, connection=parsed.connection, connect=connect, folder=folder)
+        task = partial(
+            _audit, connection=connection, connect=connect, folder=folder, contents=contents
+        )
         frame = spark.createDataFrame(ends, "partition int, end long")
         jobs = map_arrow(frame.repartition(len(ends), "partition"), task, "found string")
         done = threading.Event()
@@ -96,13 +106,14 @@ def _audit(
     connection: Connection,
     connect: Callable[[Connection], Any],
     folder: str,
+    contents: bool,
 ) -> Iterator[pa.RecordBatch]:
     """Audit the partitions named in the rows; runs on an executor."""
     log = connect(connection).runtime().log
     for batch in batches:
         for row in batch.to_pylist():
             note = partial(_note, Path(folder), row["partition"])
-            found = audit_partition(log, row["partition"], row["end"], note)
+            found = audit_partition(log, row["partition"], row["end"], note, contents=contents)
             yield pa.RecordBatch.from_pydict({"found": [json.dumps(found.to_json())]})
 
 

@@ -13,11 +13,12 @@ do nothing else that may not be done twice.
 
 from __future__ import annotations
 
+import json
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -45,11 +46,13 @@ from commitlog.spark.files import (
     Connect,
     Target,
     WrittenFiles,
+    Wrote,
     brought,
     in_fragments,
     joined,
     small_enough,
     target_for,
+    trace_writes,
     write_files,
 )
 from commitlog.spark.mapping import map_arrow
@@ -58,7 +61,10 @@ from commitlog.spark.options import WriteOptions, parse_batches
 from commitlog.spark.row_parts import RowsPart, appended, merged
 from commitlog.spark.sink import QUERY_ID
 
-FILES_SCHEMA = "fragments array<string>, rows long, keys binary, digest long, inline array<binary>"
+FILES_SCHEMA = (
+    "fragments array<string>, rows long, keys binary, digest long, inline array<binary>,"
+    " wrote string"
+)
 BACKOFF_SECONDS = (0.05, 1.0)
 REPEATS_KEPT = 100
 Part = tuple[TableInfo, Prepared | RowsPart]
@@ -73,6 +79,7 @@ class Batch:
         self._log = log
         self._options = options
         self._parts: list[Part] = []
+        self._wrote: list[Wrote] = []
         self._brought: dict[str, int] = {}
         """How many rows for which table, and their digests."""
         self.repeat: Repeat | None = None
@@ -83,6 +90,7 @@ class Batch:
         info = self._log.table(table)
         target = target_for(info, table, frame.schema, self._options)
         files = write_frame(frame, target)
+        self._wrote += files.wrote
         self._brings(brought(table, files.rows, files.digest))
         part = appended(info, small_enough(files))
         if part is not None:
@@ -147,6 +155,7 @@ class Batch:
                 if isinstance(part, Prepared):
                     remove_files(info, part)
             raise
+        trace_writes(outcome.transaction_id, self._wrote)
         self.repeat = tell_repeat(
             self._log.runtime(), ticket.transaction, outcome, strict=self._options.strict_repeats
         )
@@ -255,6 +264,7 @@ def write_frame(frame: DataFrame, target: Target) -> WrittenFiles:
             keys=None if row.keys is None else bytes(row.keys),
             digest=row.digest,
             inline=tuple(map(bytes, row.inline)),
+            wrote=tuple(Wrote(**one) for one in json.loads(row.wrote)),
         )
         for row in rows
     )
@@ -270,8 +280,9 @@ def _write(batches: Iterable[pa.RecordBatch], target: Target) -> Iterator[pa.Rec
             pa.array([files.keys], pa.binary()),
             pa.array([files.digest], pa.int64()),
             pa.array([list(files.inline)], pa.list_(pa.binary())),
+            pa.array([json.dumps([asdict(one) for one in files.wrote])], pa.string()),
         ],
-        ["fragments", "rows", "keys", "digest", "inline"],
+        ["fragments", "rows", "keys", "digest", "inline", "wrote"],
     )
 
 

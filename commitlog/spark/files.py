@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from socket import gethostname
 from typing import Any
 
 import lance
@@ -28,6 +29,8 @@ from commitlog.adapters.row_contract import check_columns, present
 from commitlog.adapters.row_digest import joined_digests, rows_digest
 from commitlog.adapters.row_values import arrow_stream
 from commitlog.adapters.storage_options import storage_options
+from commitlog.adapters.tracing import tracing
+from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.repeats import DIGEST, noted, tell_repeat
 from commitlog.client.row_writes import NotForTheLog
 from commitlog.client.rows import raise_wrong_rows
@@ -45,6 +48,7 @@ Connect = Callable[[Connection], Any]
 KEYS_MAX = 200_000
 """An append of more rows than this names no keys: 16 bytes each would fill the record."""
 RETRY_SECONDS = 0.5
+TRACED_TASKS_MAX = 100
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,16 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Wrote:
+    """When and where a task wrote its rows, for the transaction's trace."""
+
+    ended_ns: int
+    seconds: float
+    host: str
+    rows: int
+
+
+@dataclass(frozen=True)
 class WrittenFiles:
     """What was written: fragments in JSON, rows, and the hashes of the rows' keys."""
 
@@ -81,6 +95,8 @@ class WrittenFiles:
     """Of the rows; see `adapters.row_digest`."""
     inline: tuple[bytes, ...] = ()
     """Rows that are in no fragment, as streams of Arrow."""
+    wrote: tuple[Wrote, ...] = ()
+    """Who wrote, of the first tasks."""
 
     def inline_rows(self) -> pa.Table:
         """Return the rows that are in no fragment."""
@@ -109,7 +125,10 @@ def joined(parts: Iterable[WrittenFiles]) -> WrittenFiles:
     digest = joined_digests([part.digest for part in found])
     inline = tuple(rows for part in found for rows in part.inline)
     keys = b"".join(known) if all_known else None
-    return WrittenFiles(fragments=fragments, rows=rows, keys=keys, digest=digest, inline=inline)
+    wrote = tuple(one for part in found for one in part.wrote)[:TRACED_TASKS_MAX]
+    return WrittenFiles(
+        fragments=fragments, rows=rows, keys=keys, digest=digest, inline=inline, wrote=wrote
+    )
 
 
 def in_fragments(files: WrittenFiles, target: Target) -> WrittenFiles:
@@ -182,6 +201,15 @@ def target_for(
 
 def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFiles:
     """Stream batches into new fragments of a table; keep few rows as they are if it may."""
+    began = time.monotonic()
+    files = _write_files(batches, target)
+    took = time.monotonic() - began
+    if not files.rows:
+        return files
+    return replace(files, wrote=(Wrote(time.time_ns(), took, gethostname(), files.rows),))
+
+
+def _write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFiles:
     schema = target.arrow_schema()
     small, fitted = _few(conformed(batches, schema, target.table), target.inline_bytes)
     if small:
@@ -212,15 +240,16 @@ def write_files(batches: Iterable[pa.RecordBatch], target: Target) -> WrittenFil
             raise
 
     try:
-        fragments = write_fragments(
-            pa.RecordBatchReader.from_batches(schema, rows()),
-            bound(target.location),
-            schema=schema,
-            max_rows_per_file=target.rows_per_file,
-            max_bytes_per_file=target.bytes_per_file,
-            data_storage_version=target.data_storage_version or None,
-            storage_options=storage_options(target.location) or None,
-        )
+        with naming_full_storage(target.table, target.location):
+            fragments = write_fragments(
+                pa.RecordBatchReader.from_batches(schema, rows()),
+                bound(target.location),
+                schema=schema,
+                max_rows_per_file=target.rows_per_file,
+                max_bytes_per_file=target.bytes_per_file,
+                data_storage_version=target.data_storage_version or None,
+                storage_options=storage_options(target.location) or None,
+            )
     except Exception as error:
         # pylance wraps what went wrong in the rows beyond recognition.
         if failed:
@@ -295,6 +324,7 @@ def commit_files(
         )
         with contextlib.suppress(NotForTheLog):
             outcome = _decided(log, options, write, wait)
+            trace_writes(outcome.transaction_id, files.wrote)
             # Older rules of a log know no rows in records.
             if outcome.code is not Code.MALFORMED_RECORD:
                 return outcome.raise_for_conflict()
@@ -314,7 +344,24 @@ def commit_files(
             properties=properties,
         )
 
-    return _decided(log, options, submit, wait).raise_for_conflict()
+    outcome = _decided(log, options, submit, wait)
+    trace_writes(outcome.transaction_id, files.wrote)
+    return outcome.raise_for_conflict()
+
+
+def trace_writes(transaction_id: str, wrote: Iterable[Wrote]) -> None:
+    """Tell of the tasks that wrote a transaction's rows, as parts of its trace.
+
+    They don't know their transaction: it gets its id once all of them are done. The driver's
+    process may be ended at any moment after a commit, so spans are sent before it goes on.
+    """
+    spans = tracing()
+    if spans is None:
+        return
+    for one in wrote:
+        ago = (time.time_ns() - one.ended_ns) / 1e9
+        spans.part(transaction_id, "write", one.seconds, ago, host=one.host, rows=one.rows)
+    spans.flush()
 
 
 def _decided(log: Any, options: WriteOptions, submit: Callable[[], Any], wait: str) -> Outcome:

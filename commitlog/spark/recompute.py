@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from commitlog.adapters.storage import store_for
+from commitlog.client.row_rebuild import RowHistories, info_of
+from commitlog.client.row_tail import Tail
 from commitlog.codecs.avro import seal_outcome
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.core.decisions import (
@@ -66,6 +68,8 @@ class Audited:
     """Not decided again, since a file that the decision read is gone."""
     states: int = 0
     """States declared by leaders, and found equal."""
+    rows: int = 0
+    """Rows that were compared with what the log's writes of rows come to."""
     differences: list[Difference] = field(default_factory=list)
     head: str = ""
     """The hash of the last outcome."""
@@ -85,9 +89,16 @@ OnProgress = Callable[[int, int], None]
 
 
 def audit_partition(
-    log: Log, partition: int, end_offset: int, on_progress: OnProgress = lambda done, offset: None
+    log: Log,
+    partition: int,
+    end_offset: int,
+    on_progress: OnProgress = lambda done, offset: None,
+    *,
+    contents: bool = False,
 ) -> Audited:
     """Read a partition from its beginning up to an offset of its outcomes, and decide it again.
+
+    With `contents` tables are rebuilt from what was written by the log, and compared row by row.
 
     Raises CorruptLog where the chain itself is broken.
     """
@@ -96,15 +107,33 @@ def audit_partition(
     terms = _declared_states(log, partition, end_offset)
     cut = stretches(log, partition, LogPosition(), end_offset, outcomes_max=STRETCH_OUTCOMES)
     told = time.monotonic()
+    histories = RowHistories()
     for stretch, _ in cut:
         for decided in _checked(log, stretch, machine, found, terms):
             _audit(machine, decided, found)
+            histories.take(decided)
             if time.monotonic() - told > PROGRESS_SECONDS:
                 on_progress(found.outcomes, decided.answered_offset)
                 told = time.monotonic()
     _check_state(machine, found, terms)
+    if contents:
+        _compare_rows(log, machine, histories, found)
     on_progress(found.outcomes, end_offset)
     return found
+
+
+def _compare_rows(log: Log, machine: Machine, histories: RowHistories, found: Audited) -> None:
+    def count(rows: int) -> None:
+        found.rows += rows
+
+    tail = Tail(log, found.partition)
+    try:
+        for info in filter(None, map(info_of, machine.tables.values())):
+            differing = histories.compare(info, tail, count)
+            if differing is not None:
+                _differs(found, differing.sequence, "", differing.text)
+    finally:
+        tail.close()
 
 
 def _checked(

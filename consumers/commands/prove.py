@@ -10,7 +10,15 @@ from cyclopts import Parameter
 
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsJson, Where, connect, partitions_of
+from consumers.commands.options import (
+    FROM_ZERO,
+    HERE,
+    AsJson,
+    Where,
+    connect,
+    connect_to_files,
+    partitions_of,
+)
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
@@ -79,7 +87,7 @@ def verify(
     )
     if again and folder is not None:
         _forget(folder)
-    log = connect(config)
+    log = connect_to_files(config)
     try:
         verdicts = []
         for number in partitions_of(log, partition):
@@ -138,6 +146,7 @@ def _show(verdict: PartitionFindings) -> None:
         (ProblemKind.MANIFEST, verdict.versions, "compared with the log"),
         (ProblemKind.FILE, verdict.files, "looked at"),
         (ProblemKind.ROWS, verdict.rows, "read"),
+        (ProblemKind.ROWS, verdict.rows_rebuilt, "rebuilt from the log's writes"),
         (ProblemKind.INDEX, verdict.index_rows, "rows compared"),
         (ProblemKind.ARCHIVE, verdict.archived, "archived outcomes proven"),
     ):
@@ -152,6 +161,8 @@ def _show(verdict: PartitionFindings) -> None:
         text = f"{verdict.unattributed} name a principal that no hash covers: not in their content"
         output.print_check(ProblemKind.TRANSACTION, "warn", text)
     _show_expired(verdict.expired)
+    for said in verdict.erased.newest:
+        output.print_check("erased", "ok", said)
     for problem in verdict.problems:
         output.print_check(problem.kind, "fail", problem.message)
     more = verdict.problems_count - len(verdict.problems)
@@ -204,7 +215,7 @@ def replay(
     target = into.expanduser().absolute()
     old = (against or config.root or Path()).expanduser().absolute()
     if (config.root or against) and (old == target or old in target.parents):
-        raise ConfigurationError(f"{target} lies in the root {old}: choose a folder outside of it")
+        raise ConfigurationError(f"{target} is inside the root {old}: choose a folder outside it")
     strange = sorted({one.name for one in _entries(target)} - BUILT)
     if strange:
         raise ConfigurationError(
@@ -212,7 +223,7 @@ def replay(
             " of an earlier replay"
         )
     options = ReplayOptions(target, old if against or config.root else None, all_versions)
-    log = connect(config)
+    log = connect_to_files(config)
     try:
         results = []
         for number in range(log.partitions()):
@@ -240,8 +251,8 @@ def archive(
     *,
     where: Where = HERE,
     partition: OnePartition = None,
-    through: int | None = None,
-    older_than_days: float | None = None,
+    through: Annotated[int | None, FROM_ZERO] = None,
+    older_than_days: Annotated[float | None, FROM_ZERO] = None,
     give_up: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -266,6 +277,7 @@ def archive(
     from consumers.tools.archive.log import FOLDER
     from consumers.tools.archive.writer import archive as copy
     from consumers.tools.archive.writer import give_up as tombstone
+    from consumers.tools.verify.witnesses import check_root
 
     config = where.load()
     folder = config.need_root() / FOLDER
@@ -275,7 +287,10 @@ def archive(
     log = connect(config)
     try:
         done = []
-        for number in partitions_of(log, partition):
+        numbers = partitions_of(log, partition)
+        for number in numbers:
+            check_root(log, config.need_root(), number)
+        for number in numbers:
             with output.progress(f"partition {number}") as bar:
                 result = copy(
                     log, number, folder, through=through, before_ms=before, on_progress=bar
@@ -294,4 +309,6 @@ def archive(
             f"segments of {one.bytes:,} bytes; archived through {one.through}:{one.head[:16]}"
         )
         gone = f"; {one.given_up} transactions left to compaction" if give_up else ""
+        if one.waiting:
+            gone += f"; {one.waiting} segments stay: rows in them wait for a row writer"
         output.print_check(f"partition {one.partition}", "ok", text + gone)

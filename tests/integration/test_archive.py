@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,11 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
 from commitlog.codecs.avro import encode_transaction
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
-from commitlog.model.records import Outcome, Retained, Transaction
-from commitlog.ports import Log
+from commitlog.model.records import Outcome, Retained, Submitted, Transaction
+from commitlog.ports import Log, Reader
 from commitlog.protocol import outcomes_topic, transactions_topic
 from consumers.commands import ask
+from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools.archive import writer
 from consumers.tools.archive.files import check_segment, read_file, write_file
 from consumers.tools.archive.log import FOLDER, with_archive
@@ -27,7 +29,7 @@ from consumers.tools.bench.made_log import MadeLog, append_to, create
 from consumers.tools.replay import ReplayOptions as ReplayOptions
 from consumers.tools.replay import replay
 from consumers.tools.verify import PartitionFindings, ProblemKind, VerifyOptions, files, verify
-from tests.service import SCHEMA, Service, rows, service
+from tests.service import READY_SECONDS, SCHEMA, Service, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
 
@@ -248,6 +250,58 @@ def test_a_leader_goes_on_over_what_is_given_up_meanwhile(tmp_path: Path) -> Non
         compact(running.log)
         verdict = log_of(with_archive(running.log, tmp_path))
         assert (verdict.problems, verdict.retained) == ([], 3)
+
+
+def test_who_reads_already_finds_an_archive_that_is_made_meanwhile(tmp_path: Path) -> None:
+    made = MadeLog()
+    made.run(create("t0"))
+    for number in range(1, 8):
+        made.run(append_to("t0", number))
+    together = with_archive(made.log, tmp_path)
+    ahead, behind = together.read_transactions(0, 0), together.read_transactions(0, 0)
+    idle = together.read_transactions(0, 5)
+    assert [s.offset for s in ahead.poll(records_max=3)] == [0, 1, 2]
+    assert behind.poll(records_max=1)[0].offset == 0
+    end = archive(made.log, 0, tmp_path / FOLDER).through
+    give_up(made.log, 0, tmp_path / FOLDER, ArchiveRun(0))
+    compact(made.log)
+    # They come to the gap with nothing behind it, and with a record behind it.
+    assert offsets_of(idle, end) == [5, 6, 7, 8]
+    assert offsets_of(ahead, 6) == [3, 4, 5]
+    later = made.append(append_to("t0", 8)).offset
+    assert offsets_of(ahead, later + 1) == [6, 7, 8, later]
+    assert offsets_of(behind, later + 1) == [*range(1, 9), later]
+    assert offsets_of(idle, later + 1) == [later]
+
+
+def offsets_of(reader: Reader[Submitted], end: int) -> list[int]:
+    """Read three records at a time, and not beyond the batch that comes to `end`."""
+    offsets: list[int] = []
+    while reader.position() < end:
+        offsets += [submitted.offset for submitted in reader.poll(records_max=3)]
+    return offsets
+
+
+def test_a_committer_connected_before_there_was_an_archive_leads(tmp_path: Path) -> None:
+    """As one does that begins a new term, or takes over, after somebody gave records up."""
+    with service(tmp_path / "other") as running:
+        log = with_archive(MemoryLog(running.cluster), tmp_path / "root")
+        committer = Committer(log, CommitterOptions(tmp_path / "root"))
+        running.client.create_table("t", SCHEMA)
+        running.client.append("t", rows(1))
+        running.running.pop().stop()
+        archive(running.log, 0, tmp_path / "root" / FOLDER)
+        give_up(running.log, 0, tmp_path / "root" / FOLDER, ArchiveRun(0))
+        compact(running.log)
+        stop = threading.Event()
+        thread = threading.Thread(target=committer.run, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            assert running.client.append("t", rows(2)).version == 3
+        finally:
+            stop.set()
+            thread.join(READY_SECONDS)
+        assert not thread.is_alive()
 
 
 def test_giving_up_twice_changes_nothing(made: Service, tmp_path: Path) -> None:

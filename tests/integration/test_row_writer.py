@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog
+from commitlog.adapters import log_start
 from commitlog.adapters.memory import MemoryLog
 from commitlog.client.row_application import prepare_group
 from commitlog.client.row_tail import Tail, Waiting
@@ -27,9 +28,13 @@ from commitlog.errors import (
     TransactionRejected,
     Unavailable,
 )
+from commitlog.model.limits import ROWS_SINCE
 from commitlog.model.records import Code, Outcome, Status
+from commitlog.spark.log_positions import outcomes_end
+from commitlog.spark.recompute import audit_partition
 from consumers.tools import row_writer
 from consumers.tools.row_writer import RowWriter, RowWriterOptions, _may_pass
+from consumers.tools.verify import VerifyOptions, verify
 from tests.properties.test_row_groups import Model, random_write
 from tests.service import Service, service
 
@@ -447,3 +452,69 @@ def test_who_knew_another_table_by_this_name_can_write_again(running: Service) -
 )
 def test_what_no_later_try_mends_is_told_from_what_passes(error: Exception, passes: bool) -> None:
     assert _may_pass(error) is passes
+
+
+def test_verify_rebuilds_rows_from_the_log_and_names_the_one_that_differs(
+    running: Service,
+) -> None:
+    client, chance = running.client, random.Random(7)
+    with writing(running, age_seconds=0.01):
+        for number in range(30):
+            mode, rows, settings = random_write(chance, number)
+            ticket = write(client, mode, rows, settings)
+            if number % 5 == 0:
+                ticket.result(60)
+            if number == 12:
+                client.update(T, {"b": "'by hand'"}, "id < 4")  # rows that the log hasn't
+            if number == 20:
+                client.compact(T)
+        client.write_rows(T, [{"id": 900, "a": 1, "b": "x"}], mode="upsert").result(60)
+        last = client.write_rows(T, [{"id": 901, "a": 1, "b": "x"}], mode="upsert").result(60)
+        client.write_rows(T, [{"id": 902, "a": 1, "b": "x"}], mode="upsert").result(60)
+    options = VerifyOptions(contents=True)
+    whole = verify(running.log, 0, options)
+    rows_now = client.open(T).count_rows()
+    assert (whole.problems, whole.rows_rebuilt) == ([], rows_now)
+    audited = audit_partition(running.log, 0, outcomes_end(running.log, 0), contents=True)
+    assert (audited.differences, audited.rows) == ([], rows_now)
+
+    # Somebody changes a value in a data file: as many rows, in a file of the same size.
+    location, dataset = running.location(T), client.open(T)
+    [row] = dataset.to_table(filter="id = 901", with_row_address=True).to_pylist()
+    fragment = dataset.get_fragment(row["_rowaddr"] >> 32)
+    assert fragment is not None
+    [file] = fragment.metadata.files
+    changed = fragment.to_table().to_pylist()
+    for one in changed:
+        one["a"] = 2 if one["id"] == 901 else one["a"]
+    other = location.parent / "other"
+    [made] = lance.fragment.write_fragments(pa.Table.from_pylist(changed, SCHEMA), str(other))
+    written = other / "data" / made.files[0].path
+    (location / "data" / file.path).write_bytes(written.read_bytes())
+    [problem] = [p for p in verify(running.log, 0, options).problems if p.kind == "rows"]
+    assert (problem.table, problem.version, problem.sequence) == (T, last.version, last.sequence)
+    assert "'id': 901" in problem.message
+    assert "has it otherwise" in problem.message
+    audited = audit_partition(running.log, 0, outcomes_end(running.log, 0), contents=True)
+    [difference] = audited.differences
+    assert (difference.sequence, difference.problem) == (problem.sequence, problem.message)
+
+
+@pytest.mark.parametrize("protocol", [1, ROWS_SINCE - 1])
+def test_a_log_whose_rules_know_no_rows_takes_them_as_files_or_says_so(
+    tmp_path: Path, protocol: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_start, "PROTOCOL_SUPPORTED", protocol)
+    with service(tmp_path) as made:
+        client = made.client
+        client.create_table(T, SCHEMA, primary_key="id", properties={"rows": "log"})
+        # The table's policy is only a wish: these go the old way, and are committed.
+        assert client.append(T, [{"id": 1, "a": 1, "b": "x"}]).version == 2
+        assert client.merge_insert(T, [{"id": 1, "a": 2, "b": "x"}], "id").version == 3
+        ticket = client.write_rows(T, [{"id": 1, "a": 3, "b": "x"}], mode="upsert")
+        refused = ticket.result(60)
+        assert (refused.status, refused.code) == (Status.REJECTED, Code.MALFORMED_RECORD)
+        with pytest.raises(TransactionRejected, match="commitlog rules --upgrade"):
+            refused.raise_for_conflict()
+        assert content(made) == [("1", "2", "'x'")]
+        assert verify(made.log, 0, VerifyOptions(contents=True)).problems == []

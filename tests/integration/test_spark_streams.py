@@ -103,7 +103,11 @@ def test_the_audit_decides_all_again_and_rebuilds_the_index(world: SparkWorld) -
     told: list[tuple[int, int, int]] = []
     into = world.root / "audit"
     [found] = audit(
-        world.spark, world.options, into=str(into), on_progress=lambda *at: told.append(at)
+        world.spark,
+        world.options,
+        into=str(into),
+        contents=True,
+        on_progress=lambda *at: told.append(at),
     )
     assert found.differences == []
     assert found.outcomes == found.recomputed > 5

@@ -11,11 +11,15 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from commitlog.adapters import tracing
+from commitlog.client import runtime, tickets
 from commitlog.errors import InvalidTransaction, TransactionRejected
 from commitlog.model.records import Application
+from commitlog.spark import files
 from commitlog.spark.options import parse_write
 from commitlog.spark.sink import BatchSink, StreamSink
 from tests.service import SCHEMA, Service, ids_of, rows, service
@@ -66,6 +70,25 @@ def test_a_batch_job_appends_once_and_overwrites(world: Service) -> None:
     sink = batch_sink(world, overwrite=True)
     sink.commit(told(sink, [9]))
     assert ids(world) == [9]
+
+
+def test_tasks_are_parts_of_the_trace_of_their_batch(
+    world: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = InMemorySpanExporter()
+    spans = tracing.Tracing(exporter)
+    for module in (files, runtime, tickets):
+        monkeypatch.setattr(module, "tracing", lambda: spans)
+    sink = stream_sink(world, "traced")
+    sink.commit(told(sink, [1, 2], [], [3]), 0)
+    found = exporter.get_finished_spans()
+    [commit] = [one for one in found if one.name == "commit"]
+    written = [one for one in found if one.name == "write"]
+    assert [dict(one.attributes or {})["commitlog.rows"] for one in written] == [2, 1]
+    for one in written:
+        assert one.context.trace_id == commit.context.trace_id
+        assert one.parent is not None
+        assert one.parent.span_id == commit.context.span_id
 
 
 def test_a_replayed_micro_batch_lands_once(world: Service) -> None:

@@ -1,13 +1,15 @@
 """A log of which old transactions lie in an archive: for its readers nothing is missing.
 
 Transactions before the archive's end come from the archive, all later ones from the topic; the
-outcomes topic is whole and stays the truth about both.
+outcomes topic is whole and stays the truth about both. A process that runs for long finds an
+archive that was made after it started.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -31,6 +33,8 @@ class ArchivedLog:
         self._log = log
         self._folder = folder
         self._archives = dict(archives or {})
+        self._read_at: dict[int, int] = {}
+        """By partition: when the proof was written that was read."""
 
     def __getattr__(self, name: str) -> Any:
         # All that isn't said here is the log's own.
@@ -39,51 +43,99 @@ class ArchivedLog:
     def archive(self, partition: int) -> Archive:
         """Return a partition's archive; WrongLog if it is another log's."""
         found = self._archives.get(partition)
-        if found is None:
+        written = self._written_at(partition)
+        # Erasure replaces files while others read.
+        if found is None or written != self._read_at.get(partition, written):
             identity, genesis = self._log.identity(), self._log.genesis(partition)
             found = self._archives[partition] = Archive.open(self._folder, identity, genesis)
+            self._read_at[partition] = written
         return found
+
+    def _written_at(self, partition: int) -> int:
+        try:
+            return (self._folder / str(partition) / PROOF).stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    @property
+    def has_archive(self) -> bool:
+        """Whether there is an archive by now."""
+        return bool(self._archives) or any(self._folder.glob(f"*/{PROOF}"))
+
+    def archived_to(self, partition: int) -> int:
+        """Return the offset before which all transactions are in the archive by now."""
+        if partition not in self._archives and not self._written_at(partition):
+            return 0
+        return self.archive(partition).end.transactions_offset
 
     def read_transactions(
         self, partition: int, offset: int = 0, *, patient: bool = False
     ) -> Reader[Submitted]:
         """Read transactions from an offset on, wherever they are."""
-        archive = self.archive(partition)
-        if offset >= archive.end.transactions_offset:
-            return self._log.read_transactions(partition, offset, patient=patient)
-        return ArchivedTransactions(self._log, archive, partition, offset, patient=patient)
+        topic = partial(self._log.read_transactions, partition, patient=patient)
+        return ArchivedTransactions(self, topic, partition, offset)
 
 
 class ArchivedTransactions:
-    """Reads an archive's transactions, then the topic's; see `commitlog.ports.Reader`."""
+    """Reads the topic, and from the archive what the topic doesn't hold; see `ports.Reader`.
+
+    Records may be archived and given up at any time, so the archive is looked for at each gap.
+    """
 
     def __init__(
-        self, log: ArchivableLog, archive: Archive, partition: int, offset: int, *, patient: bool
+        self,
+        log: ArchivedLog,
+        open_topic: Callable[[int], Reader[Submitted]],
+        partition: int,
+        offset: int,
     ) -> None:
-        """Start at an offset before the archive's end."""
+        """Start at an offset."""
+        self._log = log
+        self._open_topic = open_topic
         self._partition = partition
         self._position = offset
-        self._end = archive.end.transactions_offset
-        self._archived = transactions_of(archive, offset)
-        self._topic = log.read_transactions(partition, self._end, patient=patient)
+        self._archived: Iterator[RawRecord] | None = None
+        self._end = log.archived_to(partition)
+        """Where `_archived` ends."""
+        if offset < self._end:
+            self._archived = transactions_of(log.archive(partition), offset)
+        self._topic = open_topic(max(offset, self._end))
 
     def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Submitted]:
         """Return what is there."""
-        if self._position >= self._end:
-            return self._topic.poll(records_max=records_max, timeout_seconds=timeout_seconds)
+        if self._archived is not None:
+            return self._from_archive(self._archived, records_max)
+        found = self._topic.poll(records_max=records_max, timeout_seconds=timeout_seconds)
+        start, self._position = self._position, max(self._position, self._topic.position())
+        missing = _first_missing(found, start, self._position)
+        # Most gaps are tombstones, or what no archive has.
+        if missing == self._position or missing >= self._log.archived_to(self._partition):
+            return found
+        archive = self._log.archive(self._partition)
+        self._position, self._end = missing, archive.end.transactions_offset
+        self._archived = transactions_of(archive, missing)
+        self._topic.close()
+        self._topic = self._open_topic(self._end)
+        before = [submitted for submitted in found if submitted.offset < missing]
+        return before or self._from_archive(self._archived, records_max)
+
+    def _from_archive(self, archived: Iterator[RawRecord], records_max: int) -> list[Submitted]:
         found: list[Submitted] = []
-        for raw in islice(self._archived, records_max):
+        for raw in islice(archived, records_max):
             if raw.offset >= self._end:
                 break  # decided ahead of others; the topic still has it
             submitted = to_submitted(self._partition, *raw)
             assert submitted is not None
             found.append(submitted)
-        self._position = found[-1].offset + 1 if found else self._end
+        if found:
+            self._position = found[-1].offset + 1
+        if not found or self._position >= self._end:
+            self._position, self._archived = self._end, None
         return found
 
     def position(self) -> int:
         """Return the next offset to be read."""
-        return self._position if self._position < self._end else self._topic.position()
+        return self._position
 
     def end_offset(self, timeout_seconds: float = 10) -> int:
         """Ask the topic where it ends now."""
@@ -96,6 +148,14 @@ class ArchivedTransactions:
     def close(self) -> None:
         """Let go of the connection."""
         self._topic.close()
+
+
+def _first_missing(found: list[Submitted], start: int, end: int) -> int:
+    """Return the first offset from `start` on that records don't have, `end` if there is none."""
+    if len(found) == end - start:
+        return end
+    present = enumerate((submitted.offset for submitted in found), start)
+    return next((at for at, offset in present if at != offset), start + len(found))
 
 
 def transactions_of(archive: Archive, offset: int) -> Iterator[RawRecord]:
@@ -129,8 +189,5 @@ def transactions_of(archive: Archive, offset: int) -> Iterator[RawRecord]:
 
 
 def with_archive(log: ArchivableLog, root: Path | None) -> ArchivableLog:
-    """Return the log together with the archive in a root, if there is one."""
-    folder = root / FOLDER if root is not None else None
-    if folder is None or not any(folder.glob(f"*/{PROOF}")):
-        return log
-    return cast(ArchivableLog, ArchivedLog(log, folder))
+    """Return the log together with the archive in a root, also one that is made later."""
+    return log if root is None else cast(ArchivableLog, ArchivedLog(log, root / FOLDER))

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from commitlog.errors import CorruptLog, WrongLog
+from commitlog.errors import CorruptLog
 from commitlog.model.records import Genesis
 from commitlog.ports import LogIdentity, RawRecord
 from consumers.partition.checkpoint import DiskFolder
+from consumers.runtime.places import another_log
 
 FORMAT = 1
 PROOF = "proof.json"
@@ -107,16 +108,9 @@ class Archive:
             raise _damaged(path, "its format is unknown; upgrade this program if it is newer")
         if body.pop("sha256", "") != _digest(body):
             raise _damaged(path, "it doesn't have the hash that it carries")
-        differs = [
-            f"{name} is {value!r} there and {known.get(name)!r} here"
-            for name, value in body["identity"].items()
-            if known.get(name) != value
-        ]
-        if differs:
-            raise WrongLog(
-                f"the archive {path} is of another log: {'; '.join(differs)}. Correct the address "
-                "or the folder"
-            )
+        wrong = another_log(f"the archive {path}", body["identity"], known)
+        if wrong is not None:
+            raise wrong
         return cls(path, known, tuple(_segment(one) for one in body["segments"]))
 
     def with_segment(self, segment: DecidedSegment) -> Archive:
@@ -126,6 +120,11 @@ class Archive:
     def with_given_up(self, segment: DecidedSegment) -> Archive:
         """Return the archive in which a segment's transactions are no longer in the topic."""
         changed = replace(segment, given_up=True)
+        return self._saved(tuple(changed if one is segment else one for one in self.segments))
+
+    def with_transactions(self, segment: DecidedSegment, file: ArchivedFile) -> Archive:
+        """Return the archive in which a segment has another file of transactions."""
+        changed = replace(segment, transactions=file, given_up=False)
         return self._saved(tuple(changed if one is segment else one for one in self.segments))
 
     def _saved(self, segments: tuple[DecidedSegment, ...]) -> Archive:

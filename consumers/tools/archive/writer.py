@@ -34,6 +34,7 @@ from commitlog.ports import ArchivableLog, RawRecord, Reader
 from commitlog.protocol import retained_key
 from consumers.tools.archive.files import check_segment, read_file, write_file
 from consumers.tools.archive.proof import Archive, DecidedSegment, SegmentEnd, digest_of
+from consumers.tools.archive.rows import applied_segments
 from consumers.tools.verify.walk import Walk
 
 SEGMENT_OUTCOMES = 50_000
@@ -60,6 +61,8 @@ class ArchiveRun:
     """The chain's hash there, in hex."""
     given_up: int = 0
     """Transactions that this run named for removal from the topic."""
+    waiting: int = 0
+    """Segments that stay in the topic, since rows in them aren't applied as far as is archived."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -129,18 +132,22 @@ def give_up(
     known, then the tombstones follow; killed in between, the next run says so once more. A leader
     that runs meanwhile begins a new term, since somebody else wrote.
 
-    Only transactions before the first undecided one go, so that the topic is whole from there on.
-    The rules that the log began with stay.
+    Only transactions before the first undecided one go, so that the topic is whole from there on,
+    and none from the first segment on with rows that no archived transaction applies. The rules
+    that the log began with stay.
 
     Raises CorruptLog if a segment isn't what was archived, Unavailable if Kafka doesn't take it.
     """
     kept = Archive.open(folder, log.identity(), log.genesis(partition))
     end = kept.end.transactions_offset
     pending = [s for s in kept.segments if not s.given_up and s.transactions.last_offset < end]
-    if not pending:
-        return
     for segment in pending:
         check_segment(kept.folder, segment)
+    applied = applied_segments(kept, pending)
+    result.waiting = len(pending) - len(applied)
+    pending = list(applied)
+    if not pending:
+        return
     _say(log, partition, _retained(pending))
     for number, segment in enumerate(pending):
         records = list(read_file(kept.folder, segment.transactions))

@@ -20,12 +20,11 @@ from commitlog.core.partition.machine import Machine
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,
-    NoSuchTable,
     Unavailable,
     UnsupportedFormat,
 )
 from commitlog.model.records import LeaderStarted, Status, Transaction
-from commitlog.model.table import format_table_id, parse_table_id
+from commitlog.model.table import format_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.follower import Recordings
@@ -35,11 +34,12 @@ from consumers.tools.verify.deciding import Decider
 from consumers.tools.verify.files import PartitionFiles
 from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
 from consumers.tools.verify.iceberg import check_metadata
-from consumers.tools.verify.retention import compare, explained
+from consumers.tools.verify.retention import GivenUp, explained
+from consumers.tools.verify.rows import WrittenRows
 from consumers.tools.verify.state import State
 from consumers.tools.verify.versions import Versions
 from consumers.tools.verify.walk import Walk, new_replica
-from consumers.tools.verify.witnesses import Witness, check_root, hear, witnesses
+from consumers.tools.verify.witnesses import Witness, check_root, check_table, hear, witnesses
 
 if TYPE_CHECKING:
     from consumers.tools.verify.rebuilt_index import RebuiltIndex
@@ -126,6 +126,7 @@ class _Check:
         self._machine = Machine(self._genesis)
         self._recordings = Recordings(self._genesis.tables_root, options.open_store)
         self._state: State | None = None
+        self._given_up, self._rows = GivenUp(), WrittenRows(contents=options.contents)
         replica = self._go_on()
         self._voids_before = self._verdict.voids
         self._counted = (self._verdict.versions, self._verdict.files)
@@ -151,6 +152,8 @@ class _Check:
             replica, self._machine = found[0].replica(), found[0].machine
             self._verdict = PartitionFindings.from_json(found[1]["verdict"])
             self._verdict.resumed_at = replica.chain.sequence
+            self._given_up.restore(found[1]["given_up"])
+            self._rows.restore(found[1]["rows"])
         if not options.chain_only:
             self._decider = Decider(self._machine, options.open_store)
         if not (options.chain_only or options.log_only):
@@ -190,14 +193,15 @@ class _Check:
             self._files.list_again()
             walk.extend()
             self._read()
+        if (archived := self._archived()) is not None:
+            verdict.found(self._given_up.compare(archived.archive(self._partition)))
         if walk.problem is not None:
-            if walk.problem.kind is ProblemKind.TRANSACTION and not isinstance(
-                self._log, ArchivedLog
-            ):
+            if walk.problem.kind is ProblemKind.TRANSACTION and archived is None:
                 walk.problem = explained(walk.problem, self._log, self._partition)
             verdict.found([walk.problem])
         elif self._files is not None:
             self._compare_what_follows(self._files)
+        verdict.found(self._rows.problems())
         for witness in self._witnesses:
             problem = hear(self._log, self._partition, witness, walk.sequence)
             verdict.found([problem] if problem is not None else ())
@@ -212,22 +216,25 @@ class _Check:
         if self._index is not None:
             self._index.close()
 
+    def _archived(self) -> ArchivedLog | None:
+        log = self._log
+        return log if isinstance(log, ArchivedLog) and log.has_archive else None
+
     def _is_archive_whole(self) -> bool:
         """Prove the archive's files before anything is read from them."""
-        if not isinstance(self._log, ArchivedLog):
+        if (archived := self._archived()) is None:
             return True
         from consumers.tools.archive.files import check_segment
 
-        archive = self._log.archive(self._partition)
+        archive = archived.archive(self._partition)
         for segment in archive.segments:
             try:
                 check_segment(archive.folder, segment)
             except CorruptLog as error:
                 problem = Problem(ProblemKind.ARCHIVE, str(error), segment.first_sequence)
                 self._verdict.found([problem])
-        end = archive.end
+        end, name = archive.end, f"the archive {archive.folder}"
         self._verdict.archived = end.sequence
-        name = f"the archive {archive.folder}"
         self._witnesses.append(Witness(name, end.sequence, end.hash, end.outcome_offset))
         return self._verdict.is_whole
 
@@ -236,7 +243,7 @@ class _Check:
         walk, terms = self._walk, self._walk.terms
         for batch in walk.batches():
             self._terms.extend(leader for leader, _ in terms)
-            self._compare_retained()
+            self._given_up.take(self._walk.retained)
             for decided in batch:
                 if not self._take(decided):
                     return
@@ -268,6 +275,7 @@ class _Check:
                 self._walk.sequence = outcome.sequence - 1
                 return False
         self._check_principal(decided)
+        self._rows.take(decided, verdict.erased)
         verdict.outcomes += 1
         verdict.committed += outcome.status is Status.COMMITTED
         return True
@@ -320,15 +328,6 @@ class _Check:
             )
             self._verdict.found([Problem(ProblemKind.TRANSACTION, text, sequence)])
 
-    def _compare_retained(self) -> None:
-        """Compare what was given up with what the archive has of it."""
-        for retained, offset in self._walk.retained:
-            self._verdict.retained = retained.sequence
-            if isinstance(self._log, ArchivedLog):
-                archive = self._log.archive(self._partition)
-                self._verdict.found(compare(retained, offset, archive))
-        self._walk.retained.clear()
-
     def _compare_head(self, expected: Witness, digest: str) -> None:
         if not digest.startswith(expected.hash.lower()):
             text = (
@@ -344,8 +343,8 @@ class _Check:
         if table:
             shown = [one for one in shown if format_table_id(one.table) == table]
             known = {*self._machine.tables, *self._machine.iceberg.tables}
-            if not shown and parse_table_id(table) not in known:
-                raise NoSuchTable(f"the log's partition {self._partition} has no table {table!r}")
+            if not shown:
+                check_table(self._genesis, self._partition, table, known)
         verdict.found(files.finish())
         iceberg = self._machine.iceberg.tables
         if table:
@@ -356,7 +355,13 @@ class _Check:
             def count(rows: int) -> None:
                 verdict.rows += rows
 
+            def rebuilt(rows: int) -> None:
+                verdict.rows_rebuilt += rows
+
             verdict.found(read_contents(shown, count))
+            names = {one.table for one in shown}
+            tables = [one for name, one in self._machine.tables.items() if name in names]
+            verdict.found(self._rows.compare(self._log, self._partition, tables, rebuilt))
         if self._index is not None and self._options.root is not None:
             verdict.found(self._index.compare(self._options.root, self._walk.replica))
 
@@ -369,6 +374,8 @@ class _Check:
             self._count()
             found: dict[str, Any] = {
                 "verdict": self._verdict.to_json(),
+                "given_up": self._given_up.to_json(),
+                "rows": self._rows.to_json(),
             }
             if self._files is not None:
                 found["files"] = self._files.to_json()
@@ -384,6 +391,7 @@ class _Check:
         verdict.voids = self._voids_before + replica.void_count
         verdict.undecided = len(replica.undecided)
         verdict.head = replica.chain.hash.hex()
+        verdict.retained = self._given_up.sequence
         if self._files is not None:
             compared = self._files.manifests_equal + self._files.manifests_alike
             verdict.versions = self._counted[0] + compared

@@ -11,6 +11,7 @@ from typing import Any
 from commitlog.core.decisions import Change
 from commitlog.model.records import LogRecord, Outcome, Transaction
 from commitlog.model.table import format_table_id
+from consumers.tools.erasure.acts import RecordedErasure
 from consumers.tools.verify.missing import said
 
 EXPIRIES_KEPT = 20
@@ -43,7 +44,8 @@ class ProblemKind(StrEnum):
     FILE = "file"
     """A data or deletion file is missing or has another size than the log says."""
     ROWS = "rows"
-    """A table's rows cannot be read, or are not as many as its manifest says."""
+    """A table's rows cannot be read, are not as many as its manifest says, or aren't those that
+    the log's writes come to; or the rows of a write are gone, and no record erased them."""
     INDEX = "index"
     """The version index has other rows than the log makes."""
 
@@ -128,6 +130,23 @@ class Expired:
 
 
 @dataclass(slots=True)
+class Erased:
+    """What records erased."""
+
+    records: int = 0
+    writes: int = 0
+    """Writes whose rows were taken out of the log."""
+    newest: list[str] = field(default_factory=list)
+    """In words: of which table, when, by whom and why."""
+
+    def take(self, act: RecordedErasure) -> None:
+        """Take an act."""
+        self.records += 1
+        self.writes += len(act.writes)
+        self.newest = [*self.newest, str(act)][-EXPIRIES_KEPT:]
+
+
+@dataclass(slots=True)
 class PartitionFindings:
     """What was found in one partition."""
 
@@ -150,6 +169,8 @@ class PartitionFindings:
     """Data and deletion files that were looked at."""
     rows: int = 0
     """Rows that were read (with `--contents`)."""
+    rows_rebuilt: int = 0
+    """Rows that were compared with what the log's writes of rows come to (with `--contents`)."""
     index_rows: int = 0
     """Rows of the version index that were compared."""
     archived: int = 0
@@ -159,6 +180,7 @@ class PartitionFindings:
     resumed_at: int = 0
     """The sequence that an interrupted run had come to; 0: this one began at Genesis."""
     expired: Expired = field(default_factory=Expired)
+    erased: Erased = field(default_factory=Erased)
     problems: list[Problem] = field(default_factory=list)
     problems_count: int = 0
 
@@ -203,6 +225,7 @@ class PartitionFindings:
         """Return what `to_json` made an object of."""
         values = {name: data[name] for name in cls.__slots__ if name in data}
         values["expired"] = Expired.from_json(data["expired"])
+        values["erased"] = Erased(**data["erased"])
         values["problems"] = [
             Problem(**{**problem, "kind": ProblemKind(problem["kind"])})
             for problem in data["problems"]

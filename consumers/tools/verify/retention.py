@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from commitlog.model.records import Retained, RetainedSegment
 from commitlog.ports import Log
@@ -18,25 +19,64 @@ from consumers.tools.verify.findings import Problem, ProblemKind
 READ_SECONDS = 60.0
 
 
-def compare(retained: Retained, offset: int, archive: Archive) -> Iterator[Problem]:
-    """Yield what of a Retained record, at an offset of the outcomes, the archive hasn't."""
-    known = {(one.first_sequence, one.end.sequence): one for one in archive.segments}
-    for named in retained.segments:
-        first, last = named.first_sequence, named.last_sequence
-        segment = known.get((first, last))
-        if segment is None:
-            text = (
-                f"the log gave outcomes {first} to {last} and their transactions up to an archive, "
-                f"and {archive.folder} has no such segment; restore it"
-            )
-        elif differs := _differing(named, segment):
-            text = (
-                f"segment {segment.name} of {archive.folder} isn't the one that the log gave its "
-                f"records up to: its {differs} are others than the log says; restore it"
-            )
-        else:
-            continue
-        yield Problem(ProblemKind.ARCHIVE, text, first, offset)
+class GivenUp:
+    """What the log said last of each segment that it gave up.
+
+    A segment out of which rows were erased was given up once more, by its new digests.
+    """
+
+    def __init__(self) -> None:
+        """Know of none."""
+        self.sequence = 0
+        """The last outcome whose transaction was given up."""
+        self._last: dict[tuple[int, int], tuple[RetainedSegment, int]] = {}
+
+    def take(self, said: list[tuple[Retained, int]]) -> None:
+        """Take records with their offsets in the outcomes topic, and forget them there."""
+        for retained, offset in said:
+            self.sequence = max(self.sequence, retained.sequence)
+            for named in retained.segments:
+                self._last[named.first_sequence, named.last_sequence] = named, offset
+        said.clear()
+
+    def compare(self, archive: Archive) -> Iterator[Problem]:
+        """Yield what of it the archive hasn't."""
+        known = {(one.first_sequence, one.end.sequence): one for one in archive.segments}
+        for (first, last), (named, offset) in self._last.items():
+            segment = known.get((first, last))
+            if segment is None:
+                text = (
+                    f"the log gave outcomes {first} to {last} and their transactions up to an "
+                    f"archive, and {archive.folder} has no such segment; restore it"
+                )
+            elif differs := _differing(named, segment):
+                text = (
+                    f"segment {segment.name} of {archive.folder} isn't the one that the log gave "
+                    f"its records up to: its {differs} are others than the log says; restore it"
+                )
+            else:
+                continue
+            yield Problem(ProblemKind.ARCHIVE, text, first, offset)
+
+    def to_json(self) -> list[Any]:
+        """Return it as JSON-able values."""
+        return [
+            [
+                s.first_sequence,
+                s.last_sequence,
+                s.outcomes_digest.hex(),
+                s.transactions_digest.hex(),
+            ]
+            + [offset, self.sequence]
+            for s, offset in self._last.values()
+        ]
+
+    def restore(self, data: list[Any]) -> None:
+        """Take back what `to_json` returned."""
+        for first, last, outcomes, transactions, offset, sequence in data:
+            digests = bytes.fromhex(outcomes), bytes.fromhex(transactions)
+            self._last[first, last] = RetainedSegment(first, last, *digests), offset
+            self.sequence = sequence
 
 
 def explained(problem: Problem, log: Log, partition: int) -> Problem:

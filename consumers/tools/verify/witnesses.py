@@ -10,18 +10,21 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from commitlog.client.names import like_known
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,
+    NoSuchTable,
     Unavailable,
     UnsupportedFormat,
     WrongLog,
 )
-from commitlog.model.records import Outcome
+from commitlog.model.records import Genesis, Outcome
+from commitlog.model.table import DomainMap, TableId, format_table_id, parse_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import HEAD
 from consumers.tools.verify.findings import Problem, ProblemKind
@@ -62,6 +65,14 @@ def witnesses(root: Path | None, partition: int) -> Iterator[Witness]:
         yield Witness(f"the version index of {root}", sequence, digest.hex(), offset)
     except CommitLogError:
         pass
+
+
+def check_table(genesis: Genesis, partition: int, table: str, known: Collection[TableId]) -> None:
+    """Raise NoSuchTable if a table would be in this partition and isn't."""
+    wanted = parse_table_id(table)
+    if DomainMap(genesis.domains).partition(wanted) == partition and wanted not in known:
+        there = [format_table_id(one) for one in known]
+        raise NoSuchTable(f"the log has no table {table!r}. {like_known(table, there)}")
 
 
 def check_root(log: Log, root: Path, partition: int) -> None:

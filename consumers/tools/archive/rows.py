@@ -1,0 +1,159 @@
+"""Rows in archived transactions: which are applied, and how those are taken out that were erased.
+
+A segment is never edited. It gets a new file of transactions, the proof is replaced by one that
+names it, and then the old file goes: killed at any moment, the proof names files that are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.codecs.payloads import payload_of, without_rows
+from commitlog.model.operations import ApplyRows, WriteRows
+from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.ports import RawRecord
+from consumers.tools.archive.files import check_segment, read_file, write_file
+from consumers.tools.archive.proof import Archive, DecidedSegment
+
+_ENDS = frozenset({"DropTable", "DeregisterTable", "DropNamespace"})
+
+Erased = Mapping[int, Collection[int]]
+"""Positions of transactions, each with the operations whose rows were erased."""
+
+
+class _Write(NamedTuple):
+    segment: int
+    incarnation: str
+    sequence: int
+
+
+def applied_segments(
+    archive: Archive, pending: Sequence[DecidedSegment]
+) -> Sequence[DecidedSegment]:
+    """Return the first of `pending`, up to one with a write that the archive sees not applied.
+
+    A row writer reads what it applies from the topic, so that has to stay.
+    """
+    if not pending:
+        return ()
+    through: dict[str, int] = {}
+    waiting: list[_Write] = []
+    for number, segment in enumerate(archive.segments[archive.segments.index(pending[0]) :]):
+        for outcome, transaction in decided(archive, segment):
+            if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+                continue
+            for operation, result in zip(transaction.operations, outcome.results, strict=False):
+                if isinstance(operation, WriteRows):
+                    waiting.append(_Write(number, result.incarnation, outcome.sequence))
+                elif isinstance(operation, ApplyRows):
+                    through[result.incarnation] = operation.through
+            for result in outcome.results:
+                if result.operation in _ENDS:
+                    through[result.incarnation] = outcome.sequence
+    late = [w.segment for w in waiting if through.get(w.incarnation, 0) < w.sequence]
+    first = archive.segments.index(pending[0]) + min(late, default=len(archive.segments))
+    return [one for one in pending if archive.segments.index(one) < first]
+
+
+def take_out(archive: Archive, erased: Erased) -> tuple[Archive, int]:
+    """Take erased rows out of the archive's files; return it as saved, and how many writes had any.
+
+    Segments that were given up before are to be given up again, since the log has their digests.
+    """
+    count = 0
+    for segment in archive.segments:
+        here = _of(segment, erased)
+        if not here:
+            continue
+        check_segment(archive.folder, segment)
+        records, taken = _without(archive, segment, here)
+        if not taken:
+            continue
+        name = _next_name(segment.transactions.name)
+        archive = archive.with_transactions(segment, write_file(archive.folder, name, records))
+        check_segment(archive.folder, archive.segments[_index(archive, segment)])
+        count += taken
+    remove_unnamed(archive)
+    return archive, count
+
+
+def has_rows(archive: Archive, erased: Erased) -> int:
+    """Return how many writes still have rows in the archive that were erased."""
+    return sum(
+        _without(archive, segment, here)[1]
+        for segment in archive.segments
+        if (here := _of(segment, erased))
+    )
+
+
+def decided(archive: Archive, segment: DecidedSegment) -> Iterator[tuple[Outcome, Transaction]]:
+    """Yield the outcomes of a segment with their transactions, in the order of the chain."""
+    found: dict[int, Transaction] = {}
+    for raw in read_file(archive.folder, segment.transactions):
+        submitted = to_submitted(0, *raw)
+        if submitted is not None and isinstance(submitted.record, Transaction):
+            found[raw.offset] = submitted.record
+    for outcome in _outcomes(archive, segment):
+        transaction = found.get(outcome.transaction_offset)
+        if transaction is not None:
+            yield outcome, transaction
+
+
+def remove_unnamed(archive: Archive) -> None:
+    """Remove files that no segment names: what was replaced, and what a killed run has left."""
+    named = {f.name for s in archive.segments for f in (s.outcomes, s.transactions)}
+    for path in [*archive.folder.glob("*.parquet"), *archive.folder.glob("*.parquet.tmp")]:
+        if path.name not in named:
+            path.unlink()
+
+
+def _outcomes(archive: Archive, segment: DecidedSegment) -> Iterator[Outcome]:
+    """Yield a segment's valid outcomes."""
+    head = segment.start_hash
+    for raw in read_file(archive.folder, segment.outcomes):
+        record = to_answered(0, *raw).record
+        if isinstance(record, Outcome) and record.previous_hash.hex() == head:
+            head = record.hash.hex()
+            yield record
+
+
+def _without(
+    archive: Archive, segment: DecidedSegment, erased: Erased
+) -> tuple[list[RawRecord], int]:
+    """Return a segment's transactions without erased rows, and how many writes had any."""
+    at = {o.transaction_offset: erased[o.sequence] for o in _outcomes(archive, segment)
+          if o.sequence in erased}  # fmt: skip
+    taken = 0
+    records: list[RawRecord] = []
+    for raw in read_file(archive.folder, segment.transactions):
+        operations = at.get(raw.offset, ())
+        submitted = to_submitted(0, *raw) if operations else None
+        record = submitted.record if submitted is not None else None
+        value = raw.value
+        if isinstance(record, Transaction) and value is not None:
+            had = sum(payload_of(record, number) is not None for number in operations)
+            taken += had
+            value = without_rows(value, record, operations) if had else value
+        records.append(raw._replace(value=value))
+    return records, taken
+
+
+def _of(segment: DecidedSegment, erased: Erased) -> Erased:
+    """Return what of `erased` is in a segment."""
+    first, last = segment.first_sequence, segment.end.sequence
+    return {sequence: ops for sequence, ops in erased.items() if first <= sequence <= last}
+
+
+def _index(archive: Archive, segment: DecidedSegment) -> int:
+    names = [one.first_sequence for one in archive.segments]
+    return names.index(segment.first_sequence)
+
+
+def _next_name(name: str) -> str:
+    """Return the name of a file that replaces this one: `A-B.transactions.2.parquet`."""
+    parts = Path(name).name.split(".")
+    number = int(parts[2]) + 1 if parts[2].isdigit() else 2
+    return ".".join([*parts[:2], str(number), "parquet"])

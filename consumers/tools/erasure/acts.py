@@ -1,0 +1,96 @@
+"""The recorded acts by which rows were erased, as the log has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from commitlog.core.log.replica import Decided
+from commitlog.model.operations import AlterProperties, LanceCommit
+from commitlog.model.records import Status, Transaction
+from commitlog.model.table import format_table_id
+
+ERASURE = "commitlog.erasure"
+"""In a transaction's properties: what it erases, in JSON."""
+DONE = "commitlog.erasure.done"
+"""In a transaction's properties: the act through which the table's own files are done."""
+SAID = "rows that are erased"
+"""What the Delete of an act says of its rows."""
+
+
+class Position(NamedTuple):
+    """A write of rows: its transaction's position, and which of the operations it is."""
+
+    sequence: int
+    operation: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedErasure:
+    """One act: what was erased, by whom, when and why."""
+
+    table: str
+    sequence: int
+    time_ms: int
+    principal: str
+    reason: str
+    writes: tuple[Position, ...]
+    """The writes whose rows are taken out of the log."""
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        when = datetime.fromtimestamp(self.time_ms / 1000, UTC)
+        by = f" by {self.principal}" if self.principal else ""
+        return (
+            f"rows of {self.table} were erased{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record"
+            f" {self.sequence}, with the rows of {len(self.writes):,} writes: {self.reason}"
+        )
+
+
+def property_of(reason: str, writes: Iterable[Position]) -> tuple[str, str]:
+    """Return what an act's transaction says."""
+    body = {"reason": reason, "writes": sorted(writes)}
+    return ERASURE, json.dumps(body, separators=(",", ":"))
+
+
+def done_in(decided: Decided) -> int:
+    """Return the act through which a decided transaction calls its table's files done, else 0."""
+    record = decided.submitted.record
+    if not isinstance(record, Transaction) or decided.outcome.status is not Status.COMMITTED:
+        return 0
+    said = dict(record.properties).get(DONE, "")
+    return int(said) if said.isdecimal() else 0
+
+
+def act_in(decided: Decided) -> RecordedErasure | None:
+    """Return the act that a decided transaction is; None if it is none."""
+    record, outcome = decided.submitted.record, decided.outcome
+    if not isinstance(record, Transaction):
+        return None
+    said = dict(record.properties).get(ERASURE)
+    if said is None or outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        return None
+    tables = [
+        operation.table if isinstance(operation, LanceCommit) else operation.target
+        for operation in record.operations
+        if isinstance(operation, LanceCommit | AlterProperties)
+    ]
+    try:
+        body = json.loads(said)
+        writes = tuple(Position(int(at), int(number)) for at, number in body["writes"])
+        reason = str(body["reason"])
+    except (ValueError, KeyError, TypeError):
+        return None  # somebody else's property of this name
+    if not tables:
+        return None
+    return RecordedErasure(
+        table=format_table_id(tables[0]),
+        sequence=outcome.sequence,
+        time_ms=outcome.time_ms,
+        principal=record.principal,
+        reason=reason,
+        writes=writes,
+    )

@@ -1,0 +1,279 @@
+"""Carries acts out: takes erased rows out of every copy, and says of each whether they are gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from commitlog import CommitLog
+from commitlog.adapters.log_records import to_submitted
+from commitlog.adapters.places import plain
+from commitlog.adapters.storage import store_for
+from commitlog.client.tables import TableInfo
+from commitlog.codecs.payloads import payload_of
+from commitlog.core.catalogue.version_deletion import without
+from commitlog.errors import Unavailable
+from commitlog.model.operations import AlterProperties
+from commitlog.model.records import Transaction
+from commitlog.ports import ArchivableLog, RawRecord
+from consumers.tools.archive.log import FOLDER
+from consumers.tools.archive.proof import Archive
+from consumers.tools.archive.rows import Erased, has_rows, take_out
+from consumers.tools.archive.writer import ArchiveRun, archive, give_up
+from consumers.tools.backup.saved import ARCHIVE, TABLES, Backup, files_of, read_chunk
+from consumers.tools.erasure.acts import DONE, RecordedErasure
+from consumers.tools.erasure.writes import HeldWrite, TableWrites
+from consumers.tools.file_ledger import Why
+from consumers.tools.orphans import Leftovers
+
+READ_SECONDS = 120.0
+CLEANING_SECONDS = 300.0
+WRITING_SECONDS = 600
+"""How long after an act somebody may still write a file from rows read before it."""
+_ENDED = frozenset({Why.EXPIRED, Why.REFUSED, Why.APPLIED})
+_SHOWN = 5
+
+OnStep = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A place that has, or had, what was erased."""
+
+    name: str
+    is_gone: bool
+    said: str
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where copies are, besides the log's topic and the table."""
+
+    root: Path
+    """The log's; its archive is below."""
+    backups: Sequence[str] = ()
+    clean_at_once: Callable[[], AbstractContextManager[None]] | None = None
+    """Has the topic's cleaner work at once; None: it works when the topic's settings say so."""
+
+
+def erased_by(acts: Sequence[RecordedErasure]) -> dict[int, set[int]]:
+    """Return the operations whose rows acts name, by their transactions' positions."""
+    found: dict[int, set[int]] = {}
+    for act in acts:
+        for at in act.writes:
+            found.setdefault(at.sequence, set()).add(at.operation)
+    return found
+
+
+class Carrying:
+    """One table's acts, carried out step by step; each step looks at what is left to do."""
+
+    def __init__(
+        self,
+        client: CommitLog,
+        open_log: Callable[[], ArchivableLog],
+        info: TableInfo,
+        places: Places,
+        on_step: OnStep,
+    ) -> None:
+        """Erase through a client; `open_log` reads the log together with its archive."""
+        self._client, self._open_log, self._info = client, open_log, info
+        self._places, self._on_step = places, on_step
+        self._partition = client.runtime().domains.partition(info.table_id)
+
+    def run(self, acts: Sequence[RecordedErasure], done: int) -> list[Copy]:
+        """Take out what acts name, newest last; the table's files are done through `done`."""
+        erased = erased_by(acts)
+        writes = self._writes(erased)
+        inline: dict[int, set[int]] = {}
+        for write in writes:
+            if not write.path:
+                inline.setdefault(write.offset, set()).add(write.at.operation)
+        copies = [self._row_files(writes)]
+        self._on_step("the archive and the topic")
+        copies.append(self._archive(erased))
+        copies.append(self._topic(inline))
+        if acts and acts[-1].sequence > done:
+            self._on_step("the table's files")
+            copies.append(self._table(acts[-1]))
+        else:
+            copies.append(Copy("table", True, "its files were done before"))
+        for place in self._places.backups:
+            self._on_step(f"the backup {place}")
+            copies.append(self._backup(place, inline))
+        return copies
+
+    def _writes(self, erased: Erased) -> list[HeldWrite]:
+        log = self._open_log()
+        try:
+            found = TableWrites(log, self._partition, self._info).read()
+            return [
+                one._replace(payload=None)
+                for one in found
+                if one.at.operation in erased.get(one.at.sequence, ())
+            ]
+        finally:
+            log.close()
+
+    def _row_files(self, writes: Sequence[HeldWrite]) -> Copy:
+        paths = [write.path for write in writes if write.path]
+        store = store_for(self._info.location)
+        for path in paths:
+            store.delete(path)
+        return Copy("files of rows", True, f"{len(paths):,} were named, and are removed")
+
+    def _archive(self, erased: Erased) -> Copy:
+        """Archive the log, without these rows, and give up what has them in the topic."""
+        folder, number = self._places.root / FOLDER, self._partition
+        log = self._open_log()
+        try:
+            kept = Archive.open(folder, log.identity(), log.genesis(number))
+            if not erased and not kept.segments:
+                return Copy("archive", True, "there is none")
+            last = max(erased, default=0)
+            if last > kept.end.sequence:
+                archive(log, number, folder)
+                kept = Archive.open(folder, log.identity(), log.genesis(number))
+            kept, _ = take_out(kept, erased)
+            run = ArchiveRun(number)
+            give_up(log, number, folder, run)
+            left = has_rows(kept, erased)
+            waits = f"; {run.waiting} segments wait for a row writer" if run.waiting else ""
+            said = f"{len(kept.segments):,} segments through {kept.end.sequence}{waits}"
+            return Copy("archive", not left, said)
+        finally:
+            log.close()
+
+    def _topic(self, wanted: Mapping[int, set[int]]) -> Copy:
+        left = self._in_topic(wanted)
+        clean = self._places.clean_at_once
+        if left and clean is not None:
+            with clean():
+                left = self._wait_for_the_cleaner(wanted, left)
+        if not left:
+            return Copy("topic", True, f"none of {len(wanted):,} records is there any more")
+        said = (
+            f"{len(left):,} of {len(wanted):,} records are there until Kafka's cleaner comes to"
+            " their tombstones; name --now, or run this again after the topic's"
+            " min.compaction.lag.ms"
+        )
+        return Copy("topic", False, said)
+
+    def _wait_for_the_cleaner(
+        self, wanted: Mapping[int, set[int]], left: Sequence[RawRecord]
+    ) -> list[RawRecord]:
+        deadline = time.monotonic() + CLEANING_SECONDS
+        log = self._open_log()
+        try:
+            while left and time.monotonic() < deadline:
+                # An append rolls the segment, and the cleaner takes those that are closed.
+                log.tombstone(self._partition, [raw.key for raw in left[:1] if raw.key])
+                time.sleep(1.0)
+                left = self._in_topic(wanted)
+        finally:
+            log.close()
+        return list(left)
+
+    def _in_topic(self, wanted: Mapping[int, set[int]]) -> list[RawRecord]:
+        """Return the records at these offsets that still have the rows."""
+        if not wanted:
+            return []
+        log = self._open_log()
+        reader = log.read_raw(self._partition, min(wanted), is_transactions=True)
+        last = max(wanted)
+        found: list[RawRecord] = []
+        heard = time.monotonic()
+        try:
+            while reader.position() <= last:
+                records = reader.poll(timeout_seconds=0.5)
+                heard = time.monotonic() if records else heard
+                if time.monotonic() - heard > READ_SECONDS:
+                    raise Unavailable("Kafka didn't send the transactions in time; try again later")
+                found += [raw for raw in records if _holds(raw, wanted)]
+        finally:
+            reader.close()
+            log.close()
+        return found
+
+    def _table(self, act: RecordedErasure) -> Copy:
+        """Rewrite fragments with deleted rows and indices, and remove what had them before."""
+        client, name = self._client, self._info.name
+        client.compact(
+            name, materialize_deletions=True, materialize_deletions_threshold=0.0, timeout=3_600.0
+        )
+        if client.open(name).describe_indices():
+            client.optimize(name, retrain=True, timeout=3_600.0)
+        client.expire_versions(name, retain_versions=1)
+        log = self._open_log()
+        leftovers = Leftovers(log, self._partition)
+        try:
+            found = list(leftovers.find(name))
+            ended = [one for one in found if one.why in _ENDED]
+            leftovers.remove(ended, client, on_removed=lambda one: None)
+            # What is begun later reads a version without these rows.
+            last_ms = act.time_ms + WRITING_SECONDS * 1000
+            left = [one for one in leftovers.find(name) if one.since_ms <= last_ms]
+        finally:
+            leftovers.close()
+            log.close()
+        now = client.describe(self._info.table_id, fresh=True)
+        kept = without([(1, now.version - 1)], now.deleted)
+        problems = []
+        if kept:
+            versions = ", ".join(f"{a} to {b}" if a < b else str(a) for a, b in kept[:_SHOWN])
+            problems.append(
+                f"versions {versions} are kept by a tag, a branch or a hold: remove that, and run"
+                " this again"
+            )
+        if left:
+            said = ", ".join(one.location for one in left[:_SHOWN])
+            problems.append(
+                f"{len(left):,} files may have such rows, since nobody says what they are for:"
+                f" {said}; `commitlog orphans {name} --remove` removes them after their time"
+            )
+        if problems:
+            return Copy("table", False, "; ".join(problems))
+        operation = AlterProperties(self._info.table_id)
+        ticket = client.submit(None, operation, properties={DONE: str(act.sequence)})
+        ticket.result(READ_SECONDS).raise_for_conflict()
+        said = f"version {now.version} is the only one, and its files were written since"
+        return Copy("table", True, said)
+
+    def _backup(self, place: str, wanted: Mapping[int, set[int]]) -> Copy:
+        """Say whether a backup has records with these rows, or files that were removed since."""
+        store, name = store_for(place), f"backup {place}"
+        backup = Backup.read(store, place)
+        if backup is None:
+            return Copy(name, True, "there is none")
+        saved = backup.partitions[self._partition : self._partition + 1]
+        records = (
+            raw
+            for one in saved
+            for chunk in one.transactions
+            if chunk.end_offset > min(wanted, default=0)
+            for raw in read_chunk(store, chunk)
+        )
+        below = plain(self._info.location).removeprefix(f"{plain(backup.tables_root)}/")
+        now = {f"{TABLES}/{below}/{f.path}" for f in store_for(self._info.location).files()}
+        archived = (self._places.root / FOLDER).rglob("*.parquet")
+        now |= {f"{ARCHIVE}/{p.relative_to(self._places.root / FOLDER)}" for p in archived}
+        own = (f"{TABLES}/{below}/", f"{ARCHIVE}/")
+        gone = [p for p in files_of(store, backup) if p.startswith(own) and p not in now]
+        data = [p for p in gone if p.endswith((".lance", ".parquet", ".arrow", ".idx"))]
+        if not data and not any(_holds(raw, wanted) for raw in records):
+            return Copy(name, True, "it was made after")
+        said = "it has them: make another backup at a new place, and remove this one"
+        return Copy(name, False, said)
+
+
+def _holds(raw: RawRecord, wanted: Mapping[int, set[int]]) -> bool:
+    """Return True if a record of the transactions topic has rows of these operations."""
+    numbers = wanted.get(raw.offset, ())
+    submitted = to_submitted(0, *raw) if numbers else None
+    record = submitted.record if submitted is not None else None
+    return isinstance(record, Transaction) and any(
+        payload_of(record, number) is not None for number in numbers
+    )

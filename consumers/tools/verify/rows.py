@@ -1,0 +1,106 @@
+"""The rows in transactions: are they what their records name, and did a record erase what is gone?
+
+The chain covers the hash of a write's rows, not the rows. So this is a check of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from commitlog.codecs.payloads import inline_writes, payload_of
+from commitlog.core.log.replica import Decided
+from commitlog.core.tables.lance_tables import Table
+from commitlog.model.operations import ApplyRows, WriteRows
+from commitlog.model.records import Status, Transaction
+from commitlog.ports import Log
+from consumers.tools.erasure.acts import Position, act_in
+from consumers.tools.verify.findings import Erased, Problem, ProblemKind
+
+if TYPE_CHECKING:
+    from commitlog.client.row_rebuild import RowHistories
+
+
+def _histories() -> RowHistories:
+    from commitlog.client.row_rebuild import RowHistories
+
+    return RowHistories()
+
+
+class WrittenRows:
+    """Follows the writes of rows of one partition."""
+
+    def __init__(self, *, contents: bool = False) -> None:
+        """Begin before the first record; with `contents` tables can be compared at the end."""
+        self._histories = _histories() if contents else None
+        self._lacking: dict[Position, bool] = {}
+        """Writes without their rows that no record erased: whether they were applied."""
+
+    def take(self, decided: Decided, erased: Erased) -> None:
+        """Take the next outcome; an act is noted in `erased`."""
+        record, outcome = decided.submitted.record, decided.outcome
+        if not isinstance(record, Transaction) or outcome.answers is not None:
+            return
+        if self._histories is not None:
+            self._histories.take(decided)
+        if (act := act_in(decided)) is not None:
+            erased.take(act)
+            for at in act.writes:
+                self._lacking.pop(at, None)
+        if outcome.status is not Status.COMMITTED:
+            return
+        for number in inline_writes(record):
+            operation, rows = record.operations[number], payload_of(record, number)
+            assert isinstance(operation, WriteRows)
+            if rows is None or hashlib.sha256(rows).digest() != operation.sha256:
+                self._lacking[Position(outcome.sequence, number)] = False
+        for operation in record.operations if self._lacking else ():
+            for write in operation.writes if isinstance(operation, ApplyRows) else ():
+                at = Position(write.sequence, write.operation)
+                if write.refused:
+                    self._lacking.pop(at, None)
+                elif at in self._lacking:
+                    self._lacking[at] = True
+
+    def problems(self) -> Iterator[Problem]:
+        """Yield the writes that were applied, and whose rows are gone or others."""
+        for (sequence, number), is_applied in self._lacking.items():
+            if is_applied:
+                text = (
+                    f"the rows that operation {number} of outcome {sequence} wrote aren't in its "
+                    "transaction, and no record says that they were erased"
+                )
+                yield Problem(ProblemKind.ROWS, text, sequence)
+
+    def compare(
+        self, log: Log, partition: int, tables: Iterable[Table], on_rows: Callable[[int], None]
+    ) -> Iterator[Problem]:
+        """Rebuild tables from what was written by the log; yield where a version has other rows."""
+        # Loaded here: it needs pylance.
+        from commitlog.client.row_rebuild import info_of
+        from commitlog.client.row_tail import Tail
+
+        assert self._histories is not None
+        tail = Tail(log, partition)
+        try:
+            for info in filter(None, map(info_of, tables)):
+                found = self._histories.compare(info, tail, on_rows)
+                if found is not None:
+                    yield Problem(
+                        kind=ProblemKind.ROWS,
+                        message=found.text,
+                        sequence=found.sequence,
+                        table=info.name,
+                        version=found.version,
+                    )
+        finally:
+            tail.close()
+
+    def to_json(self) -> list[Any]:
+        """Return it as JSON-able values."""
+        return [[*at, is_applied] for at, is_applied in self._lacking.items()]
+
+    def restore(self, data: list[Any]) -> None:
+        """Take back what `to_json` returned."""
+        self._lacking = {Position(at, number): applied for at, number, applied in data}

@@ -1,0 +1,233 @@
+"""Erased rows are nowhere any more, the log keeps its chain, and says who erased, when and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.memory import MemoryLog
+from commitlog.errors import InvalidRequest, InvalidTransaction, Unavailable
+from commitlog.ports import ArchivableLog
+from commitlog.protocol import transactions_topic
+from consumers.tools.archive import rows as archive_rows
+from consumers.tools.archive import writer as archive_writer
+from consumers.tools.archive.log import FOLDER, with_archive
+from consumers.tools.archive.proof import Archive
+from consumers.tools.archive.rows import decided, take_out
+from consumers.tools.archive.writer import ArchiveRun, archive, give_up
+from consumers.tools.backup.writer import back_up
+from consumers.tools.erasure import carrying
+from consumers.tools.erasure import erase as erasing
+from consumers.tools.erasure.carrying import Places
+from consumers.tools.erasure.erase import Erasure, erase
+from consumers.tools.file_ledger import Why
+from consumers.tools.orphans import Leftovers
+from consumers.tools.verify import ProblemKind, VerifyOptions, verify
+from tests.integration.test_row_writer import writing
+from tests.service import Service, service, with_bytes
+
+T = "shop$people"
+SCHEMA = pa.schema([("id", pa.int64()), ("email", pa.string()), ("n", pa.int64())])
+SECRET = "mallory-7f3a@example.org"
+WHERE = f"email = '{SECRET}'"
+
+
+def people(*ids: int, email: str = "a@b", n: int = 0) -> pa.Table:
+    columns = {"id": list(ids), "email": [email] * len(ids), "n": [n] * len(ids)}
+    return pa.table(columns, schema=SCHEMA)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[Service]:
+    """A table with rows that came by the log in several ways, one person's among them."""
+    with service(tmp_path / "root") as made, writing(made, age_seconds=0.01):
+        made.client.create_table(T, SCHEMA, primary_key="id", properties={"rows": "log"})
+        filled(made.client)
+        yield made
+
+
+def filled(client: CommitLog) -> None:
+    """Write rows of one person, by all ways, between those of others."""
+    for number in range(5):
+        client.write_rows(T, people(number), mode="upsert").result(60)
+    client.write_rows(T, people(100, email=SECRET), mode="upsert").result(60)
+    client.create_index(T, "email", "BTREE")
+    client.write_rows(T, [{"id": 100, "n": 5}], mode="upsert").result(60)  # by key only
+    client.append(T, people(101, email=SECRET), by_log=False).raise_for_conflict()
+    large = pa.concat_tables([people(*range(1_000, 61_000)), people(102, email=SECRET)])
+    client.write_rows(T, large, mode="upsert").result(60)
+    # Refused, and in the log all the same.
+    refused = client.write_rows(T, people(103, email=SECRET), mode="append", on=None)
+    refused.result(60)
+
+
+def open_log(world: Service) -> ArchivableLog:
+    return with_archive(MemoryLog(world.cluster), world.root)
+
+
+@contextmanager
+def cleaning(world: Service) -> Iterator[None]:
+    world.cluster.compact(transactions_topic(world.log.name))
+    yield
+
+
+def run(world: Service, where: str = WHERE, reason: str = "asked for it", **more: Any) -> Erasure:
+    places = Places(world.root, more.pop("backups", ()), lambda: cleaning(world))
+    return erase(world.client, lambda: open_log(world), T, where, places, reason=reason, **more)
+
+
+def secrets(world: Service, *folders: Path) -> list[str]:
+    """Return where the person's address is found, byte by byte."""
+    word = SECRET.encode()
+    folders = folders or (world.root,)
+    found = with_bytes(word, *folders)
+    for name, topic in world.cluster.topics.items() if world.root in folders else ():
+        for partition in topic.partitions:
+            found += [
+                f"{name} {r.offset}"
+                for r in partition.records
+                if word in (r.value or b"") + (r.key or b"")
+            ]
+    return found
+
+
+def ids(world: Service) -> list[int]:
+    found = world.client.open(T).to_table(columns=["id"])["id"].to_pylist()
+    return sorted(one for one in found if one < 1_000)
+
+
+def is_proven(world: Service) -> Any:
+    log = open_log(world)
+    verdict = verify(log, 0, VerifyOptions(root=world.root, contents=True))
+    assert verdict.problems == []
+    return verdict
+
+
+def test_erased_rows_are_nowhere_and_the_log_says_who_erased_them(
+    world: Service, tmp_path: Path
+) -> None:
+    assert secrets(world), "the person is there before"
+    # A part of the log was given up before, with its digests in the log.
+    result = archive(open_log(world), 0, world.root / FOLDER)
+    give_up(open_log(world), 0, world.root / FOLDER, result)
+    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    back_up(open_log(world), old, world.root)
+    is_proven(world)
+
+    planned = run(world, dry_run=True)
+    assert (planned.rows, planned.writes, planned.copies) == (4, 4, [])
+    done = run(world, backups=[old])
+    left = {copy.name for copy in done.copies if not copy.is_gone}
+    assert left == {f"backup {old}"}, done.to_json()
+    assert secrets(world, world.root) == []
+    assert ids(world) == [0, 1, 2, 3, 4]
+    verdict = is_proven(world)
+    [said] = verdict.erased.newest
+    assert (verdict.erased.records, verdict.erased.writes) == (1, 4)
+    assert said.startswith(f"rows of {T} were erased")
+    assert said.endswith("asked for it")
+
+    back_up(open_log(world), new, world.root)
+    again = run(world, backups=[new])
+    assert (again.is_done, again.record, again.rows, again.writes) == (True, 0, 0, 0)
+    assert secrets(world, Path(new)) == []
+    # Who writes on is not held up, and what is written later is erased by a later act.
+    world.client.write_rows(T, people(104, email=SECRET), mode="upsert").result(60)
+    assert run(world).is_done
+    assert secrets(world, world.root) == []
+    assert is_proven(world).erased.records == 2
+
+
+def dies_after(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    """Have a function work, and end the process that called it."""
+    whole = getattr(owner, name)
+
+    def dying(*arguments: Any, **options: Any) -> Any:
+        whole(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(owner, name, dying)
+
+
+STEPS = [
+    (erasing, "_record"),
+    (carrying, "archive"),
+    (archive_rows, "write_file"),
+    (Archive, "with_transactions"),
+    (carrying, "take_out"),
+    (archive_writer, "_say"),
+    (MemoryLog, "tombstone"),
+    (carrying, "give_up"),
+    (CommitLog, "compact"),
+    (CommitLog, "optimize"),
+    (CommitLog, "expire_versions"),
+    (Leftovers, "_remove_of_table"),
+]
+
+
+def test_it_may_be_killed_after_each_step(world: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, (owner, name) in enumerate(STEPS):
+        with monkeypatch.context() as patch:
+            dies_after(patch, owner, name)
+            # All that comes after the act needs no predicate.
+            with pytest.raises(KeyboardInterrupt):
+                run(world, WHERE if number == 0 else "")
+    assert run(world, "").is_done
+    assert secrets(world, world.root) == []
+    assert ids(world) == [0, 1, 2, 3, 4]
+    assert is_proven(world).erased.records == 1
+
+
+def test_what_keeps_rows_is_named_and_what_is_wrong_changes_nothing(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as world:
+        with writing(world, age_seconds=0.01):
+            world.client.create_table(T, SCHEMA, primary_key="id", properties={"rows": "log"})
+            world.client.write_rows(T, people(1, email=SECRET), mode="upsert").result(60)
+        world.client.open(T).tags.create("before", world.client.table(T).version)
+        with pytest.raises(InvalidTransaction, match="nobody"):
+            run(world, "nobody = 1")
+        with pytest.raises(InvalidRequest, match="reason"):
+            run(world, reason=" ")
+        waits = world.client.write_rows(T, people(2, email=SECRET), mode="upsert")
+        waits.result(60, "accepted")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(erasing, "APPLY_SECONDS", 0.0)
+            with pytest.raises(Unavailable, match="row writer"):
+                run(world)
+        # Nor is what waits given up: a row writer reads it from the topic.
+        result = archive(open_log(world), 0, world.root / FOLDER)
+        give_up(open_log(world), 0, world.root / FOLDER, result)
+        assert (result.waiting, result.given_up) == (1, 0)
+        with writing(world, age_seconds=0.01):
+            assert waits.result(60).version
+        archive(open_log(world), 0, world.root / FOLDER)
+        result = ArchiveRun(0)
+        give_up(open_log(world), 0, world.root / FOLDER, result)
+        assert result.waiting == 0
+        assert result.given_up
+        done = run(world)
+        [kept] = [copy for copy in done.copies if not copy.is_gone]
+        assert (kept.name, "kept by a tag" in kept.said) == ("table", True)
+        world.client.open(T).tags.delete("before")
+        assert run(world, "").is_done
+        assert secrets(world, world.root) == []
+
+
+def test_rows_that_no_record_erased_are_a_problem(world: Service) -> None:
+    leftovers = Leftovers(world.log, 0)
+    [file] = [one for one in leftovers.find(T) if one.path.startswith("_rows/")]
+    leftovers.close()
+    assert (file.why, "were applied" in file.reason) == (Why.APPLIED, True)
+    archive(open_log(world), 0, world.root / FOLDER)
+    log = open_log(world)
+    kept = Archive.open(world.root / FOLDER, log.identity(), log.genesis(0))
+    outcome = next(o for s in kept.segments for o, t in decided(kept, s) if t.payloads)
+    take_out(kept, {outcome.sequence: {0}})
+    [problem] = verify(open_log(world), 0, VerifyOptions(root=world.root)).problems
+    assert (problem.kind, problem.sequence) == (ProblemKind.ROWS, outcome.sequence)
