@@ -87,7 +87,7 @@ def service(root: Path) -> Iterator[str]:
             assert up.stdout is not None
             said = up.stdout.readline().split()
             if len(said) < 2:
-                raise KitFailed("the service did not start; what it said stands above")
+                raise KitFailed("the service did not start: see its output above")
             yield said[1]
         finally:
             up.terminate()

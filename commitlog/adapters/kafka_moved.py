@@ -18,10 +18,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     NewTopic,
+    OffsetSpec,
 )
 
 from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin, new_producer, set_topics
@@ -53,14 +54,22 @@ class Moves:
         self._log = log
         self._names = (transactions_topic(log), outcomes_topic(log))
         self._admin = admin or new_admin(settings)
+        self._known: tuple[tuple[str, int], list[Event]] = (("", 0), [])
+        """The topic's id and end when it was read last, and what was in it."""
 
     def events(self, timeout_seconds: float = ADMIN_SECONDS) -> list[Event]:
         """Return what happened, oldest first; empty if the log was never moved."""
         asked = self._admin.describe_topics(
             TopicCollection([self._topic]), request_timeout=timeout_seconds
         )
+        place = TopicPartition(self._topic, 0)
         try:
-            asked[self._topic].result(timeout_seconds + 1)
+            topic_id = str(asked[self._topic].result(timeout_seconds + 1).topic_id)
+            latest = self._admin.list_offsets(
+                {place: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+                request_timeout=timeout_seconds,
+            )
+            end = latest[place].result(timeout_seconds + 1).offset
         except KafkaException as error:
             if error_of(error).code() in _NOBODY_SAYS:
                 return []
@@ -68,12 +77,16 @@ class Moves:
         except concurrent.futures.TimeoutError as error:
             where = self._settings.address
             raise Unavailable(f"{where} did not answer in {timeout_seconds:g} s. Retry") from error
+        if self._known[0] != (topic_id, end):
+            self._known = (topic_id, end), self._read(end, timeout_seconds)
+        return list(self._known[1])
+
+    def _read(self, end: int, timeout_seconds: float) -> list[Event]:
         watermarks = Watermarks(self._settings)
         reader = KafkaReader(self._settings, watermarks, self._topic, 0, 0, to_raw)
         deadline = time.monotonic() + timeout_seconds
         found: list[Event] = []
         try:
-            end = reader.end_offset(timeout_seconds)
             while reader.position() < end:
                 polled = reader.poll(timeout_seconds=0.2)
                 found += [json.loads(raw.value or b"{}") for raw in polled]

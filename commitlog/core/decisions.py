@@ -86,6 +86,16 @@ class PlaceWanted:
 
 
 @dataclass(frozen=True, slots=True)
+class RootWanted:
+    """Whether what is recorded below a place stays where it is once a named root says where."""
+
+    location: str
+    """The place."""
+    path: str
+    """The root's name; the place itself if none is to say where."""
+
+
+@dataclass(frozen=True, slots=True)
 class ListDeltaWanted:
     """What a snapshot's manifest list changes in the one that its client began from."""
 
@@ -143,6 +153,7 @@ Wanted = (
     | ManifestWanted
     | BytesWanted
     | PlaceWanted
+    | RootWanted
     | BuildWanted
     | ListDeltaWanted
     | ListsWanted

@@ -311,6 +311,11 @@ class Draft:
         view = self.find(place.table_id) if place is not None else None
         return view if view is not None and view.table.location == location else None
 
+    def is_above_tables(self, location: str) -> bool:
+        """Return True if a location is, or contains, that of a table which is or was."""
+        known = (self.places, self._locations, self.iceberg_places, self._iceberg.locations)
+        return any(one is not None and one.is_above(location) for one in known)
+
     def take_for_iceberg(self, location: str, place: Place) -> None:
         """Note a location that an Iceberg table of this record takes."""
         self.iceberg_places.take(location, place)

@@ -213,6 +213,9 @@ ICEBERG_MERGES_SINCE = 5
 """The protocol under which an append that may come of a MERGE isn't put over rows that the MERGE
 didn't read."""
 
+NAMED_ROOTS_SINCE = 5
+"""The protocol under which a property of the log binds a prefix of places to a named root."""
+
 ICEBERG_OVERTAKEN_MAX = 10_000
 """How many snapshots a rebase looks back for the one that the client saw."""
 

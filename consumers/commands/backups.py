@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from commitlog.adapters.places import bound
 from consumers.commands import output
-from consumers.commands.options import HERE, AsJson, Where, connect
+from consumers.commands.options import HERE, AsJson, Where, connect_to_files
 from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def backup(place: str, /, *, where: Where = HERE, as_json: AsJson = False) -> No
 
     config = where.load()
     where_to = _named(place)
-    log = connect(config)
+    log = connect_to_files(config)
     try:
         _check_apart(where_to, config.root, log.genesis().tables_root)
         done = back_up(log, where_to, config.root)
@@ -114,7 +117,9 @@ def restore(
         _show_lost(done.remains, done.backed_up)
     own = str(config.need_root() / "tables")
     tables = "" if bound(done.tables_root) == own else f" --tables-root {done.tables_root}"
-    tables += f" --places {config.places}" if config.places else ""
+    given = [config.places] if config.places else []
+    pairs = ",".join([*given, *(f"{old}={new}" for old, new in done.places.items())])
+    tables += f" --places {pairs}" if pairs else ""
     output.note(f"start it with: commitlog up --root {done.root}{tables}")
 
 
@@ -144,6 +149,7 @@ def move(
     *,
     where: Where = HERE,
     to_kafka_file: Path | None = None,
+    timeout: Annotated[float, Parameter(validator=Number(gt=0))] = 60.0,
     as_json: AsJson = False,
 ) -> None:
     """Have the log go on on another Kafka cluster, at the same positions.
@@ -159,6 +165,8 @@ def move(
         The new cluster, HOST:PORT,...
     to_kafka_file
         Kafka client settings for the new cluster; the old one's, if not set.
+    timeout
+        Seconds that a cluster may take for an answer.
     """
     from commitlog.adapters.kafka_file import read_kafka_file
     from commitlog.adapters.kafka_settings import ClientSettings
@@ -167,7 +175,8 @@ def move(
     config = where.load()
     old = ClientSettings(config.need_bootstrap_servers(), config.kafka)
     settings = read_kafka_file(str(to_kafka_file)) if to_kafka_file else config.kafka
-    done = go(old, ClientSettings(to, settings), config.log, to, config.root)
+    new = ClientSettings(to, settings)
+    done = go(old, new, config.log, to, config.root, answer_seconds=timeout, say=output.note)
     if as_json:
         output.print_json(done.to_json())
         return

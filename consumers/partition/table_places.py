@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from commitlog.adapters.places import bindings, is_moved
-from commitlog.adapters.storage import local_path
+from commitlog.adapters.places import bindings, bound, is_moved, moved_prefix, own_tables
+from commitlog.adapters.storage import local_path, store_for
+from commitlog.client.roots import PARTITION, roots_of, use_roots
+from commitlog.core.log.chain import ChainPlace
 from commitlog.core.partition.machine import Machine
+from commitlog.core.tables.lance_tables import Table
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.records import Genesis
 from commitlog.model.table import format_table_id
 from commitlog.ports import Log
-from consumers.partition.checkpoint import Checkpoints
-from consumers.runtime.places import RootMoved, check_place
+from consumers.partition.checkpoint import Checkpoint, Checkpoints
+from consumers.runtime.places import RootMoved, check_place, holds_tables
 
 NAMED_MAX = 5
+LOOKED_AT_MAX = 1_000
+"""Tables whose newest file is looked for, those changed last: a bucket takes a request for each."""
+LOOKS_AT_ONCE = 16
+
+
+def find_roots(log: Log, root: Path | None) -> None:
+    """Bind the places that the log says are relative to named roots, before files are opened.
+
+    What a checkpoint in the root knows isn't read again. The deployment's own tables root is the
+    log's only if it holds the log's mark: it may be the root of a part that has no tables.
+
+    Raises:
+        InvalidSettings: nothing says where one of these roots is.
+        WrongLog: the checkpoint is another log's.
+        CorruptLog: it is damaged.
+    """
+    saved = None
+    if root is not None:
+        saved = Checkpoints(root, log.identity(), log.genesis(PARTITION)).load()
+    if saved is None or saved.outcome_offset < 0:
+        named = roots_of(log)
+    else:
+        chain = saved.chain
+        place = ChainPlace(chain.sequence, saved.outcome_offset + 1, chain.epoch, chain.hash)
+        named = roots_of(log, saved.machine.catalogue.namespaces.get((), ()), place)
+    settle_roots(log.genesis(), named)
+
+
+def settle_roots(genesis: Genesis, named: Mapping[str, str]) -> None:
+    """Bind what is relative to named roots, the own tables root among them if it holds the log's.
+
+    Raises InvalidSettings if nothing says where one of these roots is.
+    """
+    use_roots(named, has_tables=bool(named) and holds_tables(genesis, own_tables(), named))
 
 
 def check_all(log: Log, root: Path) -> None:
@@ -41,7 +82,53 @@ def check_tables(log: Log, root: Path) -> int:
             count += len(saved.machine.tables) + len(saved.machine.iceberg.tables)
             check_followed(saved.machine)
             _check_folders(saved.machine)
+            if _is_current(log, partition, saved):
+                _check_files(saved.machine)
     return count
+
+
+def _is_current(log: Log, partition: int, saved: Checkpoint) -> bool:
+    """Return True if nothing came after a checkpoint: heads of before may have lost files since."""
+    reader = log.read_outcomes(partition, saved.outcomes_position)
+    try:
+        return reader.end_offset() <= saved.outcomes_position
+    finally:
+        reader.close()
+
+
+def _check_files(machine: Machine) -> None:
+    """Refuse tables at a bound place that lack their newest data file, as an older copy does."""
+    moved = [(n, t) for n, t in machine.tables.items() if t.manifest and is_moved(t.location)]
+    moved.sort(key=lambda one: one[1].changed_at, reverse=True)
+    newest = {name: (table.location, _newest_file(table)) for name, table in moved[:LOOKED_AT_MAX]}
+    wanted = {name: place for name, place in newest.items() if place[1]}
+
+    def is_gone(place: tuple[str, str]) -> bool:
+        return store_for(place[0]).size(place[1]) < 0
+
+    with ThreadPoolExecutor(LOOKS_AT_ONCE) as pool:
+        gone = [
+            name
+            for name, one in zip(wanted, pool.map(is_gone, wanted.values()), strict=True)
+            if one
+        ]
+    if gone:
+        location, path = wanted[gone[0]]
+        raise RootMoved(
+            f"{_named(gone)}: the newest data isn't there, as {path} in {bound(location)}: this is"
+            " an older copy, or a part of one. Copy the rest, or name the place that has it"
+            " (--places OLD=NEW); to go on without, make empty files in its stead"
+        )
+
+
+def _newest_file(table: Table) -> str:
+    """Return the path of a data file that the table's newest fragment has in its own location."""
+    assert table.manifest is not None
+    fragments = table.manifest.fragments
+    if not fragments:
+        return ""
+    files = DataFragment.FromString(fragments[fragments.last_id]).files
+    return next((f"data/{file.path}" for file in files if not file.HasField("base_id")), "")
 
 
 def check_followed(machine: Machine) -> None:
@@ -52,17 +139,21 @@ def check_followed(machine: Machine) -> None:
     """
     if not bindings():
         return
-    found = [name for name, one in machine.iceberg.tables.items() if is_moved(one.location)]
+    places = {name: one.location for name, one in machine.iceberg.tables.items()}
+    found = {name: place for name, place in places.items() if is_moved(place)}
     for name, table in machine.tables.items():
         bases = table.manifest.header.message.base_paths if table.manifest is not None else ()
-        if any(is_moved(base.path) for base in bases):
-            found.append(name)
+        for base in bases:
+            if is_moved(base.path):
+                found[name] = base.path
     if found:
+        old, new = moved_prefix(next(iter(found.values())))
         raise RootMoved(
-            f"{_named(found)} can't be moved by binding places: Iceberg's metadata, and manifests"
-            " of shallow clones and branches, name absolute places. Link the old place to the new"
-            " one (ln -s NEW OLD) and leave --places out. Or start at the old place, keep what you"
-            " need elsewhere (a deep clone; a copy of an Iceberg table's rows), and drop them"
+            f"{_named(list(found))} can't be moved by binding places: Iceberg's metadata, and"
+            " manifests of shallow clones and branches, name absolute places. Link the old place"
+            f" to the new one (ln -s {new} {old}), and say that it is where it was"
+            f" (--places {old}={old}). Or start at the old place, keep what you need elsewhere (a"
+            " deep clone; a copy of an Iceberg table's rows), and drop them"
         )
 
 

@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import json
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from commitlog.adapters.places import bound, is_moved
+from commitlog.adapters.places import TABLES, bound, is_moved, named_here
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError, WrongLog
@@ -85,7 +87,7 @@ def is_in_place(log: Log) -> bool:
         raise RootMoved(
             f"the tables of log {genesis.log!r} belong in {where}, and nothing is there: they were"
             " moved or deleted, or a disk isn't mounted. Put them back, or name the place where"
-            f" they are now: --places {root}=NEW"
+            f" they are now: --places {named_here().get(root, root)}=NEW"
         )
     return False
 
@@ -99,6 +101,24 @@ def _is_empty(root: str) -> bool:
         return next(store_for(root).walk(), None) is None
     except OSError as error:
         raise RootUnusable(f"{bound(root)} cannot be read: {error}") from error
+
+
+def is_marked(genesis: Genesis) -> bool:
+    """Return True if the log's tables root is there, with its mark; RootUnusable."""
+    return bool(genesis.tables_root) and _is_marked(genesis.tables_root, genesis.log_id)
+
+
+def holds_tables(genesis: Genesis, own: str, named: Mapping[str, str]) -> bool:
+    """Return True if a tables root is where a log's is, that is bound to the root `tables`.
+
+    What else may be bound to that root has no mark, so it counts as there.
+    """
+    root = genesis.tables_root
+    prefix = next((place for place, name in named.items() if name == TABLES), "")
+    if not own or not prefix:
+        return False
+    is_of_log = root == prefix or root.startswith(f"{prefix}/")
+    return not is_of_log or _is_marked(own + root[len(prefix) :], genesis.log_id)
 
 
 def check_own_place(genesis: Genesis, own: str, root: Path) -> None:
@@ -121,6 +141,26 @@ def check_own_place(genesis: Genesis, own: str, root: Path) -> None:
         f" they are in {own} too. Commits would be split between both places, so nothing was"
         f" started. To work with what is in {own}, start with --places {recorded}={own}; or move"
         " the root back"
+    )
+
+
+def another_log(what: str, found: Mapping[str, Any], here: Mapping[str, Any]) -> WrongLog | None:
+    """Return the error of something that was made from another log; None if it is of this one.
+
+    What `found` doesn't name isn't compared: older programs noted less.
+    """
+    differs = [
+        f"{name} is {found[name]!r} there and {value!r} here"
+        for name, value in here.items()
+        if found.get(name, value) != value
+    ]
+    if not differs:
+        return None
+    names = [one.get("log", "?") for one in (found, here)]
+    whose = f"log {names[0]!r}" if names[0] != names[1] else f"another log {names[0]!r}"
+    return WrongLog(
+        f"{what} is of {whose}, not of the one that you are connected to ({'; '.join(differs)}):"
+        " name its log (--log) and cluster, or the root of this log"
     )
 
 

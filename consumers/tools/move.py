@@ -9,6 +9,7 @@ stay where they are.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,8 @@ CLOSED_SECONDS = 3.0
 CLOSING_SECONDS = 60.0
 ANSWER_SECONDS = 60.0
 """How long a cluster may take for an answer."""
+SILENT_SECONDS = 3.0
+"""After so long without an answer, who waits hears for what."""
 
 OnProgress = Callable[[str, int], None]
 
@@ -55,9 +58,13 @@ def move(
     servers: str,
     root: Path | None = None,
     on_progress: OnProgress = lambda *_: None,
+    *,
+    answer_seconds: float = ANSWER_SECONDS,
+    say: Callable[[str], None] = lambda text: None,
 ) -> Moved:
     """Move a log; `servers` is what its old cluster tells those who look for it there.
 
+    A cluster may take `answer_seconds` for an answer; `say` hears what is waited for.
     The proof starts from the checkpoint in `root`, if there is one. Done again after its end, it
     compares both sides once more.
 
@@ -66,9 +73,11 @@ def move(
         CorruptLog: both sides differ; the old one stays closed, and the new one unfinished.
         Unavailable: a cluster doesn't answer, or the old one isn't closed in time.
     """
-    source, target = (KafkaLog(side, log, ANSWER_SECONDS) for side in (old, new))
+    source, target = (KafkaLog(side, log, answer_seconds) for side in (old, new))
     left, arrived = Moves(old, log), Moves(new, log)
     try:
+        for side, which, settings in ((source, "old", old), (target, "new", new)):
+            _await_answer(side, f"the {which} cluster at {settings.address}", answer_seconds, say)
         partitions = source.partitions()
         _check_clusters(source, target, left.departure(), servers)
         factor = target.replication_factor()
@@ -99,6 +108,23 @@ def move(
     finally:
         source.close()
         target.close()
+
+
+def _await_answer(
+    side: KafkaLog, name: str, answer_seconds: float, say: Callable[[str], None]
+) -> None:
+    """Wait until a cluster answers; Unavailable if it doesn't."""
+    text = (
+        f"waiting for {name}, which hasn't answered about log {side.name!r} yet, for up to"
+        f" {answer_seconds:g} s"
+    )
+    waits = threading.Timer(SILENT_SECONDS, say, [text])
+    waits.daemon = True
+    waits.start()
+    try:
+        side.cluster_id()
+    finally:
+        waits.cancel()
 
 
 def _check_clusters(source: KafkaLog, target: KafkaLog, note: Event | None, servers: str) -> None:

@@ -22,9 +22,11 @@ from commitlog.adapters.storage import store_for
 from commitlog.errors import CommitLogError, InvalidTransaction
 from commitlog.model.records import OperationResult, Outcome, Status
 from consumers.commands.exit_codes import ExitCode
+from consumers.partition.checkpoint import HEAD, Checkpoints
 from consumers.runtime.config import load
 from consumers.runtime.roots import RESTORING, RootUnusable, take
 from consumers.tools.backup import writer
+from consumers.tools.backup.checkpoints import put_back
 from consumers.tools.backup.cut import Heads, cut, end_of
 from consumers.tools.backup.restore import restore
 from consumers.tools.backup.saved import NAME, Backup, BadBackup, digest, files_of
@@ -265,6 +267,38 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
         forked = commitlog("backup", str(place), "--root", str(root))
         assert forked.returncode != 0
         assert "restored to an earlier time" in forked.stderr
+
+
+def test_checkpoints_are_copied_and_put_back(made: Service, tmp_path: Path) -> None:
+    place, log = tmp_path / "backup", log_of(made)
+    folder = made.root / "checkpoints" / "0"
+
+    def is_saved() -> bool:
+        head = folder / HEAD
+        return head.is_file() and json.loads(head.read_bytes())["chain"]["sequence"] >= 3
+
+    wait_until(is_saved, "a checkpoint of three outcomes")
+    done = back_up(log, str(place), made.root)
+    assert done.checkpoint_files > 1
+    backup = Backup.read(store_for(str(place)), str(place))
+    assert backup is not None
+    whole, early = (
+        cut(store_for(str(place)), backup.partitions[0], Heads(), end, None) for end in (None, 1)
+    )
+    assert put_back(str(place), tmp_path / "new", log, {0: whole}) == 1
+    saved = Checkpoints(tmp_path / "new", log.identity(), log.genesis()).load()
+    assert saved is not None
+    assert 3 <= saved.chain.sequence <= whole.sequence
+    assert put_back(str(place), tmp_path / "early", log, {0: early}) == 0, "it is beyond that"
+    assert not (tmp_path / "early").exists()
+    with service(tmp_path / "other") as other:
+        found = put_back(str(place), tmp_path / "strange", log_of(other), {0: whole})
+        assert found == 0, "no log that lacks what it was made from begins with it"
+        assert not (tmp_path / "strange" / "checkpoints" / "0" / HEAD).exists()
+    damaged = next((place / "checkpoints" / "0").glob("*.part"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    with pytest.raises(BadBackup, match="isn't what was written"):
+        put_back(str(place), tmp_path / "again", log, {0: whole})
 
 
 def test_a_damaged_backup_is_noticed(made: Service, tmp_path: Path) -> None:

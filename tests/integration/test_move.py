@@ -80,6 +80,7 @@ def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> Non
                 made = log.append("shop$orders", numbers(5))
                 assert made.sequence == side["sequence"] + 1
                 assert log.open("shop$orders", 3).count_rows() == 2
+                log.close()
                 where = ("--root", str(tmp_path / "old"), "--bootstrap-servers", servers)
                 whole = run("verify", *where, "--contents")
                 assert whole.returncode == 0, whole.stdout + whole.stderr
@@ -109,8 +110,8 @@ def check_answers(up: Service, servers: str) -> None:
 
 def check_closed(log: CommitLog, feed: Subscription, old: str, servers: str) -> None:
     """See that the old cluster takes nothing, and tells everybody where the log is."""
-    with pytest.raises(LogMoved, match=servers):
-        CommitLog.connect(old).append("shop$orders", numbers(99))
+    with pytest.raises(LogMoved, match=servers), CommitLog.connect(old) as late:
+        late.append("shop$orders", numbers(99))
     before = KafkaLog.connect(old).read_raw(0, is_transactions=True).end_offset()
     ticket = log.submit("shop$orders", lance.LanceOperation.Append([]), read_version=1)
     with pytest.raises(LogMoved, match="log.outcome") as told:
@@ -137,6 +138,7 @@ def test_a_backup_is_restored_to_another_cluster(tmp_path: Path) -> None:
         log.create_table("t", SCHEMA)
         kept = log.append("t", numbers(1))
         assert run("backup", str(tmp_path / "backup"), "--root", str(up.root)).returncode == 0
+        log.close()
         up.stop()
     shutil.rmtree(tmp_path / "old")
     with EmbeddedBroker.start(tmp_path / "new") as broker:
@@ -148,9 +150,11 @@ def test_a_backup_is_restored_to_another_cluster(tmp_path: Path) -> None:
             log = CommitLog.connect(broker.bootstrap_servers)
             assert log.outcome(kept.transaction_id).sequence == kept.sequence
             assert log.append("t", numbers(2)).sequence == kept.sequence + 1
+            log.close()
             whole = run("verify", *where, "--contents")
             assert whole.returncode == 0, whole.stdout + whole.stderr
         admin = KafkaAdmin({"bootstrap.servers": broker.bootstrap_servers})
         admin.delete_topics(["commitlog.moved"])["commitlog.moved"].result(30)
-        with pytest.raises(WrongLog, match="copied from another log"):
-            CommitLog.connect(broker.bootstrap_servers).tables()
+        copied = pytest.raises(WrongLog, match="copied from another log")
+        with copied, CommitLog.connect(broker.bootstrap_servers) as log:
+            log.tables()

@@ -94,8 +94,8 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
         with leading(here, root) as client:
             assert client.append("t", rows(8)).sequence == again[0].sequence + 1
             assert ids_of(client.open("b$t")) == [0, 1, 7]
-            with pytest.raises(LogMoved, match=here):
-                CommitLog.connect(there, LOG).tables()
+            with pytest.raises(LogMoved, match=here), CommitLog.connect(there, LOG) as late:
+                late.tables()
         # Both clusters know the log by now, and it goes once more.
         once_more = moved(here, there, root)
         assert once_more[0].rows == {"t": 4}

@@ -167,8 +167,8 @@ def test_a_service_starts_serves_stops_and_goes_on(tmp_path: Path) -> None:
         changed = run("rules", "--root", str(root), "--history-versions", "5000", "--json")
         assert [row["history_versions"] for row in json.loads(changed.stdout)] == [5000]
         refused = run("rules", "--root", str(root), "--operations-max", "0")
-        assert refused.returncode == ExitCode.REFUSED
-        assert "limits must be positive" in refused.stderr
+        assert refused.returncode == ExitCode.USAGE
+        assert "above 0" in refused.stderr
         logged = json.loads(run("log", "--root", str(root), "--json").stdout)
         assert [row["kind"] for row in logged][-1] == "outcome"
         assert run("show", logged[-1]["transaction_id"], "--root", str(root)).returncode == 0

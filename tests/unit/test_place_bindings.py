@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from commitlog.adapters import places
 from commitlog.adapters.lance_namespace import object_path
-from commitlog.adapters.places import bound, heed, parse_places, places_text, recorded, use_places
+from commitlog.adapters.places import (
+    bound,
+    heed,
+    is_moved,
+    parse_places,
+    places_setting,
+    places_text,
+    recorded,
+    stays,
+    use_named,
+    use_places,
+)
 from commitlog.adapters.storage import local_path
 from commitlog.adapters.storage_options import storage_options, use_storage_options
 from commitlog.errors import InvalidSettings
 
-
-@pytest.fixture(autouse=True)
-def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv(places.VARIABLE, "")
-    monkeypatch.setattr(places, "_known", places._Known())
-    yield
-    use_places("")
+pytestmark = pytest.mark.usefixtures("no_places")
 
 
 @pytest.mark.parametrize(
@@ -46,8 +48,8 @@ def test_a_place_is_bound_once_by_its_longest_prefix(place: str, there: str) -> 
 
 @pytest.mark.parametrize(
     "text",
-    ["/old", "/old=", "old=/new", "/old=/", "/old=/../new", "/old=/old/new", "/a=/b,/c=/b",
-     "/a=/b,/b=/c", "/a=/b,/c=/b/d"],
+    ["/old", "/old=", "Old=/new", "old=new", "/old=/", "/old=/../new", "/old=/old/new",
+     "/a=/b,/c=/b", "/a=/b,/b=/c", "/a=/b,/c=/b/d", "lake=/b,tables=/b/c"],
 )  # fmt: skip
 def test_what_could_be_read_in_two_ways_is_refused(text: str) -> None:
     with pytest.raises(InvalidSettings, match="places"):
@@ -55,15 +57,15 @@ def test_what_could_be_read_in_two_ways_is_refused(text: str) -> None:
 
 
 def test_a_leader_says_where_its_tables_are_and_ones_own_setting_wins() -> None:
-    heed("/old/tables", {"/old": "/new"})
+    heed("/old/tables", {"/old": "/new"}, {})
     assert bound("/old/tables/t") == "/new/tables/t"
-    heed("/old/tables", {"/old": "/new"})
+    heed("/old/tables", {"/old": "/new"}, {})
     with pytest.raises(InvalidSettings, match="a process for each"):
-        heed("/old/tables", {})
-    heed("/other/tables", {})
+        heed("/old/tables", {}, {})
+    heed("/other/tables", {}, {})
     assert places_text() == "/old=/new"
     use_places("/old=/mine")
-    heed("/old/tables", {"/old": "/new"})
+    heed("/old/tables", {"/old": "/new"}, {})
     assert bound("/old/tables/t") == "/mine/tables/t"
 
 
@@ -71,3 +73,44 @@ def test_storage_options_are_those_of_where_it_is_now() -> None:
     use_places("/old=s3://lake/new")
     use_storage_options("s3://lake/new", {"region": "here"})
     assert storage_options("/old/t") == storage_options("s3://lake/new/t") == {"region": "here"}
+
+
+def test_a_named_root_says_where_what_the_log_binds_to_it_is() -> None:
+    use_places("lake=s3://lake", tables="/srv/tables")
+    assert use_named({"/old": "lake", "/gone": "other"}) == ["/gone"]
+    assert bound("/old/t") == "s3://lake/t"
+    assert recorded("s3://lake/t") == "/old/t"
+    assert bound("/gone/t") == "/gone/t"
+    assert use_named({"/old": "tables"}) == ["/old"], "nobody saw that it holds them"
+    assert use_named({"/old": "tables"}, has_tables=True) == []
+    assert bound("/old/t") == "/srv/tables/t"
+    # What the deployment binds itself wins, also if that is where it was recorded.
+    use_places("/old=/old,lake=s3://lake")
+    assert use_named({"/old": "lake"}) == []
+    assert (bound("/old/t"), is_moved("/old/t")) == ("/old/t", False)
+
+
+def test_parts_hear_where_the_tables_root_is() -> None:
+    for tables, setting in (("/here/tables", "tables=/here/tables"), ("/a,b/tables", "")):
+        use_places("/old=/new", tables=tables)
+        assert places_setting() == ",".join(filter(None, ["/old=/new", setting]))
+        use_places(places_setting())
+
+
+def test_a_leader_knows_whether_files_stay_where_they_are() -> None:
+    use_places("/old=/new,lake=/new,other=/x")
+    assert stays("/old", "lake")
+    assert not stays("/old", "other")
+    assert not stays("/old", "unknown")
+    assert stays("/old", ""), "it is bound without the log's saying so, too"
+    use_places("lake=/new")
+    use_named({"/old": "lake"})
+    assert stays("/old", "lake")
+    assert not stays("/old", "")
+
+
+def test_a_client_that_knows_a_root_has_it_where_it_is_here() -> None:
+    use_places("lake=/mnt/lake")
+    heed("/old/tables", {"/old": "/srv/lake", "/x": "/y"}, {"/old": "lake"})
+    assert bound("/old/t") == "/mnt/lake/t"
+    assert bound("/x/t") == "/y/t"

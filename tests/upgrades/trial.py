@@ -133,8 +133,22 @@ class Trial:
 
     def run(self, program: Program, *words: str, code: int = ExitCode.OK) -> str:
         """Run a command of a program to its end."""
+        done = self._ended(program, *words)
+        said = f"{program.name}: {' '.join(words)}: {done.stdout[-3_000:]}{done.stderr[-3_000:]}"
+        assert done.returncode == code, said
+        return done.stdout
+
+    def refused(self, program: Program, *words: str) -> str:
+        """Run a command that ends with a refusal, and return what it says."""
+        done = self._ended(program, *words)
+        said = done.stdout + done.stderr
+        assert done.returncode in (ExitCode.REFUSED, ExitCode.STOP), said[-3_000:]
+        assert "Traceback" not in said, said[-3_000:]
+        return said
+
+    def _ended(self, program: Program, *words: str) -> subprocess.CompletedProcess[str]:
         kept = {n: v for n, v in os.environ.items() if not n.startswith(("COMMITLOG_", "PYTHON"))}
-        done = subprocess.run(
+        return subprocess.run(
             program.command(*words),
             cwd=self.folder,
             env={**kept, "COMMITLOG_BOOTSTRAP_SERVERS": self.servers},
@@ -142,9 +156,6 @@ class Trial:
             text=True,
             timeout=COMMAND_SECONDS,
         )
-        said = f"{program.name}: {' '.join(words)}: {done.stdout[-3_000:]}{done.stderr[-3_000:]}"
-        assert done.returncode == code, said
-        return done.stdout
 
     def committer(self, program: Program, root: str) -> Child:
         """Start a committer of a program on a root."""
@@ -154,12 +165,13 @@ class Trial:
         self.committers.append(Child(name, command, self.folder, self.servers))
         return self.committers[-1]
 
-    def write(self) -> None:
-        """Start writers of both programs."""
+    def write(self, *, later: bool = False) -> None:
+        """Start writers of both programs; `later` ones have ids of their own."""
         for program in (self.old, self.new):
             journal = self.folder / f"{program.name}.journal"
             journal.touch()
-            command = [program.python, str(WRITER), self.servers, program.name, str(journal)]
+            name = program.name.upper() if later else program.name
+            command = [program.python, str(WRITER), self.servers, name, str(journal)]
             name = f"writer-{program.name}"
             self.writers.append((Child(name, command, self.folder, self.servers), journal))
 
@@ -269,11 +281,28 @@ def _upgrade(trial: Trial, report: Report) -> None:
         late = trial.committer(trial.old, "a")
         assert late.process.wait(END_SECONDS) == ExitCode.STOP, late.output.read_text()
         report(late.output.read_text().strip().splitlines()[-1])
+        _former_beyond(trial, report)
     trial.run(trial.new, "upgrade", "--check", "--root", root)
     trial.writers.clear()
     _write_more(trial)
     trial.run(trial.new, "verify", "--root", root, "--contents")
     report("this program verifies the whole log, with rows")
+
+
+def _former_beyond(trial: Trial, report: Report) -> None:
+    """See what the older program's writers and readers make of rules that it doesn't know."""
+    trial.writers.clear()
+    trial.write(later=True)
+    trial.await_commits()
+    for child, _ in trial.writers:
+        assert child.stop() == 0, child.output.read_text()[-3_000:]
+    _check_rows(trial)
+    report("writers of both programs commit under the newer protocol, too")
+    for words in (("verify",), ("replay", str(trial.folder / "replayed"))):
+        root = str(trial.folder / "a")
+        said = trial.refused(trial.old, *words, "--root", root)
+        assert f"protocol {trial.new.protocol}" in said, said
+        report(f"{words[0]}: {said.strip().splitlines()[-1]}")
 
 
 def _write_more(trial: Trial) -> None:

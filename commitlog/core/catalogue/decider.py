@@ -20,6 +20,7 @@ from commitlog.core.catalogue.catalogue_state import (
 )
 from commitlog.core.catalogue.iceberg_commits import decide_catalogue as decide_iceberg_catalogue
 from commitlog.core.catalogue.iceberg_commits import decide_change, end_iceberg
+from commitlog.core.catalogue.named_roots import check_roots
 from commitlog.core.catalogue.version_deletion import decide_delete_versions
 from commitlog.core.decisions import ChangeKind, ManifestWanted, rejected
 from commitlog.core.draft import Draft, View
@@ -32,7 +33,7 @@ from commitlog.core.operations.clone import home_of
 from commitlog.core.tables.creation import check_primary_key, empty_state
 from commitlog.core.tables.iceberg_tables import below
 from commitlog.core.tables.lance_tables import Place, Table, location_parts, normalize_location
-from commitlog.model.limits import LOG_TAGS_SINCE, NAMES_CHECKED_SINCE
+from commitlog.model.limits import LOG_TAGS_SINCE, NAMED_ROOTS_SINCE, NAMES_CHECKED_SINCE
 from commitlog.model.operations import (
     AlterProperties,
     CreateNamespace,
@@ -81,7 +82,7 @@ def make_decider(tables_root: str) -> Callable[[Draft, Operation], None]:
         elif isinstance(operation, RenameTable):
             _decide_rename(draft, operation)
         elif isinstance(operation, AlterProperties):
-            _decide_properties(draft, operation)
+            _decide_properties(draft, operation, root)
         elif isinstance(operation, DeleteTableVersions):
             decide_delete_versions(draft, operation)
         elif isinstance(operation, CreateNamespace):
@@ -249,13 +250,15 @@ def _decide_rename(draft: Draft, operation: RenameTable) -> None:
     draft.changes.append(replace(change, table=operation.new_table))
 
 
-def _decide_properties(draft: Draft, operation: AlterProperties) -> None:
+def _decide_properties(draft: Draft, operation: AlterProperties, root: str) -> None:
     if operation.is_namespace:
         known = draft.namespace(operation.target)
         if known is None and not operation.target and draft.rules.protocol >= LOG_TAGS_SINCE:
             known = ()
         if known is None:
             raise _no_such_namespace(operation.target)
+        if not operation.target and draft.rules.protocol >= NAMED_ROOTS_SINCE:
+            check_roots(draft, known, operation, root)
         draft.namespaces[operation.target] = altered(known, operation)
         draft.results.append(OperationResult(operation.target, "", "AlterProperties"))
         return

@@ -36,9 +36,14 @@ class Void:
     reason: str
 
 
-def payload_hash(record: LogRecord) -> bytes:
-    """Return the hash by which an outcome names its transaction's content."""
-    return getattr(record, "payload_hash", b"")
+def has_content(record: LogRecord, digest: bytes) -> bool:
+    """Return True if an outcome with this payload hash may answer a record.
+
+    Rules that didn't know the record's schema had it decided as one that cannot be read.
+    """
+    unread = getattr(record, "unread", None)
+    as_unread = unread is not None and unread.payload_hash == digest
+    return as_unread or getattr(record, "payload_hash", b"") == digest
 
 
 class Replica:
@@ -133,10 +138,8 @@ class Replica:
 def check_answers(outcome: Outcome, submitted: Submitted) -> None:
     """Raise CorruptLog unless an outcome is about the transaction at its offset."""
     record = submitted.record
-    if (
-        record.transaction_id != outcome.transaction_id
-        or payload_hash(record) != outcome.payload_hash
-    ):
+    is_its = record.transaction_id == outcome.transaction_id
+    if not is_its or not has_content(record, outcome.payload_hash):
         raise CorruptLog(
             f"outcome {outcome.sequence} answers the transaction at offset {submitted.offset} as"
             f" {outcome.transaction_id}, but there stands {record.transaction_id} with other"

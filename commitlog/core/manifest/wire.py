@@ -65,6 +65,14 @@ def find(data: bytes, field_number: int) -> int:
     return len(data)
 
 
+def field_at(data: bytes, position: int) -> bytes:
+    """Return the key and the value that begin at a position; nothing at the end."""
+    if position >= len(data):
+        return b""
+    key, value = read_varint(data, position)
+    return data[position : _end_of_value(data, value, key & 7)]
+
+
 def split(data: bytes, field_number: int) -> tuple[bytes, list[bytes]]:
     """Take a message's values of one repeated message field out of its bytes.
 

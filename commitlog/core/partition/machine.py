@@ -25,6 +25,7 @@ from commitlog.core.decisions import (
     Observed,
     PlaceWanted,
     Refused,
+    RootWanted,
     VectorWanted,
     Wanted,
     Wants,
@@ -84,6 +85,7 @@ __all__ = [
     "Need",
     "Observed",
     "PlaceWanted",
+    "RootWanted",
     "VectorWanted",
     "Wanted",
 ]

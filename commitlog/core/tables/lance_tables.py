@@ -164,6 +164,13 @@ class Locations:
         """Return who has exactly this location."""
         return self._places.get(location_parts(location))
 
+    def is_above(self, location: str) -> bool:
+        """Return True if this is, or contains, a location that is taken, and lies in none."""
+        parts = location_parts(location)
+        if any(parts[:length] in self._places for length in range(2, len(parts))):
+            return False
+        return parts in self._places or parts in self._below
+
     def take(self, location: str, place: Place) -> None:
         """Note who has a location."""
         parts = location_parts(location)

@@ -19,13 +19,16 @@ from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_moved import Moves
 from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.kafka_settings import ClientSettings
+from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path, store_for
+from commitlog.client.roots import roots_of, use_roots
 from commitlog.errors import CorruptLog, WrongLog
 from commitlog.ports import Move, MovedPartition, RawRecord
 from consumers.broker import EmbeddedBroker
 from consumers.runtime.config import Config
 from consumers.runtime.places import MARKS
 from consumers.runtime.roots import RESTORING, RootUnusable
+from consumers.tools.backup.checkpoints import put_back
 from consumers.tools.backup.cut import Heads, RestorePoint, answers, cut, end_of, kept
 from consumers.tools.backup.remains import Remains, look_at
 from consumers.tools.backup.saved import (
@@ -60,6 +63,10 @@ class Restored:
     files: int = 0
     bytes: int = 0
     elsewhere: tuple[str, ...] = ()
+    places: dict[str, str] = field(default_factory=dict)
+    """Places that the backup has in a named root and the restored log, as of then, doesn't."""
+    checkpoints: int = 0
+    """Of how many partitions; the others are read from their beginning."""
     remains: Remains | None = None
     """What is left of the log that was lost, if that was named."""
 
@@ -89,6 +96,7 @@ def restore(
         raise BadBackup(f"there is no backup at {place}: {place}/backup.json is missing")
     if config.sources["log"] != "default" and config.log != backup.log:
         raise WrongLog(f"the backup at {place} is of log {backup.log!r}, not {config.log!r}")
+    use_roots(backup.roots, has_tables=True)
     sequence, until_ms = end_of(at, backup)
     heads = Heads()
     cuts = [cut(source, one, heads, sequence, until_ms) for one in backup.partitions]
@@ -109,6 +117,10 @@ def restore(
             topics.finish()
             log.check_settings()
             log.genesis()
+            ends = {one.partition: end for one, end in zip(backup.partitions, cuts, strict=True)}
+            done.checkpoints = put_back(place, root, log, ends)
+            unnamed = backup.roots.keys() - roots_of(log).keys()
+            done.places = {place: bound(place) for place in sorted(unnamed)}
         finally:
             log.close()
     _files(place, source, backup, heads, root, done, on_progress)
@@ -140,8 +152,8 @@ def _take(root: Path, backup: Backup, place: str) -> None:
         raise RootUnusable(f"{root} isn't empty: a backup is restored to an empty root")
     elif backup.tables_root and _is_used(backup):
         raise RootUnusable(
-            f"the log's tables belong in {backup.tables_root}, and something is there. Restore"
-            " where that place is free, or move away what is there"
+            f"the log's tables belong in {bound(backup.tables_root)}, and something is there."
+            " Restore where that place is free, or move away what is there"
         )
     root.mkdir(parents=True, exist_ok=True)
     note.write_text(json.dumps(mark))

@@ -83,10 +83,13 @@ class Backup:
     """Places of tables outside the tables root, which are not copied."""
     made_at_ms: int = 0
     format: int = FORMAT
+    roots: dict[str, str] = field(default_factory=dict)
+    """Names of roots by the places that the log's records bind to them."""
 
     def to_bytes(self) -> bytes:
-        """Encode it."""
-        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+        """Encode it; programs that don't know of roots read it if there are none."""
+        body = {name: value for name, value in asdict(self).items() if name != "roots" or value}
+        return json.dumps(body, indent=1).encode() + b"\n"
 
     @classmethod
     def read(cls, store: Store, place: str) -> Backup | None:

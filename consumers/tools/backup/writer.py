@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from commitlog.adapters.log_records import to_answered
-from commitlog.adapters.places import plain
+from commitlog.adapters.places import named_here, plain
 from commitlog.adapters.storage import store_for
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.ports import ArchivableLog, RawRecord
+from consumers.tools.backup.checkpoints import save_checkpoints
 from consumers.tools.backup.saved import (
     ARCHIVE,
     NAME,
@@ -58,6 +59,7 @@ class Copied:
     files: int = 0
     bytes: int = 0
     files_in_all: int = 0
+    checkpoint_files: int = 0
     gone: int = 0
     """Files that were deleted while they were copied, as maintenance does."""
     elsewhere: tuple[str, ...] = ()
@@ -95,8 +97,10 @@ def back_up(
     for number in range(log.partitions()):
         if number == len(backup.partitions):
             backup.partitions.append(SavedPartition(number))
-        saved = backup.partitions[number]
-        _check_goes_on(log, store, saved, place)
+        _check_goes_on(log, store, backup.partitions[number], place)
+    # Before the log's end is looked for: a restored log goes at least as far.
+    copied.checkpoint_files = save_checkpoints(place, root, log.partitions())
+    for number, saved in enumerate(backup.partitions):
         # Outcomes first: the transactions that they answer are there by then.
         copied.outcomes += _outcomes(log, store, saved, backup.tables_root, elsewhere)
         copied.transactions += _transactions(log, store, saved)
@@ -110,6 +114,7 @@ def back_up(
         write_checked(store, name, lines)
         backup.file_lists.append(name)
     backup.elsewhere = sorted(elsewhere)
+    backup.roots = named_here()
     backup.made_at_ms = time.time_ns() // 1_000_000
     write_checked(store, NAME, backup.to_bytes())
     copied.files_in_all = len(known.keys() | {one.path for one in fresh})

@@ -1,0 +1,172 @@
+"""What a log says of its places: which prefixes are relative to named roots.
+
+Leaders tell their clients where everything is. Who opens files without asking a leader (a leader
+that starts, `verify`, `backup`, an audit) reads it here, in the log itself.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from commitlog.adapters.places import TABLES, bound, is_bound, own_tables, plain, use_named
+from commitlog.client.runtime import Runtime
+from commitlog.client.transactions_by_offset import TransactionsByOffset
+from commitlog.client.valid_outcomes import ValidOutcomes
+from commitlog.core.log.chain import BEGINNING, ChainPlace
+from commitlog.errors import InvalidRequest, InvalidSettings, Unavailable
+from commitlog.messages import NamespaceDescription
+from commitlog.model.limits import NAMED_ROOTS_SINCE
+from commitlog.model.operations import AlterProperties, Properties
+from commitlog.model.records import Outcome, Status, Transaction
+from commitlog.ports import Log
+
+PARTITION = 0
+"""The one that decides about the log itself."""
+READ_SECONDS = 600.0
+SLICE_SECONDS = 0.2
+TIMEOUT_SECONDS = 60.0
+
+
+def roots_of(log: Log, known: Properties = (), place: ChainPlace = BEGINNING) -> dict[str, str]:
+    """Return the names of roots by their prefixes, as the log has them now.
+
+    `known` are the log's properties at a place of its outcomes.
+    """
+    from commitlog.core.catalogue.catalogue_state import altered
+    from commitlog.core.catalogue.named_roots import named_roots
+
+    outcomes = ValidOutcomes(log, PARTITION, place, patient=True)
+    transactions = TransactionsByOffset(log, PARTITION)
+    deadline = time.monotonic() + READ_SECONDS
+    try:
+        end = outcomes.end_offset()
+        while not outcomes.is_at(end):
+            for valid in outcomes.poll(SLICE_SECONDS):
+                if _is_about_log(valid.outcome):
+                    record = transactions.of(valid.outcome).record
+                    for operation in record.operations if isinstance(record, Transaction) else ():
+                        if isinstance(operation, AlterProperties) and not operation.target:
+                            known = altered(known, operation)
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the outcomes were not read to their end within {READ_SECONDS:.0f} s; try"
+                    " again, or name a --root that has a checkpoint"
+                )
+    finally:
+        outcomes.close()
+        transactions.close()
+    return named_roots(known)
+
+
+def _is_about_log(outcome: Outcome) -> bool:
+    if outcome.status is not Status.COMMITTED or outcome.answers is not None:
+        return False
+    return any(one.operation == "AlterProperties" and not one.table for one in outcome.results)
+
+
+def use_roots(named: Mapping[str, str], *, has_tables: bool | None = None) -> None:
+    """Bind what a log says is relative to named roots.
+
+    `has_tables` says whether the deployment's own tables root holds the log's tables.
+
+    Raises:
+        InvalidSettings: nothing says where one of these roots is.
+    """
+    missing = use_named(named, has_tables=has_tables)
+    if missing:
+        place = missing[0]
+        name = named[place]
+        own = own_tables() if name == TABLES else ""
+        known = f"{own} isn't that" if own else "nothing says where that is"
+        raise InvalidSettings(
+            f"the log's places below {place} are in its root {name!r}, and {known}: the files were"
+            f" moved or deleted, or a disk isn't mounted. Name the place by --places {name}=WHERE"
+        )
+
+
+def hear_roots(runtime: Runtime) -> None:
+    """Bind the same, where this process knows the roots, or else as the leader says.
+
+    Raises as `use_roots` does, and Unavailable if there is no leader to ask.
+    """
+    named = roots_of(runtime.log)
+    if use_named(named):
+        use_named({})
+        runtime.request(PARTITION, "status")
+        if not all(is_bound(place) for place in named):
+            use_roots(named)
+
+
+class BindsPlaces:
+    """Gives `CommitLog` the acts that make recorded places relative to named roots."""
+
+    if TYPE_CHECKING:
+        transaction: Any
+
+    @abstractmethod
+    def runtime(self) -> Runtime:
+        """Return this process's part."""
+
+    def places(self) -> dict[str, tuple[str, str]]:
+        """Return each place that is bound by a record: its root's name, and where that is now."""
+        from commitlog.core.catalogue.named_roots import named_roots
+
+        for entry in map(NamespaceDescription.from_json, self.runtime().request(0, "namespaces")):
+            if not entry.namespace:
+                named = named_roots(tuple(entry.properties.items()))
+                return {place: (named[place], bound(place)) for place in sorted(named)}
+        return {}
+
+    def bind_place(
+        self, place: str, root: str = "tables", *, timeout: float = TIMEOUT_SECONDS
+    ) -> Outcome:
+        """Have what the log recorded below a place be relative to a root with this name.
+
+        From then on, each deployment says where its root of that name is, and the files may be
+        moved without naming the old place again. Nothing is moved by this: the leader refuses it
+        unless its own root of that name is where the files are. The same place again gets another
+        name. It needs protocol 5.
+
+        Raises:
+            InvalidRequest: the log decides by an older protocol.
+            TransactionRejected: the place or the name can't be bound, or files would be elsewhere.
+        """
+        said = f"{plain(place)} is in the root {root}"
+        return self._act(AlterProperties((), True, upserts=((_key(place), root),)), said, timeout)
+
+    def unbind_place(self, place: str, *, timeout: float = TIMEOUT_SECONDS) -> Outcome:
+        """Have what the log recorded below a place be there again, as it was before `bind_place`.
+
+        Raises as `bind_place` does.
+        """
+        said = f"{plain(place)} is in no root"
+        return self._act(AlterProperties((), True, removals=(_key(place),)), said, timeout)
+
+    def _act(self, operation: AlterProperties, said: str, timeout: float) -> Outcome:
+        """Commit an act on places, with words for those who look at the record."""
+        _check_protocol(self.runtime())
+        transaction = self.transaction((operation,), properties=(("places", said),))
+        ticket = self.runtime().submit(transaction, id_is_new=True)
+        return ticket.result(timeout, "committed").raise_for_conflict()
+
+
+def _key(place: str) -> str:
+    from commitlog.core.catalogue.named_roots import PLACE
+
+    return PLACE + plain(place)
+
+
+def _check_protocol(runtime: Runtime) -> None:
+    """Refuse an act on places that the log would take for a property without meaning."""
+    status = runtime.request(PARTITION, "status", newest_rules=True)
+    protocol = status.get("rules", {}).get("protocol", 0)
+    if protocol < NAMED_ROOTS_SINCE:
+        raise InvalidRequest(
+            f"the log decides by protocol {protocol}, and places are bound by records since"
+            f" {NAMED_ROOTS_SINCE}",
+            field="place",
+            advice="Upgrade all programs, then run `commitlog rules --upgrade`",
+        )

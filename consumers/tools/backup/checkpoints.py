@@ -1,0 +1,123 @@
+"""A committer's checkpoints in a backup: they spare a restored log being read from its beginning.
+
+They are taken before the log's end is looked for, so the backup goes further than they do. A
+checkpoint's files are named by what is in them, and so are the heads here: nothing else needs to
+list them. What is restored takes the newest one that isn't beyond it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from commitlog.adapters.storage import store_for
+from commitlog.errors import CorruptLog, WrongLog
+from commitlog.ports import Log
+from consumers.partition.checkpoint import HEAD, Checkpoints
+from consumers.partition.checkpoint_proof import check_log_holds
+from consumers.tools.backup.cut import RestorePoint
+from consumers.tools.backup.saved import BadBackup, Store, part, write_checked
+
+FOLDER = "checkpoints"
+_HEADS = "heads"
+_TRIES = 5
+"""A committer replaces its checkpoint every half minute; copying one takes less."""
+
+
+def save_checkpoints(place: str, root: Path | None, partitions: int) -> int:
+    """Copy the newest checkpoint of each partition in a root; return the files that were new."""
+    if root is None:
+        return 0
+    target, count = part(place, FOLDER), 0
+    for number in range(partitions):
+        source = store_for(str(root / FOLDER / str(number)))
+        for _ in range(_TRIES):
+            try:
+                head = source.read(HEAD)
+                count += sum(_save_part(source, target, number, one) for one in _parts(head))
+            except FileNotFoundError:
+                continue  # none yet, or it was replaced meanwhile
+            name = f"{json.loads(head)['chain']['sequence']:020}-{_sha256(head)}.json"
+            path = f"{number}/{_HEADS}/{name}"
+            if target.size(path) < 0:
+                write_checked(target, path, head)
+                count += 1
+            break
+    return count
+
+
+def put_back(place: str, root: Path, log: Log, ends: Mapping[int, RestorePoint]) -> int:
+    """Put back each partition's newest checkpoint by where it was cut; return of how many.
+
+    One that this program doesn't read is left out: the log has everything that it says.
+
+    Raises BadBackup if a file isn't what was written.
+    """
+    source, count = part(place, FOLDER), 0
+    for number, end in ends.items():
+        head = _newest(source, number, end)
+        if head is None:
+            continue
+        target = store_for(str(root / FOLDER / str(number)))
+        for name, sha256, _ in _parts(head):
+            try:
+                data = source.read(f"{number}/{name}")
+            except FileNotFoundError:
+                raise BadBackup(f"the backup's file {FOLDER}/{number}/{name} is missing") from None
+            if _sha256(data) != sha256:
+                raise BadBackup(
+                    f"the backup's file {FOLDER}/{number}/{name} isn't what was written"
+                )
+            target.write(name, data)
+        checkpoints = Checkpoints(root, log.identity(), log.genesis(number))
+        try:
+            checkpoints.take_over(json.loads(head))
+            saved = checkpoints.load()
+            assert saved is not None
+            check_log_holds(log, number, saved)
+        except (CorruptLog, WrongLog):
+            target.delete(HEAD)
+            continue
+        count += 1
+    return count
+
+
+def _newest(source: Store, number: int, end: RestorePoint) -> bytes | None:
+    """Return the newest head that isn't beyond what is restored."""
+    for name in sorted(source.names(f"{number}/{_HEADS}"), reverse=True):
+        if int(name.partition("-")[0]) > end.sequence:
+            continue
+        data = source.read(f"{number}/{_HEADS}/{name}")
+        if not name.endswith(f"-{_sha256(data)}.json"):
+            raise BadBackup(f"the backup's file {FOLDER}/{number}/{name} isn't what was written")
+        if json.loads(data)["outcomes_position"] <= end.outcomes_end:
+            return data
+    return None
+
+
+def _parts(head: bytes) -> Iterator[tuple[str, str, int]]:
+    """Yield the files that a head names, with their hashes and sizes."""
+    body: dict[str, Any] = json.loads(head)
+    for name, (_, sha256, size) in body["parts"].items():
+        yield f"{sha256}.part", sha256, size
+        if name in body["hints"]:
+            yield f"{sha256}.hint", *body["hints"][name]
+
+
+def _save_part(source: Store, target: Store, number: int, one: tuple[str, str, int]) -> bool:
+    """Copy a file unless it is there; return whether it was copied."""
+    name, sha256, size = one
+    if target.size(f"{number}/{name}") == size:
+        return False
+    data = source.read(name)
+    if _sha256(data) != sha256:
+        raise CorruptLog(f"the checkpoint's file {name} is damaged: delete the checkpoint's folder")
+    write_checked(target, f"{number}/{name}", data)
+    return True
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
