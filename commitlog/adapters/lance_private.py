@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import lance
-from lance.optimize import RewriteResult
+from lance.optimize import CompactionTask, RewriteResult
 
 from commitlog.adapters.lance_namespace import StagingNamespace, object_path
 from commitlog.adapters.storage import ObjectStore, store_for
@@ -25,6 +25,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     transaction_path,
 )
+from commitlog.core.manifest.fragments import Fragments
 from commitlog.errors import UnsupportedFormat
 from commitlog.lancepb.transaction_pb2 import Transaction
 
@@ -42,21 +43,26 @@ def captured(
     work: Callable[[lance.LanceDataset], T],
     *,
     first_free_id: int = -1,
+    only: Collection[int] | None = None,
 ) -> tuple[Transaction | None, T]:
     """Return the transaction that `work` commits to a version, and what `work` returns.
 
     The transaction is None if `work` commits nothing. New fragments get ids from `first_free_id`
-    on; -1: from the version's own next one.
+    on; -1: from the version's own next one. `only` are the fragments that the version has there;
+    None: all.
     """
     store = store_for(location)
-    state, encoded = decode_manifest(store.read(manifest_path))
+    state, inline = decode_manifest(store.read(manifest_path))
     state = state.copy()
     state.version = version + _FAR_AHEAD
+    if only is not None:
+        kept = (encoded for one, encoded in state.fragments.items() if one in only)
+        state.fragments = Fragments(kept)
     if first_free_id >= 0:
         state.max_fragment_id = first_free_id - 1
     path = f"{DIRECTORY}/{uuid.uuid4()}/{manifest_name(state.version)}"
     namespace = _PrivateNamespace(location, state.version, path)
-    store.write(path, encode_manifest(state, encoded))
+    store.write(path, encode_manifest(state, inline))
     committed: list[Transaction] = []
     try:
         returned = work(
@@ -85,6 +91,11 @@ def as_read_privately(dataset: lance.LanceDataset, results: Sequence[Any]) -> li
         from_json(json.dumps({**json.loads(result.json()), "read_version": version}))
         for result in results
     ]
+
+
+def fragments_of(task: CompactionTask) -> list[int]:
+    """Return a compaction task's fragments; pylance makes no objects of those with overlays."""
+    return [one["id"] for one in json.loads(task.json())["task"]["fragments"]]  # type: ignore[attr-defined]
 
 
 def new_fragment_count(results: Sequence[Any]) -> int:

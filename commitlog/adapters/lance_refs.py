@@ -9,9 +9,10 @@ import json
 import logging
 from bisect import bisect_left
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
-from commitlog.adapters.storage import ObjectStore, store_for
+from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,
@@ -25,6 +26,7 @@ _TAGS = "_refs/tags"
 _BRANCHES = "_refs/branches"
 _SUFFIX = ".json"
 _NANOS = 1_000_000_000
+_HOUR_SECONDS, _DAY_SECONDS, _MONTH_SECONDS = 3_600, 86_400, 31 * 86_400
 
 logger = logging.getLogger(__name__)
 
@@ -75,20 +77,61 @@ def versions_with_files(location: str) -> dict[int, str]:
     return dict(sorted(found.items()))
 
 
-def last_version_before(location: str, seconds: float) -> int:
-    """Return the newest version with a file that was made before a time, 0 if there is none.
+class Published:
+    """The versions of a table that have a file, and when each was made; raises OSError."""
 
-    Reads as many manifests as a binary search needs; raises OSError.
-    """
-    store, paths = store_for(location), versions_with_files(location)
-    versions = list(paths)
-    count = bisect_left(versions, seconds, key=lambda version: _made_at(store, paths[version]))
-    return versions[count - 1] if count else 0
+    def __init__(self, location: str) -> None:
+        """List them."""
+        self._store = store_for(location)
+        self.paths = versions_with_files(location)
+        self._times: dict[int, float] = {}
+
+    def made_at(self, version: int) -> float:
+        """Return when a version was made, in seconds; reads its manifest once.
+
+        Of one whose file has gone meanwhile: when the one before it was made.
+        """
+        if version not in self._times:
+            try:
+                state, _ = decode_manifest(self._store.read(self.paths[version]))
+                self._times[version] = state.timestamp_nanos / _NANOS
+            except FileNotFoundError:
+                before = max((one for one in self.paths if one < version), default=0)
+                self._times[version] = self.made_at(before) if before else 0.0
+        return self._times[version]
+
+    def last_before(self, seconds: float) -> int:
+        """Return the newest version that was made before a time, 0 if there is none.
+
+        Reads as many manifests as a binary search needs.
+        """
+        versions = list(self.paths)
+        count = bisect_left(versions, seconds, key=self.made_at)
+        return versions[count - 1] if count else 0
+
+    def milestones(self, now: float) -> set[int]:
+        """Return the last version of each hour of the last day, day of the last month, and month.
+
+        Reads as many manifests as a binary search for each of them needs.
+        """
+        versions, found = list(self.paths), set[int]()
+        count = len(versions)
+        while count:
+            found.add(versions[count - 1])
+            began = _period_of(self.made_at(versions[count - 1]), now)
+            # At least by one, even if a registered table's clock went back.
+            count = min(bisect_left(versions, began, 0, count, key=self.made_at), count - 1)
+        return found
 
 
-def _made_at(store: ObjectStore, path: str) -> float:
-    state, _ = decode_manifest(store.read(path))
-    return state.timestamp_nanos / _NANOS
+def _period_of(seconds: float, now: float) -> float:
+    """Return when the hour, the day or the month of a moment began, in UTC, by how old it is."""
+    if now - seconds < _DAY_SECONDS:
+        return seconds - seconds % _HOUR_SECONDS
+    if now - seconds < _MONTH_SECONDS:
+        return seconds - seconds % _DAY_SECONDS
+    day = datetime.fromtimestamp(seconds, UTC)
+    return datetime(day.year, day.month, 1, tzinfo=UTC).timestamp()
 
 
 def _references(location: str, folder: str) -> Iterator[tuple[str, Any]]:

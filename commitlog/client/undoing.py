@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import store_for
 from commitlog.client.catalogue import raise_for_table
 from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
@@ -24,10 +25,16 @@ from commitlog.client.opening import materialize
 from commitlog.client.positions import When
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, NamingScheme, manifest_name
+from commitlog.codecs.manifest_file import (
+    VERSIONS_DIRECTORY,
+    NamingScheme,
+    decode_manifest,
+    manifest_name,
+)
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import (
     InvalidRequest,
+    InvalidTransaction,
     NoSuchTable,
     NoSuchVersion,
     RetryableConflict,
@@ -97,6 +104,7 @@ class UndoesChanges:
         deadline = time.monotonic() + timeout
         life = self._dropped(table, incarnation, deadline)
         to = parse_table_id(name) if name is not None else table
+        _check_followed(life)
         if life.metadata_location:
             again = _iceberg_again(life, to)
             try:
@@ -305,10 +313,10 @@ class UndoesChanges:
             feed.close()
         found = [one for one in lives.dropped(table) if incarnation in {"", one.incarnation}]
         if not found:
+            name = format_table_id(table)
             raise NoSuchTable(
-                f"no table {format_table_id(table)}"
-                f"{f' of incarnation {incarnation}' if incarnation else ''} was dropped from the"
-                f" log {runtime.log.name}"
+                f"no table {name}{f' of incarnation {incarnation}' if incarnation else ''} was"
+                f" dropped from the log {runtime.log.name}. {lives.like_dropped(name)}"
             )
         return found[-1]
 
@@ -340,6 +348,26 @@ def _iceberg_again(life: Life, to: TableId) -> IcebergChange:
             f" are removed: {error}"
         ) from error
     return register_change(to, metadata=metadata, metadata_location=life.metadata_location)
+
+
+def _check_followed(life: Life) -> None:
+    """Refuse a table whose files name a place that was moved: who reads them would go there."""
+    followed = [life.metadata_location]
+    if life.version and not life.metadata_location:
+        path = _newest_manifest(life)
+        data = store_for(life.location).read(path) if path is not None else b""
+        bases = decode_manifest(data)[0].header.message.base_paths if data else ()
+        followed = [base.path for base in bases]
+    for place in followed:
+        if is_moved(place):
+            raise InvalidTransaction(
+                f"the files of {format_table_id(life.table)} name the place of before, {place},"
+                " which is bound to another one",
+                field="table",
+                value=format_table_id(life.table),
+                advice="Link the old place to the new one instead of binding it; see the"
+                " documentation's `Where tables are`",
+            )
 
 
 def _newest_manifest(life: Life) -> str | None:

@@ -8,6 +8,7 @@ carried is done again as of the new head.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -16,9 +17,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from commitlog.adapters.lance_refs import last_version_before, referenced_versions
+from commitlog.adapters.lance_refs import Published, referenced_versions
+from commitlog.adapters.storage import store_for
+from commitlog.client.full_storage import names_full_storage
+from commitlog.client.new_columns import NewColumns
 from commitlog.client.opening import materialize
+from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, covered_fragments
 from commitlog.errors import InvalidTransaction, Unavailable
+from commitlog.lancepb.table_pb2 import IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT, DeleteTableVersions
 from commitlog.model.records import Outcome, Status
@@ -34,6 +41,8 @@ if TYPE_CHECKING:
     from commitlog.core.tables.lance_tables import VersionRanges
 
 TRIES_MAX = 5
+COLUMN_TRIES_MAX = 100
+"""Every commit refuses a new column that hadn't seen it; what was computed before is kept."""
 TIMEOUT_SECONDS = 600.0
 EXPIRE_AFTER = timedelta(days=14)
 """As Lance has it."""
@@ -52,6 +61,8 @@ class Kept:
     refusals: tuple[str, ...] = ()
     """Why earlier tries didn't commit."""
 
+
+logger = logging.getLogger(__name__)
 
 Try = Callable[["TableInfo", float], tuple[Transaction, Mapping[str, int] | None] | None]
 """(the table as it is, deadline) -> what to commit; None: there is nothing to do."""
@@ -175,16 +186,22 @@ class KeepsTables(ABC):
         transforms: Any,
         *,
         timeout: float = TIMEOUT_SECONDS,
-        tries_max: int = TRIES_MAX,
+        tries_max: int = COLUMN_TRIES_MAX,
         properties: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Kept:
-        """Add columns by SQL expressions, a function, or a schema, as pylance's `add_columns`."""
+        """Add columns by SQL expressions, a function, or a schema, as pylance's `add_columns`.
 
-        def work(dataset: lance.LanceDataset) -> None:
-            dataset.add_columns(transforms, **options)
-
-        return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
+        Each commit of others would refuse it, so it is submitted when there was none meanwhile;
+        until then the column is computed for what has come.
+        """
+        columns = NewColumns(
+            self.runtime(),
+            lambda table: self.describe(table, fresh=True, readable=True),
+            transforms,
+            options,
+        )
+        return self._until_it_lands(table_id, columns.attempt, timeout, tries_max, properties)
 
     def expire_versions(
         self,
@@ -192,16 +209,23 @@ class KeepsTables(ABC):
         *,
         older_than: timedelta | None = None,
         retain_versions: int | None = None,
+        keep_milestones: bool = False,
         timeout: float = TIMEOUT_SECONDS,
         properties: Mapping[str, str] | None = None,
     ) -> Outcome | None:
         """Delete old versions by a record; return its outcome, None if there are none.
 
         Expires what is both older than `older_than` and behind the newest `retain_versions`; older
-        than two weeks, if neither is given. Versions with tags or branches stay. Manifests go once
-        the record is decided. Data files stay.
+        than two weeks, if neither is given. Versions with tags or branches stay, and with
+        `keep_milestones` the last one of each hour of the last day, of each day of the last month
+        and of each month. Manifests go once the record is decided. Data files stay.
         """
-        ranges = self.expirable(table_id, older_than=older_than, retain_versions=retain_versions)
+        ranges = self.expirable(
+            table_id,
+            older_than=older_than,
+            retain_versions=retain_versions,
+            keep_milestones=keep_milestones,
+        )
         if not ranges:
             return None
         operation = DeleteTableVersions(parse_table_id(table_id), ranges)
@@ -214,6 +238,7 @@ class KeepsTables(ABC):
         *,
         older_than: timedelta | None = None,
         retain_versions: int | None = None,
+        keep_milestones: bool = False,
     ) -> VersionRanges:
         """Return the ranges of versions that `expire_versions` would delete."""
         from commitlog.core.catalogue.version_deletion import held_versions, merged, without
@@ -228,14 +253,18 @@ class KeepsTables(ABC):
                 advice="The newest version can't be expired: it is the table",
             )
         info = self.describe(parse_table_id(table_id), fresh=True)
-        last = info.version - (retain_versions or 1)
+        last, now = info.version - (retain_versions or 1), time.time_ns() / 1e9
+        published = Published(info.location)
         if older_than is not None:
-            last = min(
-                last, last_version_before(info.location, time.time() - older_than.total_seconds())
-            )
-        held = held_versions(info.properties.items(), info.version, time.time_ns() // 10**6)
-        kept = merged(held, ((v, v) for v in referenced_versions(info.location)))
-        return without(without([(1, last)], info.deleted), kept) if last > 0 else ()
+            last = min(last, published.last_before(now - older_than.total_seconds()))
+        if last < 1:
+            return ()
+        held = held_versions(info.properties.items(), info.version, int(now * 1000))
+        named = referenced_versions(info.location)
+        if keep_milestones:
+            named |= published.milestones(now)
+        kept = merged(held, ((v, v) for v in named))
+        return without(without([(1, last)], info.deleted), kept)
 
     def _until_it_lands(
         self,
@@ -249,7 +278,7 @@ class KeepsTables(ABC):
         refusals: list[str] = []
         while True:
             info = self.describe(parse_table_id(table_id), fresh=True, readable=True)
-            done = attempt(info, deadline)
+            done = names_full_storage(attempt)(info, deadline)
             if done is None:
                 return Kept(refusals=tuple(refusals))
             if time.monotonic() > deadline:
@@ -287,15 +316,24 @@ class KeepsTables(ABC):
             as_read_privately,
             captured,
             first_reserved_id,
+            fragments_of,
             new_fragment_count,
         )
 
         dataset = self.open(info.table_id, info.version)
-        tasks = Compaction.plan(dataset, options).tasks
+        read = materialize(self.runtime(), info, info.version)
+        stale = _stale_fragments(info.location, read)
+        planned = Compaction.plan(dataset, options).tasks
+        tasks = [one for one in planned if stale.isdisjoint(fragments_of(one))]
+        if len(tasks) < len(planned):
+            logger.warning(
+                "%s: fragments of a compaction that left its indices for later are left alone; "
+                "create these indices again (replace=True), and they are merged",
+                info.name,
+            )
         if not tasks:
             return None
         results = rewrite(info, dataset, tasks, deadline)
-        read = materialize(self.runtime(), info, info.version)
         count, first_id = new_fragment_count(results), -1
         if count:
             reserved = self._reserve(info, count, deadline)
@@ -322,6 +360,25 @@ class KeepsTables(ABC):
         outcome = ticket.result(_left(deadline)).raise_for_conflict()
         now = self.describe(info.table_id, fresh=True)
         return materialize(self.runtime(), now, outcome.version)
+
+
+def _stale_fragments(location: str, manifest_path: str) -> set[int]:
+    """Return the fragments of which an index has addresses from before a compaction of Lance's own.
+
+    Lance looks these up in an index of its own (`defer_index_remap`). Another compaction, which
+    remaps indices at once, would lose such rows from the index.
+    """
+    state, _ = decode_manifest(store_for(location).read(manifest_path))
+    indices = IndexSection.FromString(state.index_section or b"").indices
+    return {
+        fragment
+        for since in indices
+        if since.name == FRAGMENT_REUSE_INDEX
+        for one in indices
+        if not one.name.startswith("__lance_") and one.dataset_version < since.dataset_version
+        for covered in (one, since)
+        for fragment in covered_fragments(covered) or state.fragments
+    }
 
 
 def in_row_order(rewrite: Transaction) -> Transaction:

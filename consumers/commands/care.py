@@ -12,7 +12,16 @@ from cyclopts import Parameter
 from commitlog.model.limits import GRACE_DAYS
 from consumers.commands import output
 from consumers.commands.exit_codes import ExitCode
-from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
+from consumers.commands.options import (
+    ABOVE_ZERO,
+    FROM_ZERO,
+    HERE,
+    AsJson,
+    Where,
+    connect,
+    connect_client,
+    connect_to_files,
+)
 
 
 def doctor(
@@ -49,7 +58,7 @@ def orphans(
     table: str | None = None,
     /,
     *,
-    age: float = GRACE_DAYS * 24 * 3600,
+    age: Annotated[float, FROM_ZERO] = GRACE_DAYS * 24 * 3600,
     remove: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     where: Where = HERE,
     as_json: AsJson = False,
@@ -76,7 +85,7 @@ def orphans(
     from consumers.tools.orphans import clean
 
     config = where.load()
-    log = connect(config)
+    log = connect_to_files(config)
     client = connect_client(config, "orphans") if remove else None
     try:
         found = clean(log, table, age, client)
@@ -98,9 +107,9 @@ def orphans(
 def rules(
     *,
     upgrade: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    id_horizon: float | None = None,
-    history_versions: int | None = None,
-    operations_max: int | None = None,
+    id_horizon: Annotated[float | None, ABOVE_ZERO] = None,
+    history_versions: Annotated[int | None, ABOVE_ZERO] = None,
+    operations_max: Annotated[int | None, ABOVE_ZERO] = None,
     lance_release: str = "",
     where: Where = HERE,
     as_json: AsJson = False,

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from commitlog.model.table import format_table_id
 from consumers.commands import output
 from consumers.commands.options import HERE, AsJson, Where, connect_client
+from consumers.runtime.config import ConfigurationError
 
 if TYPE_CHECKING:
     from commitlog.model.records import Outcome
@@ -104,6 +105,8 @@ def rollback(
     to
         The position: a sequence, a time as 2026-01-31T12:00:00Z, or a tag of the log.
     """
+    if not tables:
+        raise ConfigurationError("no table is named: commitlog rollback TABLE... --to POSITION")
     log = connect_client(where.load())
     try:
         outcome = log.restore(tables, to)
@@ -132,4 +135,5 @@ def _print(outcome: Outcome | None, *, as_json: bool) -> None:
         output.Column("metadata", lambda row: row["metadata"]),
         output.Column("position", lambda row: row["position"], is_number=True),
     )
-    output.print_listing(columns, rows, as_json=as_json, nothing="all tables are as they were")
+    nothing = "nothing to do: the tables have that content"
+    output.print_listing(columns, rows, as_json=as_json, nothing=nothing)

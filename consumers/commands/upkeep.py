@@ -12,7 +12,7 @@ from cyclopts import Parameter
 
 from consumers.commands import output
 from consumers.commands.jobs import need_module
-from consumers.commands.options import HERE, AsJson, Where, connect, connect_client
+from consumers.commands.options import ABOVE_ZERO, HERE, AsJson, Where, connect, connect_client
 from consumers.runtime.process import OnReady, run_part
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ def maintain(
     where: Where = HERE,
     once: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    interval: float = 60.0,
-    removal_interval: float = 21_600.0,
+    interval: Annotated[float, ABOVE_ZERO] = 60.0,
+    removal_interval: Annotated[float, ABOVE_ZERO] = 3_600.0,
     policy: Annotated[
         tuple[str, ...],
         Parameter(negative="", consume_multiple=False, metavar="NAME=VALUE", show_default=False),

@@ -25,15 +25,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from itertools import islice
 
 from commitlog.adapters.storage import ObjectStore, local_path, store_for
-from commitlog.codecs.manifest_file import (
-    VERSIONS_DIRECTORY,
-    encode_manifest,
-    manifest_name,
-    transaction_path,
-)
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState
 from commitlog.core.tables.creation import empty_state
@@ -44,13 +37,12 @@ from consumers.partition.lance_branches import follow_branch
 from consumers.partition.mailbox import Displaced
 from consumers.partition.table_files import (
     Deletions,
+    NewestNamed,
     TableFiles,
     apply_change,
     delete_versions,
-    hint_at,
-    naming_scheme,
-    resolve_existing,
     retry_later,
+    write_manifest,
 )
 from consumers.partition.unusable import open_or_fail_later
 
@@ -80,17 +72,21 @@ class Materializer:
         delay_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         on_end: Callable[[BaseException], None] = lambda error: None,
+        newest_named: NewestNamed = lambda incarnation, offset: 0,
+        heard_offset: int = 0,
     ) -> None:
         """Report what has its files, on the materializer's thread; `on_end` hears why it died.
 
         A `delay_seconds` makes it a helper of the leader's: it looks at an event only then, and
-        finds most files written.
+        finds most files written. What the log names beyond what is put here, from `heard_offset`
+        on, it asks `newest_named`.
         """
         self._report = report
         self._on_end = on_end
         self._open_store = open_store
         self._delay_seconds = delay_seconds
         self._clock = clock
+        self._newest_named, self._heard_offset = newest_named, heard_offset
         self._queue: queue.SimpleQueue[tuple[float, list[Event]] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[float, list[Event]]] = deque()
         """What was taken from the queue and isn't due yet."""
@@ -214,6 +210,7 @@ class Materializer:
             changes = [change for change in event.changes if change.iceberg is None]
             event.unwritten = len(changes)
             self._unwritten.append(event)
+            self._heard_offset = event.offset + 1
             for change in changes:
                 self._files_of(change).pending.append((change, event))
                 self._dirty[change.incarnation] = None
@@ -266,6 +263,7 @@ class Materializer:
             self._report(Filed(readable, news, done, failing=failing, strangers=strangers))
 
     def _begin_write(self, files: TableFiles) -> None:
+        files.heard_offset = self._heard_offset
         if local_path(files.location) is not None and (files.is_quick or self._thread is None):
             self._write_here(files)
             return
@@ -357,8 +355,9 @@ class Materializer:
     def _write_next(self, files: TableFiles, count: int) -> None:
         """Apply the next `count` pending changes and write the version that they end at."""
         last: Change | None = None
-        for position in range(count):
-            change, _ = files.pending[position]
+        # Another thread appends meanwhile, which an iterator of the queue would trip over.
+        changes = [files.pending[position][0] for position in range(count)]
+        for position, change in enumerate(changes):
             if change.delta is not None:
                 last = change
             if position >= files.applied:
@@ -368,7 +367,7 @@ class Materializer:
             if not self._deletions.include(last):
                 self._write_manifest(files, last)
             files.written_version = last.version
-        for change, _ in islice(files.pending, count):
+        for change in changes:
             delete_versions(files, change)
             self._deletions.forget(change)
             follow_branch(self._open_store, files, change)
@@ -385,16 +384,8 @@ class Materializer:
 
     def _write_manifest(self, files: TableFiles, change: Change) -> None:
         if change.kind is not ChangeKind.REGISTERED:
-            files.naming_scheme = files.naming_scheme or naming_scheme(files.store)
-            name = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, files.naming_scheme)}"
-            data = encode_manifest(files.state, change.message or None)
-            if files.policy is Policy.LATEST:
-                hint_at(files, change.version, is_alone=not self._delay_seconds)
-            # First, so that a copied folder has what its newest manifest names.
-            if change.message and (path := transaction_path(files.state)):
-                files.store.write_ahead(path, change.message)
-            if not files.store.create(name, data):
-                resolve_existing(files, name, data, change.version)
+            is_alone = not self._delay_seconds
+            size = write_manifest(files, change, self._newest_named, is_alone=is_alone)
             with self._lock:
                 self.manifests_written += 1
-                self.bytes_written += len(data)
+                self.bytes_written += size

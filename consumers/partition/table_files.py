@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count, takewhile
@@ -21,13 +21,16 @@ from commitlog.adapters.storage import ObjectStore
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,
+    encode_manifest,
+    manifest_name,
     parse_manifest_name,
+    transaction_path,
 )
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import VersionRanges, is_in
-from commitlog.errors import CommitLogError
+from commitlog.errors import CommitLogError, Unavailable
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.partition.events import Event
 
@@ -67,6 +70,8 @@ class TableFiles:
     """How long the last manifest took under `latest`."""
     writing: Future[None] | None = None
     """Its changes that are being written; nobody else may touch its state and its pending ones."""
+    heard_offset: int = 0
+    """All outcomes before it were heard when the write began: what they change is in `pending`."""
     is_quick: bool = True
     """Whether its last write took next to no time."""
     dropped: bool = False
@@ -142,7 +147,30 @@ def delete_versions(files: TableFiles, change: Change) -> None:
             files.store.delete(f"{VERSIONS_DIRECTORY}/{name}")
 
 
-def resolve_existing(files: TableFiles, name: str, data: bytes, version: int) -> None:
+NewestNamed = Callable[[str, int], int]
+"""Returns the newest version of an incarnation that the log names from an offset on, 0 if none."""
+
+
+def write_manifest(
+    files: TableFiles, change: Change, newest_named: NewestNamed, *, is_alone: bool
+) -> int:
+    """Write the version that a change made, which `files` is at; return its bytes."""
+    files.naming_scheme = files.naming_scheme or naming_scheme(files.store)
+    name = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, files.naming_scheme)}"
+    data = encode_manifest(files.state, change.message or None)
+    if files.policy is Policy.LATEST:
+        hint_at(files, change.version, is_alone=is_alone)
+    # First, so that a copied folder has what its newest manifest names.
+    if change.message and (path := transaction_path(files.state)):
+        files.store.write_ahead(path, change.message)
+    if not files.store.create(name, data):
+        resolve_existing(files, name, data, change.version, newest_named)
+    return len(data)
+
+
+def resolve_existing(
+    files: TableFiles, name: str, data: bytes, version: int, newest_named: NewestNamed
+) -> None:
     """Put a manifest whose canonical name is taken: by ourselves before a crash, or a stranger."""
     existing = files.store.read(name)
     if existing == data:
@@ -153,7 +181,7 @@ def resolve_existing(files: TableFiles, name: str, data: bytes, version: int) ->
         return
     is_adopted = _is_adopted(files, existing)
     if not is_adopted:
-        _move_those_ahead(files, name, existing, version)
+        _move_those_ahead(files, name, existing, version, newest_named)
     target = _quarantined(name, existing)
     # Copied, then replaced: moving it away could take what another process has put there since.
     files.store.create(target, existing)
@@ -171,12 +199,15 @@ def _is_adopted(files: TableFiles, existing: bytes) -> bool:
     return bool(state.transaction_file) and state.transaction_file == files.state.transaction_file
 
 
-def _move_those_ahead(files: TableFiles, name: str, existing: bytes, version: int) -> None:
+def _move_those_ahead(
+    files: TableFiles, name: str, existing: bytes, version: int, newest_named: NewestNamed
+) -> None:
     """Move the versions away that a stranger made upon its first one, the newest first.
 
-    A reader by path opens the newest, and would miss what the log answered. They are strangers'
-    for sure: whoever writes for the log replaces the first one before it writes a later version,
-    and that one was still there after the others were seen.
+    A reader by path opens the newest, and would miss what the log answered. Under `every` they are
+    strangers' for sure: whoever writes for the log replaces the first one before it writes a later
+    version, and that one was still there after the others were seen. Under `latest` others may have
+    skipped it. Then the log says whose they are: its own have their outcomes before their files.
     """
     found = {}
     for other in files.store.names(VERSIONS_DIRECTORY):
@@ -186,6 +217,13 @@ def _move_those_ahead(files: TableFiles, name: str, existing: bytes, version: in
     ahead = list(takewhile(found.__contains__, count(version + 1)))
     if not ahead or files.store.read(name) != existing:
         return
+    if files.policy is Policy.LATEST:
+        named = newest_named(files.incarnation, files.heard_offset)
+        if named > version:
+            raise Unavailable(
+                f"version {version} was written around the log, which is at version {named} by now:"
+                " which of those ahead are the log's own is known once they are read"
+            )
     for later in reversed(ahead):
         try:
             target = _quarantined(found[later], files.store.read(found[later]))

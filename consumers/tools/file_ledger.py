@@ -23,6 +23,7 @@ from commitlog.core.catalogue.version_deletion import held_versions, merged, wit
 from commitlog.core.decisions import Change, ChangeKind, Refused
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.rows.deciding import ROWS_DIRECTORY
 from commitlog.core.tables.lance_tables import VersionRanges, normalize_location
 from commitlog.lancepb.table_pb2 import (
     BasePath,
@@ -33,12 +34,20 @@ from commitlog.lancepb.table_pb2 import (
     IndexSection,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceMessage
-from commitlog.model.operations import CreateTableVersion, LanceCommit, Properties
+from commitlog.model.operations import (
+    ApplyRows,
+    CreateTableVersion,
+    LanceCommit,
+    Properties,
+    WriteRows,
+)
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
 
 DATA, INDICES = "data", "_indices"
+JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/")})
+"""Folders in which each file is named by the log, or by nobody."""
 
 
 class Why(StrEnum):
@@ -52,6 +61,8 @@ class Why(StrEnum):
     """It was written for a transaction that was refused, or that repeated another."""
     ABANDONED = "abandoned"
     """No transaction names it."""
+    APPLIED = "applied"
+    """Its rows are in a version, or were refused."""
     FOREIGN = "foreign"
     """A manifest names it that somebody wrote past the log."""
 
@@ -136,7 +147,9 @@ class FileLedger:
         """By incarnation."""
         self._uses: dict[str, list[_Use]] = {}
         self._refused: dict[str, Record] = {}
-        self._asked_for: set[str] = set()
+        self._rows_waiting: dict[str, dict[str, int]] = {}
+        """By incarnation: files of rows that aren't applied, with their writes' positions."""
+        self._rows_applied: dict[str, Record] = {}
 
     def take(self, event: Event) -> None:
         """Note what an outcome did."""
@@ -157,6 +170,8 @@ class FileLedger:
             if change.iceberg is None:
                 self._take(change, ended)
         is_first = outcome.status is Status.COMMITTED and outcome.answers is None
+        if isinstance(record, Transaction) and is_first:
+            self._take_rows(record, outcome, ended)
         if isinstance(record, Transaction) and not is_first:
             why = ended(_refusal(outcome))
             self._refused.update(dict.fromkeys(self._named_by(record), why))
@@ -183,7 +198,8 @@ class FileLedger:
             return self.lives[incarnation].standing(properties.get(incarnation, ()), now_ms)
 
         below = tuple(f"{place}/" for place in places)
-        return {
+        waiting = (w for name, w in self._rows_waiting.items() if self.lives[name].is_live)
+        return {path for paths in waiting for path in paths if path.startswith(below)} | {
             path
             for path, uses in self._uses.items()
             if path.startswith(below)
@@ -207,8 +223,25 @@ class FileLedger:
                     last, why = record, Why.DROPPED if record is life.dropped else Why.EXPIRED
         if last is not None:
             return why, last
+        if (applied := self._rows_applied.get(path)) is not None:
+            return Why.APPLIED, applied
         refused = self._refused.get(path)
         return None if refused is None else (Why.REFUSED, refused)
+
+    def _take_rows(
+        self, record: Transaction, outcome: Outcome, ended: Callable[[str], Record]
+    ) -> None:
+        """Note files of rows that were accepted, and those that were applied."""
+        for operation, result in zip(record.operations, outcome.results, strict=False):
+            if isinstance(operation, WriteRows) and operation.path:
+                path = self.lives[result.incarnation].place(operation.path)
+                self._rows_waiting.setdefault(result.incarnation, {})[path] = outcome.sequence
+            elif isinstance(operation, ApplyRows):
+                waiting = self._rows_waiting.get(result.incarnation, {})
+                for path in [p for p, sequence in waiting.items() if sequence <= operation.through]:
+                    del waiting[path]
+                    said = f"rows through position {operation.through} were applied"
+                    self._rows_applied[path] = ended(said)
 
     def _stands(self, use: _Use, standing: VersionRanges) -> bool:
         last = self.lives[use.incarnation].version if use.last is None else use.last
@@ -278,10 +311,14 @@ class FileLedger:
         """Yield the files that a transaction's operations name."""
         lives = {life.table: life for life in self.lives.values() if life.is_live}
         for operation in record.operations:
-            if not isinstance(operation, LanceCommit | CreateTableVersion):
+            if not isinstance(operation, LanceCommit | CreateTableVersion | WriteRows):
                 continue
             life = lives.get(operation.table)
             if life is None:
+                continue
+            if isinstance(operation, WriteRows):
+                if operation.path:
+                    yield life.place(operation.path)
                 continue
             if isinstance(operation, CreateTableVersion):
                 yield life.place(operation.manifest_path)

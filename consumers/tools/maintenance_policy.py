@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from commitlog import CommitLog
 from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidSettings
+from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import GRACE_DAYS
+from commitlog.model.table import TableId
 
 PREFIX = "commitlog.maintain."
 
@@ -33,8 +36,18 @@ class MaintenancePolicy:
     """Versions older than this are deleted by a record; 0: none."""
     retain_versions: int = 0
     """Versions behind so many newer ones are deleted by a record; 0: none."""
+    history_share: float = 10.0
+    """Old versions are thinned out once the files that only they need take so many times the bytes
+    of the newest version; 0: never."""
+    history_hours: float = 1.0
+    """Versions younger than this are never thinned out."""
+    history_versions: int = 256
+    """So many of the newest versions are never thinned out."""
     remove_after_days: float = GRACE_DAYS
     """Files that nobody has needed for so long are removed, by a record; 0: none."""
+    remove_expired_after_hours: float = 6.0
+    """The same of files that only expired versions need; as `remove_after_days` says if that is
+    given and this isn't."""
     guard: str = "on"
     """Whether a tag on the oldest version has Lance's own cleanup refuse to delete versions."""
 
@@ -68,6 +81,8 @@ class MaintenancePolicy:
                 raise InvalidSettings(
                     f"{whose}: {written} cannot be {text!r}; it is a {kind.__name__}"
                 ) from None
+        if "remove_after_days" in values:
+            values.setdefault("remove_expired_after_hours", values["remove_after_days"] * 24)
         policy = cls(**values)
         switches = {policy.mode, policy.guard}
         numbers = (getattr(policy, name) for name in known if known[name] is not str)
@@ -76,6 +91,41 @@ class MaintenancePolicy:
                 f"{whose}: {policy} is not a policy; `mode` and `guard` are on or off"
             )
         return policy
+
+
+class Policies:
+    """The policies of tables: their own properties, else their namespaces', else the log's."""
+
+    def __init__(self, log: CommitLog, defaults: Mapping[str, str]) -> None:
+        """Use the properties `defaults` where neither a table nor its namespaces say otherwise."""
+        self._log = log
+        self._defaults = dict(defaults)
+        self._namespaces: dict[TableId, dict[str, str]] = {}
+        """Properties of namespaces that are policies, as of the last refresh."""
+
+    def refresh(self) -> bool:
+        """Ask for the properties of namespaces; return True if any has changed."""
+        runtime = self._log.runtime()
+        found: dict[TableId, dict[str, str]] = {}
+        for partition in range(runtime.partitions):
+            for one in map(
+                NamespaceDescription.from_json, runtime.request(partition, "namespaces")
+            ):
+                given = {k: v for k, v in one.properties.items() if k.startswith(PREFIX)}
+                if given:
+                    found[one.namespace] = given
+        before, self._namespaces = self._namespaces, found
+        return before != found
+
+    def of(self, info: TableInfo) -> MaintenancePolicy:
+        """Return a table's policy: its own, else its namespaces', the inner ones first.
+
+        The properties of the root of all namespaces are the log's.
+        """
+        inherited = dict(self._defaults)
+        for depth in range(len(info.table_id)):
+            inherited |= self._namespaces.get(info.table_id[:depth], {})
+        return MaintenancePolicy.of(info, inherited)
 
 
 def parse_defaults(pairs: Sequence[str]) -> dict[str, str]:

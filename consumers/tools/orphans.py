@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,7 @@ from commitlog import CommitLog
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage import FileFound, store_for
+from commitlog.client.names import like_known
 from commitlog.codecs.manifest_file import (
     TRANSACTIONS_DIRECTORY,
     VERSIONS_DIRECTORY,
@@ -31,12 +33,11 @@ from commitlog.codecs.manifest_file import (
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import normalize_location
-from commitlog.errors import CommitLogError, InvalidRequest, NoSuchTable, Unavailable
+from commitlog.errors import CommitLogError, NoSuchTable, Unavailable
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import AlterProperties
 from commitlog.model.table import DomainMap, parse_table_id
 from commitlog.ports import Log
-from consumers.partition.catalogue import no_such_table
 from consumers.partition.follower import Follower
 from consumers.partition.iceberg_files import IcebergFiles
 from consumers.partition.table_files import QUARANTINE
@@ -47,7 +48,7 @@ from consumers.tools.branch_files import (
     branch_of,
     needed_by_branches,
 )
-from consumers.tools.file_ledger import FileLedger, LifeFiles, Why, paths_in
+from consumers.tools.file_ledger import JUDGED, FileLedger, LifeFiles, Why, paths_in
 from consumers.tools.iceberg_orphans import find_orphans
 
 CATCH_UP_SECONDS = 600.0
@@ -94,6 +95,8 @@ class Leftovers:
         self._machine = Machine(log.genesis(partition))
         self._ledger = FileLedger()
         self._follower = Follower(log, log.genesis(partition), self._machine, Replica())
+        self.taken = Counter[tuple[str, bool]]()
+        """Bytes of files by incarnation: its newest version needs them, or (False) only others."""
         self._read()
 
     def close(self) -> None:
@@ -104,8 +107,8 @@ class Leftovers:
         """Yield the leftovers of a table, dropped ones of its name included, or of all."""
         lives = [one for one in self._ledger.lives.values() if table in {None, one.name}]
         if table is not None and not lives:
-            names = {one.table for one in self._ledger.lives.values()}
-            raise NoSuchTable(no_such_table(parse_table_id(table), names))
+            names = {one.name for one in self._ledger.lives.values()}
+            raise NoSuchTable(f"the log has no Lance table {table!r}. {like_known(table, names)}")
         # The files first: one that is there now is named later, if anybody names it.
         listed = {life.incarnation: list(store_for(life.location).files()) for life in lives}
         self._read()
@@ -114,9 +117,17 @@ class Leftovers:
             yield from self._of(life, listed[life.incarnation], needed)
 
     def remove(
-        self, found: Iterable[Leftover], log: CommitLog, *, on_removed: Callable[[Leftover], None]
-    ) -> None:
-        """Remove leftovers, table by table, each after a record."""
+        self,
+        found: Iterable[Leftover],
+        log: CommitLog,
+        *,
+        on_removed: Callable[[Leftover], None],
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Remove leftovers, table by table, each after a record; return True if none is left.
+
+        Stops early once `go_on` returns False.
+        """
         for life in self._ledger.lives.values():
             if life.is_live and life.came_back:
                 _bring_back(life)
@@ -125,14 +136,17 @@ class Leftovers:
         for leftovers in self.by_table(found):
             life = self._ledger.lives[leftovers[0].incarnation]
             if life.is_live:
-                self._remove_of_table(life, leftovers, log, on_removed)
+                if not self._remove_of_table(life, leftovers, log, on_removed, go_on):
+                    return False
             elif self._is_out_of_reach(life):
-                self._delete(life, leftovers, on_removed)
+                if not self._delete(life, leftovers, on_removed, go_on):
+                    return False
                 store = store_for(life.location)
                 for name in list(store.names(VERSIONS_DIRECTORY)):
                     if name.endswith(GONE):
                         store.delete(f"{VERSIONS_DIRECTORY}/{name}")
                 store.prune()
+        return True
 
     def by_table(self, found: Iterable[Leftover]) -> list[list[Leftover]]:
         """Return leftovers in lists, one for each incarnation of a table."""
@@ -147,7 +161,8 @@ class Leftovers:
         leftovers: Sequence[Leftover],
         log: CommitLog,
         on_removed: Callable[[Leftover], None],
-    ) -> None:
+        go_on: Callable[[], bool],
+    ) -> bool:
         # Who and why; the files are named by the records that ended them.
         properties = {REASON: said(leftovers)}
         ticket = log.submit(None, AlterProperties(life.table), properties=properties)
@@ -156,7 +171,7 @@ class Leftovers:
         needed = self._needed([life])
         branches = branch_names(store_for(life.location))
         gone = [one for one in leftovers if owner(life, one.path, branches) not in {*needed, ""}]
-        self._delete(life, gone, on_removed)
+        return self._delete(life, gone, on_removed, go_on)
 
     def _is_out_of_reach(self, life: LifeFiles) -> bool:
         """Have nobody register a dropped table again; return False if somebody has."""
@@ -174,10 +189,13 @@ class Leftovers:
         life: LifeFiles,
         leftovers: Sequence[Leftover],
         on_removed: Callable[[Leftover], None],
-    ) -> None:
+        go_on: Callable[[], bool],
+    ) -> bool:
         store = store_for(life.location)
         # The manifest that keeps a dropped table out of reach goes last.
         for one in (one for one in leftovers if not one.path.endswith(GONE)):
+            if not go_on():
+                return False
             store.delete(one.path)
             on_removed(one)
         for folder in {one.path.rpartition("/")[0] for one in leftovers}:
@@ -185,6 +203,7 @@ class Leftovers:
                 store.prune(folder)
             elif folder.startswith(TREE):
                 store.prune("/".join(folder.split("/")[:2]))
+        return True
 
     def _read(self) -> None:
         """Read to the log's present end: what is decided, and what may be yet."""
@@ -216,10 +235,14 @@ class Leftovers:
         ]
         foreign: set[str] | None = None
         branches = branch_names(store_for(life.location))
+        manifests = {path: v for v, path in versions_with_files(life.location).items()}
         for file in files:
             if any(file.path.startswith(f"{nested}/") for nested in below):
                 continue
             named = owner(life, file.path, branches)
+            if life.is_live and (named in needed or file.path in manifests):
+                is_newest = named in life.readers or manifests.get(file.path) == life.version
+                self.taken[life.incarnation, is_newest] += file.size
             if named in needed:
                 continue
             if not life.is_live:
@@ -263,11 +286,6 @@ def clean(
     on_removed: Callable[[Leftover], None] = lambda leftover: None,
 ) -> list[dict[str, Any]]:
     """List what nobody has needed for so long, of one table or of all; a client removes it too."""
-    if age_seconds < 0:
-        raise InvalidRequest(
-            f"an age of {age_seconds:g} s is in the future", field="age", value=age_seconds,
-            advice="Give seconds from 0 on",
-        )  # fmt: skip
     now_ms = time.time_ns() // 1_000_000
     newest = now_ms - age_seconds * 1000
     listed: list[Leftover] = []
@@ -330,7 +348,7 @@ def owner(life: LifeFiles, path: str, branches: Collection[str] = ()) -> str:
     if folder == TRANSACTIONS_DIRECTORY:
         # Versions from before a table was registered name files that the log doesn't know.
         return f"{life.location}/{path}" if not life.is_registered else ""
-    return f"{life.location}/{path}" if folder in {"data", "_deletions", QUARANTINE} else ""
+    return f"{life.location}/{path}" if folder in {*JUDGED, QUARANTINE} else ""
 
 
 def said(leftovers: Sequence[Leftover]) -> str:

@@ -13,6 +13,7 @@ from commitlog.core.conflicts.grid import LETTERS, OPERATION_NAMES, RULE_NAMES, 
 from consumers import history
 from consumers.history import Row, Value
 
+LOG = "the log itself"
 _MISSED = """
 SELECT operation, count(*) AS versions, min(version) AS first, max(version) AS last
 FROM operations
@@ -33,6 +34,11 @@ _EXPECTED = """
 SELECT kind, table_name, version, detail FROM expectations
 WHERE transaction_id = ? AND partition = ? AND sequence = ? ORDER BY ordinal
 """
+_CHANGED = """
+SELECT table_name, key, value FROM properties
+WHERE transaction_id = ? AND partition = ? AND sequence = ? AND NOT is_table AND key IS NOT NULL
+ORDER BY ordinal, key
+"""
 _FIXED = {
     ".": "compatible, whatever they touched",
     "R": "a conflict, whatever they touched: read again and redo",
@@ -41,9 +47,9 @@ _FIXED = {
 }
 _ENDS = {
     "committed": "It committed",
-    "retryable": "It lost, and may be done again on what stands now",
+    "retryable": "It lost, and may be done again on the newest version",
     "incompatible": "It lost, and doing it again may mean something else",
-    "rejected": "It was refused: the request is wrong as it stands",
+    "rejected": "It was refused: the request itself is wrong",
     "superseded": "A later attempt of the same id was decided before it, so it counts no more",
 }
 
@@ -63,6 +69,7 @@ def _attempt(root: str | os.PathLike[str], row: Row) -> Row:
     compared = [_compared(root, one, place) for one in details]
     required = history.query(root, _REQUIRED, about)
     expected = history.query(root, _EXPECTED, about)
+    changed = history.query(root, _CHANGED, about)
     names = ("transaction_id", "partition", "sequence", "attempt", "status", "code", "message")
     told: Row = {name: row[name] for name in names}
     told |= {
@@ -72,7 +79,10 @@ def _attempt(root: str | os.PathLike[str], row: Row) -> Row:
         "expected": expected,
         "failed_requirements": required,
     }
-    told["words"] = list(_words(row, details, compared, required, expected))
+    told["words"] = [
+        *_words(row, details, compared, required, expected),
+        *(_of_change(one, is_done=row["status"] == "committed") for one in changed),
+    ]
     return told
 
 
@@ -128,13 +138,22 @@ def _words(
     yield from _of_refusal(row, required)
 
 
+def _of_change(one: Row, *, is_done: bool) -> str:
+    """Say what was set of the log itself (a tag, a place), or of a namespace."""
+    of = f"namespace {one['table_name']}" if one["table_name"] else LOG
+    asked = "It" if is_done else "It asked for this: it"
+    if one["value"] is None:
+        return f"{asked} removed {one['key']} of {of}."
+    return f"{asked} set {one['key']} of {of} to {one['value']}."
+
+
 def _of(each: Row) -> str:
     known = [str(each[name]) for name in ("version", "detail") if each[name] is not None]
     return " ".join(known)
 
 
 def _of_operation(one: Row, told: Row, is_one_of_many: bool) -> Iterable[str]:
-    operation, table, head = one["operation"], one["table_name"], told["head"]
+    operation, table, head = one["operation"], one["table_name"] or LOG, told["head"]
     part = f"operations[{one['ordinal']}]: " if is_one_of_many else ""
     read = one["read_version"]
     if one["rebased"] and one["snapshot_id"] is not None:
@@ -193,11 +212,11 @@ def _of_commit(one: Row) -> str:
     if one["rebased"]:
         return (
             f"The rows that it deletes were still there: its deletion vectors were merged with "
-            f"newer ones on top of version {built_on}, and it stands as version {version}."
+            f"newer ones on top of version {built_on}, and it became version {version}."
         )
     if one["rebased_over"]:
-        return f"None of them touched what it touches: it stands as version {version}, unchanged."
-    return f"It stands as version {version}."
+        return f"None of them touched what it touches: it became version {version}, unchanged."
+    return f"It became version {version}."
 
 
 def _of_refusal(row: Row, required: list[Row]) -> Iterable[str]:

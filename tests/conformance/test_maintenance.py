@@ -8,15 +8,21 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from commitlog import CommitLog
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import LocalStore
+from commitlog.client.new_columns import NewColumns
+from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import InvalidSettings
 from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
+from consumers.tools import maintenance as maintenance_module
+from consumers.tools import table_acts
 from consumers.tools.maintenance import Maintenance
 from consumers.tools.maintenance_policy import MaintenancePolicy, parse_defaults, properties_of
 from consumers.tools.orphans import REASON, clean
@@ -75,7 +81,8 @@ def test_a_table_inherits_its_policy_from_its_namespaces_and_from_the_log(tmp_pa
         maintenance = Maintenance(made.client, defaults=parse_defaults(["small-fragments=5"]))
         maintenance.look()
         found = {
-            info.name: maintenance._policy(info).small_fragments for info in made.client.tables()
+            info.name: maintenance._policies.of(info).small_fragments
+            for info in made.client.tables()
         }
         assert found == {"t": 5, "a$t": 2, "a$b$t": 4, "a$b$own": 3}
     for wrong, why in (("mode", "NAME=VALUE"), ("nix=1", "unknown"), ("mode=x", "not a policy")):
@@ -108,8 +115,9 @@ def test_indices_are_brought_up_to_date(tmp_path: Path) -> None:
 
 
 def test_manifests_of_a_latest_table_are_thinned_and_each_version_still_opens(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(table_acts, "YOUNG_MS", -60_000)
     properties = properties_of({"keep_manifests": 5, "small_fragments": 1000})
     with service(tmp_path / "root") as made:
         made.client.create_table(T, SCHEMA, policy="latest", properties=properties)
@@ -126,6 +134,92 @@ def test_manifests_of_a_latest_table_are_thinned_and_each_version_still_opens(
         assert made.client.open(T, 1).count_rows() == 0, "older than all that are left"
         assert ids(made) == list(range(12))
         decided_again_alike(made)
+
+
+def test_fewer_manifests_stay_if_they_take_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_acts, "MANIFEST_SHARE", 1)
+    monkeypatch.setattr(table_acts, "MANIFEST_BYTES_LEAST", 1)
+    monkeypatch.setattr(table_acts, "YOUNG_MS", 3_600_000)
+    properties = properties_of({"small_fragments": 20})
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, policy="latest", properties=properties)
+        for number in range(20):
+            made.client.append(T, rows(number))
+        maintenance = Maintenance(made.client)
+        acts = maintenance.look()
+        assert [act.kind for act in acts] == ["compact"], "the others are too young"
+        assert maintenance._seen == {}, "they will be older"
+        monkeypatch.setattr(table_acts, "YOUNG_MS", -60_000)
+        acts = maintenance.look()
+        # The newest one names one fragment, those before it up to 20.
+        assert [act.kind for act in acts] == ["thin"]
+        left = [path.name for path in (made.location(T) / "_versions").glob("*.manifest")]
+        # One more if an hour was full just now: its last version stays.
+        assert len(left) in (1, 2)
+        assert maintenance.look() == []
+        assert maintenance._seen
+        assert made.client.open(T, 9).count_rows() == 8
+        decided_again_alike(made)
+
+
+def test_history_is_thinned_out_once_it_takes_too_much(tmp_path: Path) -> None:
+    properties = properties_of({"history_hours": 0, "history_versions": 3, "small_fragments": 100})
+    with service(tmp_path / "root") as made:
+        client = made.client
+        for name, share in (("little", 1_000), ("never", 0), (T, 2)):
+            own = {**properties, **properties_of({"history_share": share})}
+            client.create_table(name, SCHEMA, properties=own)
+            for number in range(6):
+                client.append(name, rows(*range(number * 1_000, number * 1_000 + 1_000)))
+                client.delete(name, f"id < {number * 1_000}")
+        opened(made).tags.create("kept", 4)
+        newest, tagged = client.table(T).version, client.open(T, 4).count_rows()
+        maintenance = Maintenance(client, open_log=lambda: MemoryLog(made.cluster))
+        [due] = maintenance.look(dry_run=True)
+        assert (due.table, due.kind) == (T, "expire")
+        assert due.reason.startswith("only older versions need ")
+        [done] = maintenance.look()
+        assert done.reason.partition(" bytes")[0] == due.reason.partition(" bytes")[0]
+        info = client.table(T)
+        stand = {v for v in range(1, newest + 1) if not is_in(v, info.deleted)}
+        assert {4, newest - 2, newest - 1, newest} <= stand
+        assert len(stand) <= 5, "the last version before an hour was full, if it was just now"
+        assert client.open(T, 4).count_rows() == tagged
+        assert [act.kind for act in maintenance.look()] == []
+        decided_again_alike(made)
+
+
+def test_a_busy_table_is_looked_at_early_and_waits_for_no_removal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance_module, "BUSY_VERSIONS", 16)
+    monkeypatch.setattr(maintenance_module, "GLANCE_SECONDS", 0.05)
+    stop, removing, acts = threading.Event(), threading.Event(), list[str]()
+    with service(tmp_path / "root") as made:
+
+        def open_log() -> MemoryLog:
+            removing.set()
+            assert stop.wait(300)
+            return MemoryLog(made.cluster)
+
+        made.client.create_table(T, SCHEMA)
+        maintenance = Maintenance(
+            made.client, open_log=open_log, on_act=lambda act, _: acts.append(act.kind)
+        )
+        thread = threading.Thread(target=maintenance.run, args=(stop, 3_600.0))
+        thread.start()
+        try:
+            assert removing.wait(300)
+            wait_until(lambda: T in maintenance._looked, "the first look to end")
+            for number in range(20):
+                made.client.append(T, rows(number))
+            wait_until(lambda: acts, "the compaction")
+        finally:
+            stop.set()
+            thread.join(300)
+        assert acts[0] == "compact"
 
 
 def test_a_cleanup_by_path_is_refused_and_the_guard_moves_with_what_expires(
@@ -194,6 +288,7 @@ def test_killed_at_every_step_of_each_act(tmp_path: Path, monkeypatch: pytest.Mo
         "small_fragments": 4, "keep_manifests": 3, "retain_versions": 9, "unindexed_share": 0.001
     }  # fmt: skip
     steps, killed_in, number = Steps(monkeypatch), set(), 0
+    monkeypatch.setattr(table_acts, "YOUNG_MS", -60_000)
     with service(tmp_path / "root") as made:
         client = made.client
         client.create_table(T, SCHEMA, policy="latest", properties=properties_of(policy))
@@ -215,7 +310,7 @@ def test_killed_at_every_step_of_each_act(tmp_path: Path, monkeypatch: pytest.Mo
                 steps.left = 0
                 frames = traceback.walk_tb(killed.__traceback__)
                 names = {frame.f_code.co_qualname for frame, _ in frames}
-                killed_in |= {act for act in ACTS if f"Maintenance.{act}.<locals>.do" in names}
+                killed_in |= {act for act in ACTS if f"TableActs.{act}.<locals>.do" in names}
                 maintenance = Maintenance(client)
             else:
                 steps.left = 0
@@ -280,4 +375,64 @@ def test_files_that_nobody_needs_go_by_the_policy(tmp_path: Path) -> None:
         maintenance().look()
         assert not list(made.location("now").glob("data/*"))
         assert len(list(made.location("never").glob("data/*"))) == 3
+        decided_again_alike(made)
+
+
+def test_an_index_that_a_compaction_left_for_later_loses_no_row(tmp_path: Path) -> None:
+    with service(tmp_path / "root") as made:
+        client = made.client
+        client.create_table(T, SCHEMA)
+        for number in range(3):
+            client.append(T, rows(*range(number * 4, number * 4 + 4)))
+        client.create_index(T, "id", "BTREE", name="by_id")
+        client.open(T).optimize.compact_files(
+            target_rows_per_fragment=1_000, defer_index_remap=True
+        )
+        client.delete(T, "id in (1, 4, 5)")
+        for is_rebuilt in (False, True):
+            if is_rebuilt:
+                client.create_index(T, "id", "BTREE", name="by_id", replace=True)
+            client.compact(T, materialize_deletions_threshold=0.1)
+            dead = sum(fragment.num_deletions for fragment in opened(made).get_fragments())
+            assert dead == (0 if is_rebuilt else 3)
+            for number in ids(made):
+                assert opened(made).to_table(filter=f"id = {number}").num_rows == 1
+
+
+def test_a_column_is_computed_once_for_each_fragment_and_lands_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[int] = []
+    compute, upon = NewColumns._compute, NewColumns._upon
+
+    def counted(columns: NewColumns, info: Any, path: str, only: set[int] | None) -> Any:
+        computed.append(-1 if only is None else len(only))
+        return compute(columns, info, path, only)
+
+    with service(tmp_path / "root") as made:
+        client = made.client
+        client.create_table(T, SCHEMA)
+        for number in range(4):
+            client.append(T, rows(number * 2, number * 2 + 1))
+
+        def beaten(columns: NewColumns, info: Any) -> Any:
+            message = upon(columns, info)
+            if len(computed) == 1:
+                client.append(T, rows(100))
+                client.delete(T, "id = 3")
+            elif len(computed) == 2:
+                client.update(T, {"name": "'new'"}, "id = 0")
+            return message
+
+        monkeypatch.setattr(NewColumns, "_compute", counted)
+        monkeypatch.setattr(NewColumns, "_upon", beaten)
+        kept = client.add_columns(T, {"double": "id * 2"})
+        assert kept.refusals == ()
+        assert computed == [-1, 1, 1]
+        found = opened(made).to_table()
+        assert sorted(found["id"].to_pylist()) == [0, 1, 2, 4, 5, 6, 7, 100]
+        assert found["double"].to_pylist() == [2 * one for one in found["id"].to_pylist()]
+        monkeypatch.setattr(NewColumns, "_upon", upon)
+        client.add_columns(T, pa.schema([("later", pa.string())]))
+        assert opened(made).schema.names == ["id", "name", "double", "later"]
         decided_again_alike(made)

@@ -16,6 +16,8 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 from commitlog.adapters.lance_builder import OVERLAYS_ENABLED_BY
+from commitlog.model.table import Policy
+from consumers.tools.verify import VerifyOptions, verify
 from tests.histories.world import Step, Tally, histories, run
 from tests.service import service
 
@@ -31,26 +33,35 @@ def main() -> int:
     given_arguments = parser.parse_args()
     deadline = time.monotonic() + given_arguments.seconds
     tally, number = Tally(), given_arguments.seed
-    with tempfile.TemporaryDirectory() as folder, service(Path(folder)) as made:
+    while time.monotonic() < deadline:
+        # Removals read the whole log, so a log serves one batch.
+        with tempfile.TemporaryDirectory() as folder, service(Path(folder)) as made:
 
-        def live(steps: list[Step], stable_row_ids: bool) -> None:
-            try:
-                run(made, steps, stable_row_ids=stable_row_ids, tally=tally)
-            except Exception as error:
-                # Shrinking takes its time; who watches knows already.
-                print(f"seed {number}: {error!r}", file=sys.stderr, flush=True)
-                raise
+            def live(steps: list[Step], stable_row_ids: bool, policy: Policy) -> None:
+                try:
+                    run(made, steps, stable_row_ids=stable_row_ids, tally=tally, policy=policy)  # noqa: B023
+                except Exception as error:
+                    # Shrinking takes its time; who watches knows already.
+                    print(f"seed {number}: {error!r}", file=sys.stderr, flush=True)  # noqa: B023
+                    raise
 
-        while time.monotonic() < deadline:
             batch = settings(
                 max_examples=BATCH,
                 deadline=None,
                 database=None,
                 suppress_health_check=list(HealthCheck),
-            )(given(steps=histories(STEPS_MIN), stable_row_ids=st.booleans())(live))
+            )(
+                given(
+                    steps=histories(STEPS_MIN),
+                    stable_row_ids=st.booleans(),
+                    policy=st.sampled_from(Policy),
+                )(live)
+            )
             seed(number)(batch)()
-            print(f"seed {number}: {tally}", file=sys.stderr, flush=True)
-            number += 1
+            verdict = verify(made.log, 0, VerifyOptions(root=made.root))
+            assert verdict.problems == [], f"seed {number}: {verdict.problems}"
+        print(f"seed {number}: {tally}", file=sys.stderr, flush=True)
+        number += 1
     print(f"seeds {given_arguments.seed} to {number - 1}: {tally}")
     return 0
 

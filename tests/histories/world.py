@@ -23,10 +23,13 @@ from lance import LanceOperation
 from lance.commit import CommitConflictError
 from lance.fragment import RowIdSequence, write_fragments
 
+from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.client.merging import MergeOptions, prepare_merge
 from commitlog.client.rows import Prepared, prepare_delete
 from commitlog.client.updating import prepare_update as prepare
 from commitlog.model.records import Outcome, Status
+from commitlog.model.table import Policy
+from tests.histories import acts
 from tests.operations_world import column_file
 from tests.service import SCHEMA, Service, rows
 
@@ -42,6 +45,7 @@ KINDS = (
     *("patch", "rewrite", "index", "config") * 2,
     *("overlay", "replace", "compact") * 2,
     *("restore", "overwrite"),
+    *acts.KINDS,
 )
 ROWS_KNOWN = frozenset({"delete", "update", "upsert"})
 """Kinds that carry which rows they touched, which pylance's `commit` has no argument for."""
@@ -110,15 +114,27 @@ class Tally:
 class History:
     """One table, its model, and who writes."""
 
-    def __init__(self, service: Service, *, stable_row_ids: bool, tally: Tally) -> None:
+    def __init__(
+        self, service: Service, *, stable_row_ids: bool, tally: Tally, policy: Policy
+    ) -> None:
         """Make the table with its first rows: version 2."""
         self.service = service
         self.table = f"h$t{uuid.uuid4().hex[:12]}"
         self.client = service.client
-        self.client.create_table(self.table, SCHEMA, stable_row_ids=stable_row_ids)
+        self.client.create_table(
+            self.table,
+            SCHEMA,
+            stable_row_ids=stable_row_ids,
+            policy=policy,
+            properties=acts.POLICY,
+        )
         self.location = str(service.location(self.table))
         self.next_id = FIRST_APPENDED
         self.model: dict[int, Rows] = {1: frozenset()}
+        self.sequences: dict[int, int] = {}
+        """Of the outcomes that made versions."""
+        self.remembered = 1
+        """What changed before this version is no longer known: the table was dropped since."""
         self.born: dict[int, int] = {}
         """The version that inserted an id last."""
         self.overlaid: dict[int, int] = {}
@@ -139,11 +155,19 @@ class History:
         if step.kind == "compact":
             self.compact()
             return
-        read = max(self.head - step.lag, 1)
+        if step.kind in acts.KINDS:
+            self.tally.steps += 1
+            acts.act(self, step)
+            return
+        read = max((v for v in self.model if v <= self.head - step.lag), default=min(self.model))
+        self.client.open(self.table, read)  # a thinned version gets its manifest again
         dataset = lance.dataset(self.location, version=read)
         effect: Effect = getattr(self, step.kind)(step, dataset)
         prepared = effect.prepared
-        theirs = self.of_pylance(prepared, read) if step.asks_pylance else None
+        # Pylance looks at what lies between, which may have expired.
+        is_whole = {*range(read, self.head + 1)} <= versions_with_files(self.location).keys()
+        is_whole = is_whole and read >= self.remembered
+        theirs = self.of_pylance(prepared, read) if step.asks_pylance and is_whole else None
         outcome = self.client.submit(
             self.table,
             prepared.operation,
@@ -183,14 +207,19 @@ class History:
             self.overlaid.update(dict.fromkeys(names, outcome.version))
         after = frozenset((number, names.get(number, name)) for number, name in after)
         self.model[outcome.version] = after
+        self.sequences[outcome.version] = outcome.sequence
+        self.check_head()
+
+    def check_head(self) -> None:
+        """Compare the newest version with the model, by path and by an index, if there is one."""
+        after = self.model[self.head]
         ids = [number for number, _ in after]
         assert len(set(ids)) == len(ids), "a key is there twice"
-        dataset = lance.dataset(self.location, version=outcome.version)
+        dataset = lance.dataset(self.location, version=self.head)
         found = frozenset(rows_of(dataset))
         assert found == after, f"too many: {found - after}, missing: {after - found}"
         assert dataset.count_rows() == len(after)
         for number, name in sorted(after)[:2]:
-            # By an index, if there is one.
             by_index = dataset.to_table(filter=f"id = {number}")
             assert by_index["name"].to_pylist() == [name]
 
@@ -357,7 +386,9 @@ class History:
 
     def restore(self, step: Step, dataset: lance.LanceDataset) -> Effect:
         """Bring an older version back."""
-        version = 1 + step.pick % dataset.version
+        standing = sorted(v for v in self.model if v <= dataset.version)
+        version = standing[step.pick % len(standing)]
+        self.client.open(self.table, version)  # pylance asks for its manifest
         operation = LanceOperation.Restore(version)
         return Effect(Prepared(operation, dataset.version), all_rows=self.model[version])
 
@@ -398,13 +429,20 @@ def rows_of(source: Any) -> list[Row]:
     return sorted(zip(table["id"].to_pylist(), table["name"].to_pylist(), strict=True))
 
 
-def run(service: Service, steps: list[Step], *, stable_row_ids: bool, tally: Tally) -> None:
+def run(
+    service: Service,
+    steps: list[Step],
+    *,
+    stable_row_ids: bool,
+    tally: Tally,
+    policy: Policy = Policy.EVERY,
+) -> None:
     """Live through one history."""
-    history = History(service, stable_row_ids=stable_row_ids, tally=tally)
+    history = History(service, stable_row_ids=stable_row_ids, tally=tally, policy=policy)
     for step in steps:
         history.take(step)
     for version, held in history.model.items():
-        dataset = lance.dataset(history.location, version=version)
+        dataset = service.client.open(history.table, version)
         assert rows_of(dataset) == sorted(held), f"version {version} changed later"
     service.client.drop_table(history.table)
     shutil.rmtree(history.location)

@@ -10,18 +10,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    AdminClient,
+    ConfigResource,
+    ResourceType,
+)
 
 from commitlog import CommitLog
+from commitlog.adapters.kafka_cleaning import AT_ONCE
 from commitlog.ports import Log
 from commitlog.protocol import transactions_topic
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
 from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools.archive.log import with_archive
+from consumers.tools.row_writer import RowWriter
 from tests.contract.worlds import KafkaWorld
 from tests.integration.test_compaction import QUICKLY_COMPACTED, compact, of_ours
-from tests.service import SCHEMA, ids_of, rows
+from tests.service import SCHEMA, ids_of, rows, with_bytes
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.broker
@@ -72,6 +80,7 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     world: KafkaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, log = tmp_path / "root", world.connect()
+    together = with_archive(log, root)  # before there is an archive
     log.create(transactions_settings=QUICKLY_COMPACTED, tables_root=str(root / "tables"))
     with leading(log, root):
         client = CommitLog.connect(world.bootstrap_servers, world.log_name)
@@ -98,9 +107,57 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     assert digests(tmp_path / "new") == digests(root)
 
     # A committer that lost its checkpoint reads the log from its beginning, and goes on.
-    together = with_archive(log, root)
     with leading(together, tmp_path / "fresh"):
         client = CommitLog.connect(world.bootstrap_servers, world.log_name)
         client.append("t", rows(100))
         assert ids_of(client.open("t")) == [*range(5, 20), 100]
         client.close()
+
+
+SECRET = b"mallory-7f3a@example.org"
+
+
+def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
+    world: KafkaWorld, broker: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, log = tmp_path / "root", world.connect()
+    log.create(tables_root=str(root / "tables"))
+    # The data of somebody else's broker isn't here.
+    data = broker.log_path.parent / "data" if hasattr(broker, "log_path") else tmp_path / "none"
+    topics = list(data.glob(f"{world.log_name}.*"))
+    schema = pa.schema([("id", pa.int64()), ("email", pa.string())])
+    stop = threading.Event()
+    with leading(log, root):
+        client = CommitLog.connect(world.bootstrap_servers, world.log_name)
+        client.create_table("t", schema, primary_key="id")
+        writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
+        writer.start()
+        for number, email in enumerate(["a@b", SECRET.decode(), "c@d"]):
+            client.write_rows("t", [{"id": number, "email": email}], mode="upsert").result(120)
+        where = ["--bootstrap-servers", world.bootstrap_servers, "--log", world.log_name]
+        where += ["--root", str(root)]
+        assert with_bytes(SECRET, root)
+        assert with_bytes(SECRET, *topics) or not topics
+        code, [done] = run(
+            capsys, "erase", "t", "--where", f"email = '{SECRET.decode()}'", "--reason", "asked",
+            "--by", "officer", *where,
+        )  # fmt: skip
+        left = [copy["copy"] for copy in done["copies"] if not copy["gone"]]
+        assert (code, left) == (ExitCode.UNAVAILABLE, ["topic"]), "Kafka waits for a week"
+        code, [done] = run(capsys, "erase", "t", "--now", *where)
+        assert (code, done["done"]) == (ExitCode.OK, True), done
+        assert client.open("t").to_table()["id"].to_pylist() == [0, 2]
+        stop.set()
+        writer.join(READY_SECONDS)
+        client.close()
+    # Closed segments are renamed first, and deleted a moment later.
+    wait_until(lambda: not with_bytes(SECRET, *topics, root), "the files to go")
+    admin = AdminClient({"bootstrap.servers": world.bootstrap_servers})
+    topic = ConfigResource(ResourceType.TOPIC, transactions_topic(world.log_name))
+    settings = admin.describe_configs([topic])[topic].result(60)
+    own = {name: settings[name].value for name in AT_ONCE if settings[name].value == AT_ONCE[name]}
+    assert own == {}, "the topic is set as it was"
+    code, [found] = run(capsys, "verify", *where, "--contents")
+    assert (code, found["problems"]) == (ExitCode.OK, [])
+    assert found["erased"]["writes"] == 1
+    assert " by officer " in found["erased"]["newest"][0]

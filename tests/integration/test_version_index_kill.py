@@ -21,7 +21,7 @@ from tests.unit.test_version_index_store import build, contents, log_of
 
 ROUNDS = ["outside"] * 2 + [how for how in HOW if how not in {"outside", "to the end"}]
 END_SECONDS = 300.0
-READERS = 4
+READERS = 2
 TRANSACTIONS_PER_KILL = 375
 
 SNAPSHOT = """

@@ -20,6 +20,7 @@ from commitlog.model.operations import (
 )
 from commitlog.model.records import OperationResult
 from consumers import history
+from consumers.tools.maintenance import Maintenance
 from consumers.views.version_index import run_index
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.done import DoneOperation, what_of_rows
@@ -156,3 +157,42 @@ def test_writes_of_rows_say_in_words_what_they_wrote() -> None:
         "2 writes applied, rows: 1 inserted, 1 updated, 3 deleted; 1 refused"
     )
     assert what_of_rows(LanceCommit(("t",), "Append", 1, b"")) is None
+
+
+def test_what_maintenance_has_to_do_and_did_can_be_asked(tmp_path: Path) -> None:
+    def due(running: Service) -> list[tuple[object, ...]]:
+        counted(running, tmp_path)
+        found = history.query(tmp_path, "SELECT table_name, act, reason FROM maintenance_due")
+        return [tuple(row.values()) for row in found]
+
+    with service(tmp_path) as running:
+        log = running.client
+        for name in (T, "small"):
+            log.create_table(name, SCHEMA)
+        for number in range(16):
+            log.append("small", rows(number))
+        log.append(T, rows(*range(10)))
+        log.delete(T, "id < 4")
+        assert due(running) == [
+            (T, "compact", "4 of 10 rows are deleted"),
+            ("small", "compact", "16 fragments have fewer than 4,096 rows"),
+        ]
+        health = history.query(
+            tmp_path,
+            "SELECT table_name, rows, deleted_rows, deleted_share, fragments, small_fragments"
+            " FROM health ORDER BY table_name",
+        )
+        assert [tuple(row.values()) for row in health] == [
+            (T, 6, 4, 0.4, 1, 1),
+            ("small", 16, 0, 0.0, 16, 16),
+        ]
+        acts = Maintenance(log).look()
+        assert due(running) == []
+        done = history.query(
+            tmp_path,
+            "SELECT table_name, reason, try FROM maintenance_done WHERE operation = 'Rewrite'"
+            " ORDER BY table_name",
+        )
+        told = [(act.table, act.reason, 1) for act in acts if act.kind == "compact"]
+        assert [tuple(row.values()) for row in done] == told
+        assert len(told) == 2

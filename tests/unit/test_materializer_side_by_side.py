@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from commitlog.adapters.storage import LocalStore
-from commitlog.core.decisions import Change
+from commitlog.core.decisions import Change, ChangeKind
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import Policy
 from consumers.partition import materializer as module
 from consumers.partition.events import Event, Filed
 from consumers.partition.materializer import Materializer
+from consumers.partition.table_files import TableFiles
 from tests.core_world import World, append
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 180.0
 TABLES = ("a", "b", "c")
@@ -162,3 +164,29 @@ def test_a_hanging_store_doesn_t_keep_the_end_waiting(
     running.await_told(*others)
     running.materializer.close(timeout_seconds=WAIT_SECONDS)
     assert sorted(running.told) == others
+
+
+def test_changes_that_come_while_a_group_is_written_disturb_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = Running(tmp_path, Policy.LATEST)
+    first, second = running.changes["a"]
+    third = replace(second, kind=ChangeKind.VERSIONS_DELETED, delta=None)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def delete(files: TableFiles, change: Change) -> None:
+        begun.set()
+        assert may_end.wait(WAIT_SECONDS)
+
+    monkeypatch.setattr(module, "delete_versions", delete)
+    try:
+        sequences = [running.put(first, second)]
+        assert begun.wait(WAIT_SECONDS)
+        sequences.append(running.put(third))
+        files = running.materializer._by_incarnation[first.incarnation]
+        wait_until(lambda: len(files.pending) == 3, "the third change to be known")
+        may_end.set()
+        running.await_told(*sequences)
+    finally:
+        may_end.set()
+        running.materializer.close()

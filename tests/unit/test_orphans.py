@@ -16,7 +16,7 @@ from commitlog.errors import NoSuchTable, NoSuchVersion, TransactionRejected
 from commitlog.model.operations import DeleteTableVersions
 from commitlog.model.records import Application
 from consumers.tools.file_ledger import Why
-from consumers.tools.orphans import GONE, REASON, Leftovers
+from consumers.tools.orphans import GONE, REASON, Leftover, Leftovers
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import SCHEMA, Service, rows, service
 
@@ -122,6 +122,22 @@ def test_files_that_nobody_names_go_and_others_stay(world: Service) -> None:
     assert [text for text in said if text] == [
         f"removes 1 files of {size:,} bytes that nobody needs: 1 abandoned"
     ]
+
+
+def test_a_removal_that_is_cut_short_goes_on_later(world: Service) -> None:
+    paths = {f"data/{written(world, number).files[0].path}" for number in range(5)}
+    removed: list[Leftover] = []
+    leftovers = Leftovers(world.log, 0)
+    is_done = leftovers.remove(
+        list(leftovers.find()),
+        world.client,
+        on_removed=removed.append,
+        go_on=lambda: len(removed) < 2,
+    )
+    leftovers.close()
+    assert not is_done
+    assert len(removed) == 2
+    assert {*remove(world), *(one.path for one in removed)} == paths
 
 
 def test_a_replayed_batch_leaves_its_second_files(world: Service) -> None:

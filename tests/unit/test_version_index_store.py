@@ -253,7 +253,7 @@ def test_another_log_is_refused_by_name(tmp_path: Path, stream: PartitionLog) ->
     build(tmp_path, log_of(stream))
     stop = threading.Event()
     stop.set()
-    with pytest.raises(WrongLog, match="cluster_id is 'elsewhere', the index has 'cluster'"):
+    with pytest.raises(WrongLog, match="cluster_id is 'cluster' there and 'elsewhere' here"):
         run_index(log_of(stream, cluster_id="elsewhere"), tmp_path, stop=stop)
     other = PartitionLog(seed=1)
     with pytest.raises(WrongLog, match="log_id"):

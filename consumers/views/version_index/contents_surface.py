@@ -92,8 +92,8 @@ FRAGMENTS = Question(
     "view",
     "",
     "FROM fragments WHERE table_name = 'ns$table' AND last_version IS NULL",
-    "Every state of every fragment, with the versions that have it; last_version is NULL for what"
-    " stands.",
+    "Every state of every fragment, with the versions that have it; last_version is NULL for"
+    " current ones.",
     f"""
     SELECT table_name, fragment_id, version AS first_version, last_version,
            physical_rows - deleted_rows AS rows, physical_rows, deleted_rows, bytes, files,
@@ -191,7 +191,7 @@ BLAME = Question(
     "macro",
     "t",
     "FROM blame('ns$table')",
-    "Who made each fragment of table t as it stands, and who changed it last.",
+    "Who made each current fragment of table t, and who changed it last.",
     f"""
     WITH standing AS ({_standing("true")}),
     images AS ({_images(f"{_OF_LIFE} AND fragment_id IN (SELECT fragment_id FROM standing)")}),
@@ -310,7 +310,7 @@ SMALL_FILES = Question(
     "macro",
     "t, rows_max := 10000",
     "FROM small_files('ns$table', rows_max := 1000)",
-    "The fragments of table t as it stands with fewer rows than rows_max: what a compaction would"
+    "The current fragments of table t with fewer rows than rows_max: what a compaction would"
     " put together.",
     f"""
     SELECT fragment_id, physical_rows - deleted_rows AS rows, deleted_rows, bytes, files, changed_in

@@ -226,7 +226,7 @@ def _check_tail(log: Log, position: IndexPosition) -> None:
         raise Unavailable(f"no answer from the log within {CHECK_TIMEOUT_SECONDS} s ({where})")
     record = found[0].record
     if not isinstance(record, Outcome) or record.hash != position.hash:
-        raise CorruptLog(f"another outcome stands where the index ends ({where}). {advice}")
+        raise CorruptLog(f"the log has another outcome where the index ends ({where}). {advice}")
 
 
 def run_index(

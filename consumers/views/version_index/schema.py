@@ -187,7 +187,7 @@ state_digest        BLOB       digest of the state that it started from
 
 TABLES = Relation(
     "tables",
-    "One row per life of a table: what stands now, and what has ended.",
+    "One row per life of a table: those that exist, and those that have ended.",
     columns(
         """
 incarnation         VARCHAR    uuid of this life of the table

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import duckdb
 
 from commitlog.core.log.replica import Decided
-from commitlog.errors import CorruptLog, Unavailable, WrongLog
+from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import LeaderStarted
+from consumers.runtime.places import another_log
 from consumers.views.version_index.contents import Recordings, Row
 from consumers.views.version_index.counting import Counting
 from consumers.views.version_index.done import read
@@ -142,17 +143,9 @@ class VersionIndex:
     def bind(self, identity: Mapping[str, str]) -> None:
         """Note which log this index follows; raise WrongLog if it follows another."""
         known = self._live.meta()
-        differs = [
-            f"{name} is {value!r}, the index has {known[name]!r}"
-            for name, value in identity.items()
-            if known.get(name, value) != value
-        ]
-        if differs:
-            raise WrongLog(
-                f"the version index under {self.layout.root} follows another log: "
-                f"{'; '.join(differs)}. Correct the address, or delete {self.layout.folder} and "
-                f"{self.layout.public} to build the index of this log"
-            )
+        wrong = another_log(f"the version index under {self.layout.root}", known, identity)
+        if wrong is not None:
+            raise wrong
         if any(name not in known for name in identity):
             with self._guarded(), self._live.transaction():
                 for name, value in identity.items():

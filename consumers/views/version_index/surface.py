@@ -9,6 +9,7 @@ from __future__ import annotations
 from consumers.views.version_index.contents_surface import CONTENTS_QUESTIONS
 from consumers.views.version_index.question import IS_T, Question
 from consumers.views.version_index.records_surface import RECORDS_QUESTIONS
+from consumers.views.version_index.upkeep_surface import UPKEEP_QUESTIONS
 
 _ORDERING = "sequence * 1048576 + ordinal"
 """Orders operations: a transaction has at most a few thousand."""
@@ -294,5 +295,6 @@ QUESTIONS = (
     TRANSACTION_AT,
     INDEX_STATUS,
     *CONTENTS_QUESTIONS,
+    *UPKEEP_QUESTIONS,
     *RECORDS_QUESTIONS,
 )

@@ -1,0 +1,241 @@
+"""What is due to one Lance table by its policy: compactions, indices, expiry, thinning."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import lance
+from lance.optimize import CompactionTask, RewriteResult
+
+from commitlog import CommitLog
+from commitlog.adapters.lance_refs import Published, referenced_versions
+from commitlog.adapters.storage import store_for
+from commitlog.client.tables import TableInfo
+from commitlog.client.upkeep import RewriteGroups, rewrite_here
+from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, transaction_path_in
+from commitlog.core.tables.lance_tables import is_in
+from commitlog.model.table import Policy as Manifests
+from consumers.tools.maintenance_policy import MaintenancePolicy
+from consumers.tools.orphans import REASON
+
+TIER = 16
+"""Fragments are merged with others of their size, into ones this many times larger: so each row is
+rewritten a few times on its way to a full fragment, not once per small commit."""
+SMALLEST_TIER_ROWS = 4_096
+UNINDEXED_ROWS_LEAST = 1_000
+ANCHOR_EVERY = 1_000
+"""Thinning leaves each so many-th manifest: a version is made again of the one before it."""
+MANIFEST_SHARE, MANIFEST_BYTES_LEAST = 16, 256 * 1024
+"""The newest manifests stay while they take less than so many times the newest one's bytes, or than
+this: before a burst of small commits is compacted, each manifest names all of its fragments."""
+YOUNG_MS = 10_000
+"""Somebody may have listed a manifest that is as young as this, and be about to read it."""
+TURN_SECONDS = 60.0
+"""A compaction that takes longer lands what it has rewritten, and the other tables have a turn."""
+
+logger = logging.getLogger(__name__)
+
+
+class Act(NamedTuple):
+    """One thing to do to a table."""
+
+    table: str
+    kind: str
+    """`compact`, `optimize`, `expire`, `thin`, `remove`, `purge` or `prune`."""
+    reason: str
+    do: Callable[[], str]
+    """Does it, and returns what came of it; empty: nothing was left to do."""
+
+
+OnAct = Callable[[Act, str], None]
+
+
+def done(
+    due: Iterable[Act], on_act: OnAct, *, dry_run: bool, results: list[str] | None = None
+) -> list[Act]:
+    """Do each act before the next one is looked for; return them."""
+    acts = []
+    for act in due:
+        acts.append(act)
+        if dry_run:
+            continue
+        began = time.monotonic()
+        result = act.do()
+        if results is not None:
+            results.append(result)
+        told, took = result or "nothing was left to do", time.monotonic() - began
+        logger.info("%s: %s (%s): %s, %.1f s", act.table, act.kind, act.reason, told, took)
+        on_act(act, told)
+    return acts
+
+
+def expire(log: CommitLog, info: TableInfo, reason: str, bounds: Mapping[str, Any]) -> str:
+    """Delete old versions of a table, those within bounds of `expire_versions`; say what did."""
+    outcome = log.expire_versions(info.table_id, **bounds, properties={REASON: reason})
+    return "" if outcome is None else f"record {outcome.sequence}"
+
+
+def rewrite_for_a_turn(
+    info: TableInfo, dataset: lance.LanceDataset, tasks: Sequence[CompactionTask], deadline: float
+) -> list[RewriteResult]:
+    """Rewrite groups of fragments in this process, at least one and as many as a turn has time."""
+    return rewrite_here(info, dataset, tasks, min(deadline, time.monotonic() + TURN_SECONDS))
+
+
+class TableActs:
+    """Finds what is due to a table, and does it."""
+
+    def __init__(self, log: CommitLog, rewrite: RewriteGroups) -> None:
+        """Act through a client of the log; `rewrite` rewrites what a compaction planned."""
+        self._log = log
+        self._rewrite = rewrite
+        self.bytes: dict[str, int] = {}
+        """By incarnation: the bytes of its data files when it was opened last."""
+        self.unripe: set[str] = set()
+        """Incarnations of tables for which something will be due soon, without another commit."""
+
+    def due(self, info: TableInfo, policy: MaintenancePolicy) -> Iterator[Act]:
+        """Yield what is due; each act is done before the next one is looked for."""
+        dataset = self._log.opened.newest(info)
+        self.bytes[info.incarnation] = sum(
+            file.file_size_bytes or 0
+            for fragment in dataset.get_fragments()
+            for file in fragment.metadata.files
+        )
+        self.unripe.discard(info.incarnation)
+        yield from self._compactions(info, policy, dataset)
+        yield from self._indices(info, policy, dataset)
+        if policy.expire_days or policy.retain_versions:
+            yield from self._expiry(info, policy)
+        if info.policy is Manifests.LATEST and policy.keep_manifests:
+            yield from self._thinning(info, policy)
+
+    def _compactions(
+        self, info: TableInfo, policy: MaintenancePolicy, dataset: lance.LanceDataset
+    ) -> Iterator[Act]:
+        fragments = [fragment.metadata for fragment in dataset.get_fragments()]
+        rows = [(f.physical_rows or 0, f.num_deletions) for f in fragments]
+        physical, deleted = sum(all_rows for all_rows, _ in rows), sum(dead for _, dead in rows)
+        if physical and deleted > policy.deleted_share * physical:
+            yield self._compaction(
+                info,
+                f"{deleted:,} of {physical:,} rows are deleted",
+                target_rows_per_fragment=policy.target_rows,
+                materialize_deletions_threshold=policy.deleted_share,
+            )
+            return
+        limit = min(SMALLEST_TIER_ROWS, policy.target_rows)
+        while True:
+            small = sum(all_rows < limit for all_rows, _ in rows)
+            if small >= max(policy.small_fragments, 2):
+                yield self._compaction(
+                    info,
+                    f"{small:,} fragments have fewer than {limit:,} rows",
+                    target_rows_per_fragment=limit,
+                    materialize_deletions=False,
+                )
+                return
+            if limit >= policy.target_rows:
+                return
+            limit = min(limit * TIER, policy.target_rows)
+
+    def _compaction(self, info: TableInfo, reason: str, **options: Any) -> Act:
+        def do() -> str:
+            kept = self._log.compact(
+                info.table_id, properties={REASON: reason}, rewrite=self._rewrite, **options
+            )
+            if kept.outcome is None or kept.metrics is None:
+                return ""
+            counts = "{fragments_removed} fragments became {fragments_added}"
+            tries = f", after {len(kept.refusals)} refused tries" if kept.refusals else ""
+            return f"version {kept.outcome.version}, {counts.format(**kept.metrics)}{tries}"
+
+        return Act(info.name, "compact", reason, do)
+
+    def _indices(
+        self, info: TableInfo, policy: MaintenancePolicy, dataset: lance.LanceDataset
+    ) -> Iterator[Act]:
+        for name in dict.fromkeys(index.name for index in dataset.describe_indices()):
+            if name.startswith("__lance_"):
+                continue
+            stats = dataset.stats.index_stats(name)
+            missing, covered = stats["num_unindexed_rows"], stats["num_indexed_rows"]
+            if missing > max(policy.unindexed_share * covered, UNINDEXED_ROWS_LEAST):
+                reason = f"the index {name!r} misses {missing:,} of {missing + covered:,} rows"
+                yield Act(info.name, "optimize", reason, self._optimizing(info, reason))
+                return
+
+    def _optimizing(self, info: TableInfo, reason: str) -> Callable[[], str]:
+        def do() -> str:
+            kept = self._log.optimize(info.table_id, properties={REASON: reason})
+            return "" if kept.outcome is None else _version(kept.outcome)
+
+        return do
+
+    def _expiry(self, info: TableInfo, policy: MaintenancePolicy) -> Iterator[Act]:
+        age = timedelta(days=policy.expire_days) if policy.expire_days else None
+        reason = "; ".join(
+            [f"older than {policy.expire_days:g} days"] * bool(age)
+            + [f"behind {policy.retain_versions:,} newer ones"] * bool(policy.retain_versions)
+        )
+        bounds: dict[str, Any] = {
+            "older_than": age,
+            "retain_versions": policy.retain_versions or None,
+        }
+        if not self._log.expirable(info.table_id, **bounds):
+            return
+
+        def do() -> str:
+            return expire(self._log, info, reason, bounds)
+
+        yield Act(info.name, "expire", reason, do)
+
+    def _thinning(self, info: TableInfo, policy: MaintenancePolicy) -> Iterator[Act]:
+        store, published = store_for(info.location), Published(info.location)
+        found = {one.path: one for one in store.files(VERSIONS_DIRECTORY)}
+        paths = {version: path for version, path in published.paths.items() if path in found}
+        limit = max(MANIFEST_SHARE * found[paths[max(paths)]].size, MANIFEST_BYTES_LEAST)
+        newest, taken = set[int](), 0
+        for version in reversed(paths):
+            taken += found[paths[version]].size
+            if newest and (taken > limit or len(newest) >= policy.keep_manifests):
+                break
+            newest.add(version)
+        # What is left of an expiry stays, for whoever looks for it by path.
+        surplus = [
+            version
+            for version in sorted(paths.keys() - newest - referenced_versions(info.location))
+            if version % ANCHOR_EVERY and not is_in(version - 1, info.deleted)
+        ]
+        # Not for each single one: a thinning looks through the folder.
+        size = sum(found[paths[version]].size for version in surplus)
+        if len(surplus) < policy.keep_manifests and size <= limit:
+            return
+        youngest_ms = time.time_ns() // 1_000_000 - YOUNG_MS
+        ripe = [one for one in surplus if found[paths[one]].modified_ms < youngest_ms]
+        if len(ripe) < len(surplus):
+            self.unripe.add(info.incarnation)
+        milestones = published.milestones(time.time())
+        ripe = [version for version in ripe if version not in milestones]
+        if not ripe:
+            return
+
+        def do() -> str:
+            for version in ripe:
+                with contextlib.suppress(FileNotFoundError):
+                    if beside := transaction_path_in(store.read(paths[version])):
+                        store.delete(beside)
+                store.delete(paths[version])
+            return f"{len(ripe):,} manifests removed; the log makes any of them again"
+
+        reason = f"{len(paths):,} manifests; the newest {len(newest)} stay"
+        yield Act(info.name, "thin", reason, do)
+
+
+def _version(outcome: Any) -> str:
+    return f"version {outcome.version}"

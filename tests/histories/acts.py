@@ -1,0 +1,58 @@
+"""The steps of a history that keep its table: maintenance, removal of files, undo."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from commitlog.adapters.memory import MemoryLog
+from commitlog.core.tables.lance_tables import is_in
+from consumers.tools import table_acts
+from consumers.tools.maintenance import Maintenance
+from consumers.tools.maintenance_policy import properties_of
+from consumers.tools.orphans import clean
+
+if TYPE_CHECKING:
+    from tests.histories.world import History, Step
+
+table_acts.YOUNG_MS = -3_600_000
+"""Nobody is about to read a manifest here, so none is too young to be thinned."""
+POLICY = properties_of(
+    {
+        "small_fragments": 4,
+        "keep_manifests": 4,
+        "history_share": 0.5,
+        "history_hours": 0,
+        "history_versions": 6,
+        "remove_after_days": 1e-9,
+    }
+)
+"""Of a table whose maintenance finds something to do after a few steps."""
+KINDS = ("maintain", "maintain", "remove", "undrop", "go back")
+
+
+def act(history: History, step: Step) -> None:
+    """Do one of these steps, and compare."""
+    client, table, held = history.client, history.table, history.model[history.head]
+    if step.kind == "maintain":
+        done = Maintenance(client, open_log=lambda: MemoryLog(history.service.cluster)).look()
+        for one in done:
+            history.tally.ended[f"maintenance: {one.kind}"] += 1
+    elif step.kind == "remove":
+        gone = clean(MemoryLog(history.service.cluster), table, 0, client)
+        history.tally.ended["files removed"] += len(gone)
+    elif step.kind == "undrop":
+        client.drop_table(table)
+        client.undrop(table).raise_for_conflict()
+        history.remembered = history.head
+        history.tally.ended["undropped"] += 1
+    else:
+        known = sorted(history.sequences.keys() & history.model.keys())
+        version = known[step.pick % len(known)]
+        outcome = client.restore([table], history.sequences[version])
+        held = history.model[version]
+        history.tally.ended["went back"] += outcome is not None
+    info = client.table(table)
+    for version in range(history.head + 1, info.version + 1):
+        history.model[version] = held
+    history.model = {v: h for v, h in history.model.items() if not is_in(v, info.deleted)}
+    history.check_head()
