@@ -16,6 +16,7 @@
       OutcomeUnknown            ask again with the same transaction id, never with a new one
       Unavailable               make the same call again, later
         Overloaded              the same, after `retry_after_seconds`
+        StorageFull             the same, once the disk that it names has space
       Fenced                    end this process's term: another leader stands
       WrongLog                  correct the address: this is another cluster, log or domain
         LogMoved                connect to the cluster that it names
@@ -36,16 +37,28 @@ if TYPE_CHECKING:
     from commitlog.model.records import Outcome
 
 
-_BUILD_PATH = re.compile(r",? ?(?:/[\w.+-]+)+\.rs:\d+(?::\d+)?")
+_BUILD_PATH = re.compile(
+    r"""
+    ,?[ ]?(?:location:[ ])?Location[ ]?\{[^{}]*\.rs[^{}]*\}
+    | (?:,?[ ](?:at[ ]|location:[ ])?)?[^\s,;'"()\[\]{}/]*/[^\s,;'"()\[\]{}]*\.rs:\d+(?::\d+)?
+    """,
+    re.VERBOSE,
+)
 
 
 def without_build_paths(text: str) -> str:
     """Leave out where in its own sources, on the machine that built it, pylance failed."""
-    return _BUILD_PATH.sub("", text)
+    return _BUILD_PATH.sub("", text) if ".rs" in text else text
 
 
 class CommitLogError(Exception):
-    """The root of all errors of this package."""
+    """The root of all errors of this package, whose texts may end in another library's."""
+
+    def __init__(self, *arguments: object) -> None:
+        """Take the text."""
+        super().__init__(
+            *(without_build_paths(one) if isinstance(one, str) else one for one in arguments)
+        )
 
 
 class InvalidRequest(CommitLogError):
@@ -55,7 +68,6 @@ class InvalidRequest(CommitLogError):
     """
 
     def __init__(self, message: str, *, field: str = "", value: object = None, advice: str = ""):
-        message = without_build_paths(message)
         super().__init__(f"{message}. {advice}." if advice else message)
         self.field = field
         self.value = value
@@ -128,6 +140,10 @@ class Overloaded(Unavailable):
     def __init__(self, message: str, retry_after_seconds: float):
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class StorageFull(Unavailable):
+    """The disk or store of a table's files has no space; nothing was committed by this call."""
 
 
 class Fenced(CommitLogError):

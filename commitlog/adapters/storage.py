@@ -243,16 +243,16 @@ class LocalStore:
         except FileNotFoundError:
             return
 
-    def walk(self) -> Iterator[str]:
-        """Yield the paths of all files; folders that go away meanwhile are passed over."""
-        for folder, _, names in os.walk(self._root):
-            below = os.path.relpath(folder, self._root)
+    def walk(self, below: str = "") -> Iterator[str]:
+        """Yield the paths of all files in a folder; what goes away meanwhile is passed over."""
+        for folder, _, names in os.walk(self._resolve(below) if below else self._root):
+            here = os.path.relpath(folder, self._root)
             for name in names:
-                yield name if below == "." else f"{below}/{name}"
+                yield name if here == "." else f"{here}/{name}"
 
-    def files(self) -> Iterator[FileFound]:
-        """Yield all files; those that go away meanwhile are passed over."""
-        for path in self.walk():
+    def files(self, below: str = "") -> Iterator[FileFound]:
+        """Yield all files in a folder; those that go away meanwhile are passed over."""
+        for path in self.walk(below):
             with contextlib.suppress(FileNotFoundError):
                 found = os.lstat(os.path.join(self._root, path))
                 yield FileFound(path, found.st_size, int(found.st_mtime * 1000))

@@ -190,10 +190,11 @@ class RemoteStore:
                 for one in group:
                     yield one["path"]
 
-    def files(self) -> Iterator[FileFound]:
-        """Yield all objects."""
+    def files(self, below: str = "") -> Iterator[FileFound]:
+        """Yield all objects in a folder."""
         with self._errors():
-            for group in self._objects.list(self._store):
+            prefix = f"{_confined(below)}/" if below else None
+            for group in self._objects.list(self._store, prefix):
                 for one in group:
                     modified = one["last_modified"].timestamp()
                     yield FileFound(one["path"], one["size"], int(modified * 1000))

@@ -20,6 +20,8 @@ from typing import Any
 
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
+FLUSH_MILLISECONDS = 2_000
+
 logger = logging.getLogger("commitlog")
 
 
@@ -97,6 +99,10 @@ class Tracing:
         )
         context = trace.set_span_in_context(trace.NonRecordingSpan(parent))
         self._span(context, name, seconds, ago, facts)
+
+    def flush(self) -> None:
+        """Send what is gathered, before a process that may end without warning goes on."""
+        self.provider.force_flush(FLUSH_MILLISECONDS)
 
     def _span(
         self, context: Any, name: str, seconds: float, ago: float, facts: dict[str, Any]

@@ -122,13 +122,17 @@ class LeaderConnection:
         fail: Callable[[CommitLogError], None],
         *,
         is_new: bool,
+        is_told: bool = False,
     ) -> Awaited:
-        """Ask for an outcome; `is_new` says that nothing was sent under this id before."""
+        """Ask for an outcome; `is_new` says that nothing was sent under this id before.
+
+        With `is_told` the record that is sent names this session, which its leader then tells.
+        """
         awaited = Awaited(watch, deliver, fail, self.anchor if is_new else None)
         with self._lock:
             self._awaited.setdefault(watch.transaction_id, []).append(awaited)
         self._socket.start()
-        if not (is_new and watch.readable and self._socket.knows_session):
+        if not (is_told and watch.readable and self._socket.knows_session):
             self._socket.send(watch_frame(watch))
         return awaited
 

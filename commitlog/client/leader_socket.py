@@ -299,7 +299,7 @@ class LeaderSocket:
             raise CorruptLog(f"the leader greets with {kind.name}")
         said = parse_json(body)
         self.knows_session = bool(said.get("session"))
-        heed(str(said.get("tables_root", "")), said.get("places", {}))
+        heed(str(said.get("tables_root", "")), said.get("places", {}), said.get("roots", {}))
         return frames[1:]
 
     def _read(self, opened: socket.socket) -> None:

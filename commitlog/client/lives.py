@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from commitlog.client.names import like_known
 from commitlog.core.catalogue.catalogue_state import altered
 from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.tables.lance_tables import VersionRanges
@@ -20,7 +21,7 @@ from commitlog.model.operations import (
     RenameTable,
 )
 from commitlog.model.records import Outcome, Status, Submitted, Transaction
-from commitlog.model.table import Policy, TableId
+from commitlog.model.table import Policy, TableId, format_table_id
 
 _MAKERS = (CreateTable, DeclareTable, RegisterTable)
 _ICEBERG = ("IcebergChange", "IcebergView")
@@ -61,6 +62,12 @@ class Lives:
         known = (*self._lives.values(), *self._ended)
         found = [one for one in known if one.dropped_at and one.table == table]
         return sorted(found, key=lambda one: one.dropped_at)
+
+    def like_dropped(self, name: str) -> str:
+        """Return a sentence that names what was dropped under a name like this one."""
+        known = (*self._lives.values(), *self._ended)
+        dropped = {format_table_id(one.table) for one in known if one.dropped_at}
+        return like_known(name, dropped, "dropped tables")
 
     def take(self, outcome: Outcome, submitted: Submitted) -> None:
         """Take the next committed outcome."""

@@ -20,6 +20,7 @@ from commitlog.client.host import Pairs, TableName
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.names import check_names, pairs
 from commitlog.client.opening import Opened, is_readable
+from commitlog.client.roots import BindsPlaces
 from commitlog.client.row_tickets import RowsWait, settled_if_rows
 from commitlog.client.row_verbs import WritesRows
 from commitlog.client.runtime import Runtime, RuntimeSettings
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_SECONDS = 30.0
 
 
-class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows):
+class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
     """A log, and the tables whose commits it orders."""
 
     def __init__(

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Collection, Iterable, Mapping
 
 from commitlog.client.host import Pairs
 from commitlog.model.names import first_problem, key_problem, properties_problem
 from commitlog.model.operations import LanceCommit, Operation, Properties
 from commitlog.model.records import Application
+
+NAMES_SHOWN = 5
+
+
+def like_known(name: str, known: Collection[str], what: str = "tables") -> str:
+    """Return a sentence that helps who misnamed a table: names like it, or some that there are."""
+    if near := difflib.get_close_matches(name, known, n=3):
+        return f"Did you mean {', '.join(near)}?"
+    if not known:
+        return f"There are no {what}."
+    some = ", ".join(sorted(known)[:NAMES_SHOWN])
+    return f"The {what} are {some}{', …' if len(known) > NAMES_SHOWN else ''}."
 
 
 def check_names(

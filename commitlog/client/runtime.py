@@ -140,11 +140,18 @@ class Runtime:
         return self.connection(partition).request(method, params, timeout)
 
     def submit(
-        self, transaction: Transaction, *, id_is_new: bool, any_content: bool = False
+        self,
+        transaction: Transaction,
+        *,
+        id_is_new: bool,
+        any_content: bool = False,
+        is_first: bool = False,
     ) -> Ticket:
         """Append a transaction; what is wrong with it raises before anything is sent.
 
-        With `any_content` a commit under this id counts, whatever its content.
+        With `any_content` a commit under this id counts, whatever its content. `is_first` says that
+        this process has sent nothing under the id, though another one may have: whatever came of
+        that, this record's own outcome says it.
         """
         transaction = attributed(transaction)
         partition = self.partition_of(transaction)
@@ -153,9 +160,9 @@ class Runtime:
             self._await_admission(connection, transaction.principal)
         ticket = Ticket(
             transaction,
-            self._asker(connection, id_is_new),
+            self._asker(connection, id_is_new, is_told=id_is_new or is_first),
             payload_hash=b"" if id_is_new or any_content else payload_hash(transaction),
-            session=self._session if id_is_new else "",
+            session=self._session if id_is_new or is_first else "",
             read=connection.read_until,
             attended=connection.attended,
         )
@@ -221,16 +228,17 @@ class Runtime:
             writer.flush(timeout_seconds)
 
     def _asker(
-        self, connection: LeaderConnection, id_is_new: bool
+        self, connection: LeaderConnection, id_is_new: bool, is_told: bool
     ) -> Callable[[Ticket, bool], None]:
-        first = [id_is_new]
+        first = [True]
 
         def ask(ticket: Ticket, readable: bool) -> None:
             transaction = ticket.transaction
             watch = Watch(
                 transaction.transaction_id, transaction.attempt, readable, ticket.payload_hash
             )
-            connection.watch(watch, ticket.deliver, ticket.fail, is_new=first[0])
+            is_new, heard = id_is_new and first[0], is_told and first[0]
+            connection.watch(watch, ticket.deliver, ticket.fail, is_new=is_new, is_told=heard)
             first[0] = False
             self.readable_hint = readable
 

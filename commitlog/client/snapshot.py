@@ -20,6 +20,7 @@ from commitlog.client.feed import From, Subscription, starts
 from commitlog.client.feed_events import Selection
 from commitlog.client.folds import Folds, TableAt
 from commitlog.client.host import Host
+from commitlog.client.names import like_known
 from commitlog.client.opening import is_there
 from commitlog.client.positions import NamesPositions, When
 from commitlog.client.runtime import Runtime
@@ -61,9 +62,9 @@ class Snapshot:
         name = format_table_id(parse_table_id(table_id))
         found = self.tables.get(name)
         if found is None:
+            at = ",".join(str(self.positions[one]) for one in sorted(self.positions))
             raise NoSuchTable(
-                f"there was no table {name!r} at position {self.positions}; it had"
-                f" {len(self.tables)} tables: see `snapshot.tables`"
+                f"the log had no table {name!r} at position {at}. {like_known(name, self.tables)}"
             )
         return found
 

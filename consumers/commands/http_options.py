@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 if TYPE_CHECKING:
+    from commitlog.adapters.storage_options import Scoped, StorageFile
     from consumers.runtime.config import Config
     from consumers.servers.namespace.row_work import Done, Work
     from consumers.servers.namespace.service import Settings
@@ -97,7 +98,7 @@ def check_http(config: Config) -> Security:
         path = getattr(config, name)
         if path and not Path(path).is_file():
             raise ConfigurationError(f"{name}: there is no file {path}")
-    namespace_settings(config)
+    _storage(config)
     return Security(AccessFile(Path(config.access_file)) if config.access_file else None)
 
 
@@ -122,18 +123,25 @@ def server_settings(config: Config, health: Health) -> ServerSettings:
 
 def namespace_settings(config: Config) -> Settings:
     """Return how the namespace behaves; ConfigurationError names what is wrong."""
-    from commitlog.adapters.storage_options import read_storage_file
     from consumers.servers.namespace.service import Settings
-    from consumers.servers.vending.vendor import checked
 
-    storage = read_storage_file(config.storage_file)
+    storage, vending = _storage(config)
     return Settings(
         locations=config.allowed_prefixes,
         storage_options=storage.options,
         credentials=storage.credentials,
-        vending=checked(storage.vending),
+        vending=vending,
         operations_max=config.batch_operations_max,
     )
+
+
+def _storage(config: Config) -> tuple[StorageFile, Scoped]:
+    """Return the storage file and how it hands out access, which is checked, too."""
+    from commitlog.adapters.storage_options import read_storage_file
+    from consumers.servers.vending.vendor import checked
+
+    storage = read_storage_file(config.storage_file)
+    return storage, checked(storage.vending)
 
 
 def row_processes(config: Config) -> RowProcesses | None:

@@ -9,6 +9,7 @@ from its checkpoint and the log.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -17,9 +18,12 @@ from dataclasses import dataclass, field
 from importlib.metadata import version as package_version
 from pathlib import Path
 
-from commitlog.adapters.places import bindings
+from commitlog.adapters.places import bindings, bound, named_here, use_named
+from commitlog.client.roots import PARTITION
+from commitlog.core.catalogue.named_roots import named_roots
 from commitlog.core.log.chain import ChainPlace
-from commitlog.errors import Fenced, TopicSettings, Unavailable
+from commitlog.core.partition.machine import Machine
+from commitlog.errors import Fenced, InvalidSettings, TopicSettings, Unavailable
 from commitlog.model.records import Genesis
 from commitlog.ports import Log
 from consumers.partition.allowed_places import AllowedPlaces as AllowedPlaces
@@ -35,7 +39,9 @@ from consumers.partition.observer import StoreObserver
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.quotas import Quotas
 from consumers.partition.session import Session
-from consumers.partition.table_places import check_followed
+from consumers.partition.table_places import check_followed, settle_roots
+from consumers.runtime.places import RootMoved, is_marked
+from consumers.runtime.roots import RootUnusable
 from consumers.socket.answers import Answers
 from consumers.socket.leader_watch import stand_by
 from consumers.socket.requests import Requests
@@ -84,6 +90,9 @@ class Committer:
         self._checkpoints = Checkpoints(options.root, log.identity(), self._genesis)
         self._session: Session | None = None
         self._is_ready_told = False
+        self._was_marked = False
+        with contextlib.suppress(RootUnusable):
+            self._was_marked = is_marked(self._genesis)
         root, allowed = self._genesis.tables_root, options.allowed_locations
         self._allowed = AllowedPlaces(root, allowed) if allowed else None
         places = _Places(lambda: self._session)
@@ -96,8 +105,10 @@ class Committer:
                 "home": log.home(),
                 "tables_root": root,
                 "places": dict(bindings()),
+                "roots": named_here(),
             },
             handler=lambda method, params: self._requests.handle(method, params),
+            lookup=lambda method, params: self._requests.lookup(method, params),
             finder=lambda transaction_id, through: self._requests.find(transaction_id, through),
             host=options.host,
             port=options.port,
@@ -145,17 +156,46 @@ class Committer:
         session.materializer.start()
         try:
             session.catch_up()
-            check_followed(session.follower.machine)
+            self._find_roots(session.follower.machine)
             log_id, home = self._genesis.log_id, self._log.home()
             token = self._options.token
             stand_by(session, stop, node=self.node, log_id=log_id, token=token, home=home)
             if not stop.is_set():
+                self._check_still_there()
                 epoch = session.campaign(self.node, time.time_ns() // 1_000_000)
                 if epoch:
                     self._lead(epoch, session, stop)
         finally:
             self._answers.end_term()
             session.close()
+
+    def _find_roots(self, machine: Machine) -> None:
+        """Look for tables where the log says by now; it may say otherwise than at the start."""
+        if self._options.partition == PARTITION:
+            before = named_here()
+            try:
+                settle_roots(self._genesis, named_roots(machine.catalogue.namespaces.get((), ())))
+            except InvalidSettings as error:
+                use_named(before)
+                if not is_marked(self._genesis):
+                    raise
+                # It was started before the record that names them, and has them still.
+                logger.warning(
+                    "start this committer again, with the place that it lacks: %s", error
+                )
+        check_followed(machine)
+
+    def _check_still_there(self) -> None:
+        """Refuse to lead where the tables were when this process started, and aren't any more."""
+        is_there = True
+        with contextlib.suppress(RootUnusable):  # a store that is away says nothing
+            is_there = is_marked(self._genesis)
+        if self._was_marked and not is_there:
+            raise RootMoved(
+                f"the tables of log {self._genesis.log!r} were moved away from"
+                f" {bound(self._genesis.tables_root)} while this committer stood by: start it with"
+                " the place where they are now"
+            )
 
     def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
         observer = StoreObserver(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from prometheus_client.core import (
@@ -35,16 +36,21 @@ _GAUGES = (
         "For how long Kafka has acknowledged no outcome.",
     ),
 )
-_BY_TABLE = (
-    ("rebased", "commitlog_table_rebases", "Commits that were moved over newer versions."),
-    ("bytes", "commitlog_table_added_bytes", "Bytes of data files that commits added."),
-    ("rows", "commitlog_table_written_rows", "Rows that commits wrote, rewritten ones included."),
+_BY_NAME = (
+    ("rebased", "rebases", "Commits that were moved over newer versions."),
+    ("bytes", "added_bytes", "Bytes of data files that commits added."),
+    ("rows", "written_rows", "Rows that commits wrote, rewritten ones included."),
 )
 _SIZES = (
     ("version", "commitlog_table_version", "A table's newest version."),
     ("fragments", "commitlog_table_fragments", "Fragments of a table's newest version."),
     ("versions", "commitlog_table_versions", "Versions of a table that weren't deleted."),
     ("bytes", "commitlog_table_bytes", "Bytes of its data files, as maintenance saw them last."),
+    (
+        "unwritten",
+        "commitlog_materializer_lag_versions",
+        "Versions of a table since the newest one that has its manifest.",
+    ),
     (
         "unmaintained",
         "commitlog_maintenance_lag_versions",
@@ -149,6 +155,14 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
             f"How long commits took, from the writer's clock to files that can be read, by {kind}.",
             kind,
         )
+        yield _steps_by(kind, found)
+        for fact, name, text in _BY_NAME:
+            sums: defaultdict[str, float] = defaultdict(float)
+            what = fact if kind == "table" else f"{kind}_{fact}"
+            for key, count in chain.from_iterable(one.get(what, {}).items() for one in found):
+                sums[key] += count
+            pairs = (([key], count) for key, count in sorted(sums.items()))
+            yield _family(CounterMetricFamily, f"commitlog_{kind}_{name}", text, [kind], pairs)
     rules: defaultdict[str, float] = defaultdict(float)
     for one in found:
         for rule, count in one.get("rules", {}).items():
@@ -160,13 +174,6 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
         ["rule"],
         (([rule], count) for rule, count in sorted(rules.items())),
     )
-    for fact, name, text in _BY_TABLE:
-        sums: defaultdict[str, float] = defaultdict(float)
-        for one in found:
-            for table, count in one.get(fact, {}).items():
-                sums[table] += count
-        pairs = (([table], count) for table, count in sorted(sums.items()))
-        yield _family(CounterMetricFamily, name, text, ["table"], pairs)
     sizes = {table: size for one in found for table, size in one.get("sizes", {}).items()}
     for fact, name, text in _SIZES:
         pairs = (([table], size[fact]) for table, size in sorted(sizes.items()) if fact in size)
@@ -183,12 +190,35 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
 
 def _durations(found: list[Mapping[str, Any]], what: str, name: str, text: str, by: str) -> Metric:
     family = HistogramMetricFamily(name, text, labels=[by])
+    bounds: list[float] = next((one["bounds"] for one in found if "bounds" in one), [])
+    _add_histograms(family, [one.get(what, {}) for one in found], bounds)
+    return family
+
+
+def _steps_by(kind: str, found: list[Mapping[str, Any]]) -> Metric:
+    """Return the histograms of each table's, or principal's, steps."""
+    text = f"How long the steps of commits took, by {kind}; see commitlog_step_seconds."
+    family = HistogramMetricFamily(f"commitlog_{kind}_step_seconds", text, labels=[kind, "step"])
+    bounds: list[float] = next(
+        (one["coarse_bounds"] for one in found if "coarse_bounds" in one), []
+    )
+    by_step = [one.get(f"{kind}_steps", {}) for one in found]
+    for step in sorted({step for one in by_step for step in one}):
+        _add_histograms(family, [one.get(step, {}) for one in by_step], bounds, step)
+    return family
+
+
+def _add_histograms(
+    family: HistogramMetricFamily,
+    found: list[Mapping[str, Any]],
+    bounds: list[float],
+    *labels: str,
+) -> None:
+    """Add what leaders counted by name, summed over them."""
     counts: dict[str, list[float]] = {}
     sums: defaultdict[str, float] = defaultdict(float)
-    bounds: list[float] = []
     for one in found:
-        bounds = one.get("bounds", bounds)
-        for key, seen in one.get(what, {}).items():
+        for key, seen in one.items():
             known = counts.get(key, [0.0] * len(seen["counts"]))
             counts[key] = [a + b for a, b in zip(known, seen["counts"], strict=True)]
             sums[key] += seen["sum"]
@@ -198,8 +228,7 @@ def _durations(found: list[Mapping[str, Any]], what: str, name: str, text: str, 
         for end, number in zip(ends, numbers, strict=True):
             total += number
             buckets.append((end, total))
-        family.add_metric([key], buckets, sums[key])
-    return family
+        family.add_metric([key, *labels], buckets, sums[key])
 
 
 def _by_partition(

@@ -104,7 +104,9 @@ def make_app(
         exception_handlers={HTTPException: refused},
         middleware=[
             Middleware(Observe, metrics=settings.metrics),
-            Middleware(Limits, settings=settings.limits, security=settings.security),
+            Middleware(
+                Limits, settings=settings.limits, security=settings.security, base_path=base
+            ),
             Middleware(Guard, security=settings.security, base_path=base),
         ],
     )

@@ -47,6 +47,8 @@ ATTEND_SECONDS = 0.25
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
+Lookup = Callable[[str, dict[str, Any]], Callable[[], Any] | None]
+"""Returns what answers a request on the thread that took it; None if the handler has to."""
 Finder = Callable[[str, int], None]
 """Has an id's outcome of up to a sequence looked up; `found` is called, again with its files."""
 
@@ -74,14 +76,18 @@ class Answers:
         identity: dict[str, Any],
         handler: Handler,
         finder: Finder,
+        lookup: Lookup = lambda method, params: None,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str = "",
     ) -> None:
-        """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results."""
+        """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results.
+
+        What `lookup` finds at once is answered without it.
+        """
         check_address(host, token)
         self._identity = identity
-        self._handler = handler
+        self._handler, self._lookup = handler, lookup
         self._finder = finder
         self._host, self.port = host, port
         self._token = token
@@ -327,26 +333,33 @@ class Answers:
             self._write(connection, answer.frame())
 
     def _request(self, connection: WriterConnection, body: dict[str, Any]) -> None:
-        if body.get("method") == "ping":
-            self._write(
-                connection,
-                wire.json_frame(FrameKind.REPLY, {"request": body.get("request"), "result": {}}),
-            )
-        else:
-            self._loop.call_soon_threadsafe(self._spawn, self._reply(connection, body))
+        method, params = str(body.get("method")), body.get("params") or {}
+        reply: dict[str, Any]
+        try:
+            work = dict if method == "ping" else self._lookup(method, params)
+            if work is None:
+                self._loop.call_soon_threadsafe(self._spawn, self._reply(connection, body))
+                return
+            reply = {"result": work()}
+        except Exception as error:
+            reply = _failed(error)
+        self._send_reply(connection, body, reply)
 
     async def _reply(self, connection: WriterConnection, body: dict[str, Any]) -> None:
-        reply: dict[str, Any] = {"request": body.get("request")}
+        reply: dict[str, Any]
         try:
             params = body.get("params") or {}
-            reply["result"] = await self._handler(str(body.get("method")), params)
-        except CommitLogError as error:
-            reply["error"] = {"type": type(error).__name__, "message": str(error)}
+            reply = {"result": await self._handler(str(body.get("method")), params)}
         except Exception as error:
-            logger.exception("a request failed")
-            reply["error"] = {"type": "Unavailable", "message": f"the leader failed: {error!r}"}
+            reply = _failed(error)
         with self._turn:
-            self._write(connection, wire.json_frame(FrameKind.REPLY, reply))
+            self._send_reply(connection, body, reply)
+
+    def _send_reply(
+        self, connection: WriterConnection, body: dict[str, Any], reply: dict[str, Any]
+    ) -> None:
+        frame = wire.json_frame(FrameKind.REPLY, {"request": body.get("request"), **reply})
+        self._write(connection, frame)
 
     def _refuse(self, connection: WriterConnection, error: CommitLogError) -> None:
         body = {"type": type(error).__name__, "message": str(error)}
@@ -357,3 +370,11 @@ class Answers:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _failed(error: Exception) -> dict[str, Any]:
+    """Return what a request is answered that failed."""
+    if isinstance(error, CommitLogError):
+        return {"error": {"type": type(error).__name__, "message": str(error)}}
+    logger.error("a request failed", exc_info=error)
+    return {"error": {"type": "Unavailable", "message": f"the leader failed: {error!r}"}}

@@ -86,12 +86,10 @@ class Requests:
         self.node = ""
         self._methods: dict[str, Callable[[Params], Any]] = {
             "status": self._status,
-            "table": self._table,
             "tables": self._tables,
             "namespaces": self._namespaces,
             "iceberg_table": self._iceberg_table,
             "iceberg_tables": self._iceberg_tables,
-            "said": self._said,
             "materialize": self._materialize,
             "transaction": self._transaction,
             "quarantine": self._quarantine,
@@ -133,16 +131,31 @@ class Requests:
             tell = partial(self._tell, *found)
             session.mailbox.call(lambda: session.tell_readable(versions_of(found[0]), tell))
 
+    def lookup(self, method: str, params: Params) -> Callable[[], Any] | None:
+        """Return what answers a request right here; None if it has to wait for something.
+
+        The loop takes requests off the sockets itself. What only looks at its state needs no other
+        thread to wake, and none to be woken again for the answer.
+        """
+        work, session = _LOOKUPS.get(method), self._session_now()
+        if work is None or session is None or params.get("readable"):
+            return None
+        return partial(work, session, params) if session.mailbox.runs_here() else None
+
     async def handle(self, method: str, params: Params) -> Any:
         """Answer a request."""
         if method == "ping":
             return {}
-        if method not in self._methods:
+        if method not in self._methods and method not in _LOOKUPS:
             raise InvalidRequest(
                 f"{NO_SUCH_REQUEST} {method!r}", field="method", value=method, advice="Upgrade"
             )
         try:
-            return await self._methods[method](params)
+            if method not in _LOOKUPS:
+                return await self._methods[method](params)
+            if params.get("readable"):
+                await self._until_readable(params)
+            return await self._ask(partial(_LOOKUPS[method], params=params))
         except TimeoutError:
             raise Unavailable(
                 f"the leader found no time for `{method}`; make the same call again"
@@ -201,6 +214,7 @@ class Requests:
         chain = follower.replica.chain
         return {
             "node": self.node,
+            "clock_ms": time.time_ns() // 1_000_000,
             "epoch": chain.epoch,
             "sequence": chain.sequence,
             "undecided": len(follower.replica.undecided),
@@ -219,18 +233,6 @@ class Requests:
     async def _head(self, params: Params) -> Head:
         table = parse_table_id(params.get("table", ""))
         return await self._ask(lambda session: session.catalogue.head(table))
-
-    async def _table(self, params: Params) -> dict[str, Any]:
-        if params.get("readable"):
-            await self._until_readable(params)
-        table = parse_table_id(params.get("table", ""))
-
-        def describe(session: Session) -> tuple[Head, int]:
-            head = session.catalogue.head(table)
-            return head, session.readable.newest(head.incarnation)
-
-        head, readable = await self._ask(describe)
-        return head.described_whole(readable).to_json()
 
     async def _tables(self, params: Params) -> list[dict[str, Any]]:
         def list_all(session: Session) -> list[tuple[Head, int]]:
@@ -269,17 +271,6 @@ class Requests:
             ).to_json()
             for name, table in found
         ]
-
-    async def _said(self, params: Params) -> list[Any]:
-        """Return what clients said of versions, in their order."""
-        table = parse_table_id(params.get("table", ""))
-        versions = [int(version) for version in params.get("versions", ())]
-
-        def recall(session: Session) -> list[Any]:
-            head = session.catalogue.head(table)
-            return [head.said(version) for version in versions]
-
-        return await self._ask(recall)
 
     async def _transaction(self, params: Params) -> dict[str, Any] | None:
         """Return the outcome of an id with its record; None if the log knows none by now."""
@@ -379,6 +370,22 @@ class Requests:
             found = await _worker(partial(_look, observer, looks))
             observed.update(zip(looks, found, strict=True))
         return step.outcome
+
+
+def _table_now(session: Session, params: Params) -> dict[str, Any]:
+    """Describe a table at its head."""
+    head = session.catalogue.head(parse_table_id(params.get("table", "")))
+    return head.described_whole(session.readable.newest(head.incarnation)).to_json()
+
+
+def _said_now(session: Session, params: Params) -> list[Any]:
+    """Return what clients said of versions, in their order."""
+    head = session.catalogue.head(parse_table_id(params.get("table", "")))
+    return [head.said(int(version)) for version in params.get("versions", ())]
+
+
+_LOOKUPS = {"table": _table_now, "said": _said_now}
+"""What is answered from the loop's memory, at once."""
 
 
 def _look(observer: StoreObserver, wanted: Sequence[Wanted]) -> list[Found]:

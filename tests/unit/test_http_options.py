@@ -93,6 +93,13 @@ def test_everything_is_below_the_base_path_and_guarded_there(world: World, tmp_p
     assert world.send("GET", "/healthz")[0] == 200
     assert world.send("GET", "/openapi.json")[1]["servers"] == [{"url": "/lance"}]
 
+    long = {**key, "x-long": "x" * 40_000}
+    for path in ("config", "namespaces/a/tables", "at-5/namespaces", "views/rename"):
+        status, body = world.send("GET", f"/lance/v1/{path}", b"", long)
+        assert (status, body["error"]["type"]) == (431, "BadRequestException"), path
+    status, body = world.send("GET", "/lance/v1/table", b"", long)
+    assert (status, body["code"], body["instance"]) == (431, 13, "/lance/v1/table")
+
     def post(path: str, body: Any) -> tuple[int, Any]:
         return world.post(f"/lance/v1/table/{path}", body, headers=key)
 

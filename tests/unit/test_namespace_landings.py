@@ -17,6 +17,7 @@ import pytest
 from commitlog.codecs.manifest_file import decode_manifest, encode_manifest, transaction_path
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit
+from commitlog.wire import FrameBuffer, FrameKind
 from tests.namespace_world import World, numbers
 from tests.unit.test_namespace_versions import decided, path, stage
 
@@ -162,6 +163,41 @@ def test_a_client_that_missed_it_is_told_when_it_comes_back(world: World, table:
     assert world.open(table).count_rows() == 20
 
 
+def test_a_reader_that_asks_meanwhile_is_not_taken_for_the_client(
+    world: World, table: list[str]
+) -> None:
+    with closing(Connection(world, table)) as its, closing(Connection(world, table)) as reader:
+        loser = lose(world, table, its)
+        assert reader.path_of(2) == name_of(2)
+        os.remove(f"/{loser['manifest_path']}")
+        assert reader.path_of(2) == name_of(2)
+        assert its.path_of(2) == name_of(3)
+        loser, winner = stage(world, table, 300), stage(world, table, 400)
+        assert world.post(path(table, "create"), winner)[0] == 200
+        assert its.post("create", loser)[0] == 303
+        os.remove(f"/{loser['manifest_path']}")
+        assert reader.path_of(4) == name_of(4), "not its version of another number"
+        assert its.path_of(4) == name_of(5)
+
+
+def test_who_comes_back_is_told_on_any_connection_of_what_nobody_has(
+    world: World, table: list[str]
+) -> None:
+    with closing(Connection(world, table)) as its, closing(Connection(world, table)) as new:
+        loser = lose(world, table, its)
+        again = loser["manifest_path"].replace(name_of(2), name_of(4))
+        _restage(f"/{loser['manifest_path']}", f"/{again}", 4)
+        request = {**loser, "version": 4, "manifest_path": again}
+        request["manifest_size"] = os.path.getsize(f"/{again}")
+        assert new.post("describe", {"version": 4})[0] == 404
+        assert its.post("create", request)[0] == 303
+        assert new.path_of(4) == name_of(3)
+        os.remove(f"/{again}")
+        assert new.path_of(4) == name_of(3)
+        assert new.post("describe", {"version": 4})[0] == 404, "it has been told"
+        assert new.post("describe", {"version": 5})[0] == 404
+
+
 @pytest.mark.parametrize("attempt", [0, 1])
 def test_what_another_process_committed_is_not_committed_again(
     world: World, table: list[str], attempt: int
@@ -183,6 +219,29 @@ def test_what_another_process_committed_is_not_committed_again(
         os.remove(f"/{loser['manifest_path']}")
         assert connection.path_of(2) == name_of(3)
     assert world.open(table).count_rows() == 20
+
+
+def test_who_commits_is_told_of_it_without_asking_the_leader(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = world.log.runtime().connection(0)._socket
+    frames, sent = FrameBuffer(), list[FrameKind]()
+    send = leader.send
+
+    def noting(data: bytes) -> None:
+        sent.extend(kind for kind, _ in frames.feed(data))
+        send(data)
+
+    loser, winner = stage(world, table, 100), stage(world, table, 200)
+    world.log.table(table)
+    monkeypatch.setattr(leader, "send", noting)
+    assert world.post(path(table, "create"), winner)[0] == 200
+    with closing(Connection(world, table)) as connection:
+        assert connection.post("create", loser)[0] == 303
+        assert connection.path_of(2) == name_of(2)
+        os.remove(f"/{loser['manifest_path']}")
+        assert connection.path_of(2) == name_of(3)
+    assert sent == [], "outcomes come by themselves, and what they say of versions is kept"
 
 
 def test_stale_appends_to_a_table_with_a_key_commit(world: World) -> None:

@@ -5,19 +5,26 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from commitlog import wire
-from commitlog.errors import InvalidSettings
+from commitlog.errors import InvalidSettings, NoSuchTable
 from commitlog.wire import FrameBuffer, FrameKind
 from consumers.partition.mailbox import Mailbox
 from consumers.socket.answers import Answers, check_address
 
 WAIT_SECONDS = 120.0
 LARGE = 16 * 1024 * 1024
+
+
+def _missing() -> None:
+    raise NoSuchTable("the log knows no table t")
+
+
+AT_HAND: dict[str, Callable[[], Any]] = {"known": lambda: {"at": 7}, "missing": _missing}
 
 
 @pytest.fixture
@@ -29,6 +36,7 @@ def answers() -> Iterator[Answers]:
         identity={"log": "commitlog", "log_id": "id", "partition": 0},
         handler=large,
         finder=lambda transaction_id, through: None,
+        lookup=lambda method, params: AT_HAND.get(method),
     )
     made.start()
     made.begin_term(1, "here", 0, "")
@@ -81,6 +89,24 @@ def test_a_leader_that_is_busy_answers_a_ping(answers: Answers) -> None:
     writer.send(FrameKind.REQUEST, {"request": 7, "method": "ping"})
     kind, body = writer.next()
     assert (kind, wire.parse_json(body)["request"]) == (FrameKind.REPLY, 7)
+    writer.socket.close()
+
+
+@pytest.mark.parametrize(
+    ("method", "reply"),
+    [
+        ("known", {"result": {"at": 7}}),
+        ("missing", {"error": {"type": "NoSuchTable", "message": "the log knows no table t"}}),
+    ],
+)
+def test_what_is_at_hand_is_answered_by_the_thread_that_read_the_request(
+    answers: Answers, method: str, reply: dict[str, Any]
+) -> None:
+    writer = Writer(answers)
+    assert writer.next()[0] is FrameKind.WELCOME
+    writer.send(FrameKind.REQUEST, {"request": 1, "method": method, "params": {}})
+    kind, body = writer.next()
+    assert (kind, wire.parse_json(body)) == (FrameKind.REPLY, {"request": 1, **reply})
     writer.socket.close()
 
 

@@ -25,6 +25,7 @@ from commitlog.errors import (
     OutcomeUnknown,
     Overloaded,
     Unavailable,
+    without_build_paths,
 )
 from commitlog.model.records import Code, Status
 from commitlog.model.table import TableId
@@ -50,7 +51,7 @@ class Failure(Exception):
         retry_after_seconds: float = 0,
     ) -> None:
         """Say the HTTP status, the error's type, and what a person should read."""
-        super().__init__(message)
+        super().__init__(without_build_paths(message))
         self.status = status
         self.kind = kind
         self.failed = failed

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import NAMESPACE_OID, uuid5
 
 from lance_namespace import (
     BatchCommitTablesRequest,
@@ -40,7 +41,6 @@ from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.staged import Staged, StagedTarget, read_staged
 from consumers.servers.namespace.tables import declaration, declared, ended
 from consumers.servers.namespace.versions import (
-    batch_id,
     commit_staged,
     raise_refusal,
     version_created,
@@ -140,7 +140,7 @@ class _Batch:
 
     def commit(self) -> tuple[Outcome, Transaction]:
         """Commit what was added; the same request, repeated, is the same transaction."""
-        content_id = batch_id(self.call) if self.staged else new_transaction_id()
+        content_id = _batch_id(self.call) if self.staged else new_transaction_id()
         outcome, transaction = commit_staged(self.service, self.call, self.operations, content_id)
         return replace(outcome, message=self.as_asked(outcome.message)), transaction
 
@@ -249,7 +249,7 @@ def _first(service: Service, call: Call) -> tuple[Outcome, Transaction] | None:
     """Return the commit of the same batch, if it was asked for before."""
     if call.key is not None:
         return service.first_answer(call)
-    found = service.transaction(batch_id(call))
+    found = service.transaction(_batch_id(call))
     return found if found is not None and found[0].status is Status.COMMITTED else None
 
 
@@ -330,6 +330,11 @@ def _table(given: list[str] | None) -> TableId:
     if not given:
         raise InvalidInputError("id is missing: a batch names each table by its id")
     return parse_table_id(given)
+
+
+def _batch_id(call: Call) -> str:
+    """Return the id of a batch: the same request, repeated, is the same transaction."""
+    return str(uuid5(NAMESPACE_OID, call.operation + call.content.decode(errors="replace")))
 
 
 def _check_count(service: Service, name: str, count: int) -> None:

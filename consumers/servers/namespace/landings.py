@@ -9,9 +9,12 @@ with the manifest that it found. So the second time, and only for this client, N
 names M's manifest. With its staged manifest, Lance removes the file of its transaction, so M's
 manifest names a file of another name.
 
-Who asks is known by the connection. Of its connections a client may use any, so those on which one
-transaction was staged count as one client's. Who isn't recognized gets N described; a client that
-doesn't find itself comes back with the same transaction, and is answered the same way again.
+Who asks is known by the connection. A client opens another one whenever its own isn't idle again
+yet, so those on which one transaction was staged count as one client's. A connection on which N was
+only asked for may be a reader's, who must not get M for N. Who isn't recognized gets N described; a
+client that doesn't find itself comes back with the same transaction, seconds later, and is answered
+the same way again. If it then asks for a version that nobody has yet, it is told whoever it seems
+to be: of what isn't there, Lance knows no outcome.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class Landing:
     staged_path: str
     expires: float = field(default_factory=lambda: time.monotonic() + ASKS_WITHIN_SECONDS)
     is_open: bool = True
+    """Its client wasn't told of it yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,6 +74,8 @@ class Landings:
         """Nothing has landed."""
         self._lock = threading.Lock()
         self._known: OrderedDict[str, tuple[Landing, Client]] = OrderedDict()
+        self._ahead: dict[tuple[str, int], Landing] = {}
+        """By incarnation and version, those of who came back and asked for what nobody has."""
 
     def version_of(self, transaction_id: str, incarnation: str) -> int | None:
         """Return the version that a transaction became through this process, if it is known."""
@@ -94,9 +100,25 @@ class Landings:
                 one for one in client.landings if one.is_open and one.expires > now
             ]
             client.landings.append(landing)
+            self._ahead = {
+                key: one for key, one in self._ahead.items() if one.is_open and one.expires > now
+            }
+            if landing.version < landing.asked:
+                self._ahead[landing.incarnation, landing.asked] = landing
             self._known[landing.transaction_id] = (landing, client)
             if len(self._known) > LANDINGS_MAX:
                 self._known.popitem(last=False)
+
+    def awaited(
+        self, connection: MutableMapping[str, Any] | None, asked: int | None
+    ) -> Landing | None:
+        """Return the append of which this connection's client is to be told when it asks."""
+        client = client_of(connection)
+        now = time.monotonic()
+        for landing in client.landings if client is not None else ():
+            if landing.asked == asked and landing.is_open and landing.expires > now:
+                return landing
+        return None
 
     def find(
         self, connection: MutableMapping[str, Any] | None, incarnation: str, asked: int, head: int
@@ -106,12 +128,13 @@ class Landings:
         None: of the one that it asks for.
         """
         client = client_of(connection)
-        if client is None or not client.landings:
+        if client is None:
             return None
-        now = time.monotonic()
+        now, mine = time.monotonic(), False
         for landing in list(client.landings):
             if (landing.incarnation, landing.asked) != (incarnation, asked):
                 continue
+            mine = True
             if not landing.is_open or landing.expires <= now:
                 continue
             is_second = not _exists(landing)
@@ -119,7 +142,14 @@ class Landings:
                 landing.is_open = False
             if is_second or asked > head:
                 return landing.version
-        return None
+        if mine:
+            return None
+        ahead = self._ahead.get((incarnation, asked)) if asked > head else None
+        if ahead is None or not ahead.is_open or ahead.expires <= now:
+            return None
+        # Nobody else asks for a version before it is there; told that it isn't, Lance gives up.
+        ahead.is_open = _exists(ahead)
+        return ahead.version
 
 
 def client_of(connection: MutableMapping[str, Any] | None) -> Client | None:

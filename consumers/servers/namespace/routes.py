@@ -133,7 +133,10 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
             call.body = await _whole(request, service.settings.json_bytes_max)
         if not entry.is_heavy:
             return await in_pool(_carry_out, entry, service, call)
-        await in_pool(admit, entry, call)
+        if service.security.is_on:
+            await in_pool(admit, entry, call)
+        else:  # there is nothing to wait for
+            admit(entry, call)
         async with workers.turns.turn(call.principal.name):
             in_pool = partial(asyncio.get_running_loop().run_in_executor, workers.row_threads)
             if workers.processes is not None and entry.operation is not None:

@@ -106,7 +106,7 @@ class Service:
         """Of those who want to make one version."""
         self.pasts: OrderedDict[str, Service] = OrderedDict()
         """What stood at the positions that were asked for last, by their names."""
-        self._versions = KnownVersions()
+        self.versions = KnownVersions()
         self.lock = threading.Lock()
 
     def storage_options(self, location: str) -> dict[str, str]:
@@ -264,7 +264,8 @@ class Service:
             properties=[*properties, *keyed],
         )
         began = time.monotonic()
-        ticket = self.log.runtime().submit(transaction, id_is_new=is_new)
+        is_first = call.key is None and attempt == 0 and transaction_id not in self.attempts
+        ticket = self.log.runtime().submit(transaction, id_is_new=is_new, is_first=is_first)
         try:
             outcome = ticket.result(self.settings.commit_seconds, wait="readable")
         except OutcomeUnknown:
@@ -326,7 +327,7 @@ class Service:
 
     def maker(self, info: TableInfo, version: int) -> str:
         """Return the transaction that made a version through this process; "" if none did."""
-        facts = self._versions.get(info.incarnation, version)
+        facts = self.versions.get(info.incarnation, version)
         return facts.transaction_id if facts is not None else ""
 
     def version_entry(self, info: TableInfo, version: int, path: str = "") -> dict[str, Any]:
@@ -344,7 +345,7 @@ class Service:
         if outcome.answers is not None:
             return None
         path = f"{VERSIONS_DIRECTORY}/{manifest_name(made.version, made.naming_scheme)}"
-        facts = self._versions.note(
+        facts = self.versions.note(
             location,
             (made.incarnation, made.version),
             path,
@@ -355,12 +356,12 @@ class Service:
 
     def version_entries(self, info: TableInfo, paths: Mapping[int, str]) -> list[dict[str, Any]]:
         """Describe versions whose manifests can be read at these paths, in this order."""
-        known = {v: self._versions.get(info.incarnation, v) for v in paths}
+        known = {v: self.versions.get(info.incarnation, v) for v in paths}
         unknown = [version for version, facts in known.items() if facts is None]
         if unknown:
             said = self.request(info.table_id, "said", table=list(info.table_id), versions=unknown)
             for version, (e_tag, metadata) in zip(unknown, said, strict=True):
-                known[version] = self._versions.learn(
+                known[version] = self.versions.learn(
                     info.location, (info.incarnation, version), paths[version], e_tag, metadata
                 )
         return [

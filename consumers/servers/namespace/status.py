@@ -29,6 +29,7 @@ from commitlog.errors import (
     TableAlreadyExists,
     Unavailable,
     UnsupportedFormat,
+    without_build_paths,
 )
 from commitlog.model.records import Code, Status
 
@@ -130,7 +131,7 @@ def message_of(error: BaseException) -> str:
             for one in error.errors(include_url=False, include_input=False)[:5]
         )
     if isinstance(error, LanceNamespaceError | CommitLogError):
-        return str(error)
+        return without_build_paths(str(error))
     return (
         f"the server failed: {type(error).__name__}; whether the request was carried out is unknown"
     )

@@ -63,6 +63,19 @@ class KnownVersions:
         """Return what is known of a version."""
         return self._facts.get((incarnation, version))
 
+    def entry(self, info: TableInfo, version: int) -> dict[str, Any] | None:
+        """Describe a version of which all is known; None if its file isn't there."""
+        facts, path = self.get(info.incarnation, version), canonical_path(info.location, version)
+        if facts is None or path is None:
+            return None
+        return facts.entry(info.location, version, path)
+
+    def note_built(self, info: TableInfo, version: int, outcome: Outcome) -> None:
+        """Remember a version that the leader built just now, if its file is there."""
+        path = canonical_path(info.location, version)
+        if path is not None and outcome.answers is None:
+            self.note(info.location, (info.incarnation, version), path, None, outcome)
+
     def learn(
         self,
         location: str,
@@ -123,10 +136,14 @@ def written(info: TableInfo, version: int) -> str | None:
 
     None too if the file is called otherwise than it should be, or isn't there any more.
     """
-    if version <= info.readable_version:
-        store = store_for(info.location)
-        for scheme in NamingScheme:
-            path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
-            if store.size(path) >= 0:
-                return path
+    return canonical_path(info.location, version) if version <= info.readable_version else None
+
+
+def canonical_path(location: str, version: int) -> str | None:
+    """Return the path of a version's file, by whichever name it has; None if there is none."""
+    store = store_for(location)
+    for scheme in (NamingScheme.V2, NamingScheme.V1):
+        path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
+        if store.size(path) >= 0:
+            return path
     return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
-from uuid import NAMESPACE_OID, uuid5
 
 from lance_namespace import (
     ConcurrentModificationError,
@@ -121,6 +120,8 @@ def _page_token(token: str | None) -> int | None:
 def describe_version(service: Service, call: Call) -> dict[str, Any]:
     """Describe one version, the newest by default, once it can be read."""
     request = call.read(DescribeTableVersionRequest, {"branch", "version"})
+    if not is_branch(request.branch) and (entry := _landed_entry(service, call, request.version)):
+        return {"version": entry}
     info = service.info(call.table)
     if is_branch(request.branch):
         return {"version": describe_branch_version(info, request.branch, request.version)}
@@ -132,6 +133,20 @@ def describe_version(service: Service, call: Call) -> dict[str, Any]:
         version = landed
         info = _at_least(info, version)
     return {"version": service.version_entry(info, version)}
+
+
+def _landed_entry(service: Service, call: Call, asked: int | None) -> dict[str, Any] | None:
+    """Answer from memory whose append became another version; None if it isn't all known."""
+    landing = service.landings.awaited(call.connection, asked)
+    if landing is None or landing.version < landing.asked:
+        return None
+    info = service.lately(call.table)
+    if landing.incarnation != info.incarnation:
+        return None
+    landed = service.landings.find(
+        call.connection, info.incarnation, landing.asked, landing.version
+    )
+    return service.versions.entry(info, landing.asked if landed is None else landed)
 
 
 def create_version(service: Service, call: Call) -> dict[str, Any]:
@@ -221,7 +236,9 @@ def _create_by_append(
         found = service.transaction(staged.transaction_id)
         outcome = found[0] if found is not None else outcome
     raise_refusal(service, outcome, [made])
-    raise _landed(service, call, info, staged, outcome.results[0].version)
+    version = outcome.results[0].version
+    service.versions.note_built(info, version, outcome)
+    raise _landed(service, call, info, staged, version)
 
 
 def _landed(service: Service, call: Call, info: TableInfo, staged: Staged, version: int) -> Landed:
@@ -330,11 +347,6 @@ def commit_staged(
         attempt = max(attempt, found[0].attempt if found else 0) + 1
     service.note_attempt(transaction_id, attempt)
     return outcome, transaction
-
-
-def batch_id(call: Call) -> str:
-    """Return the id of a batch: the same request, repeated, is the same transaction."""
-    return str(uuid5(NAMESPACE_OID, call.operation + call.content.decode(errors="replace")))
 
 
 def raise_refusal(service: Service, outcome: Outcome, operations: Sequence[Operation]) -> None:

@@ -31,7 +31,7 @@ _ERRORS = {
     "404": "Something that the request names isn't there.",
     "406": "The operation, or a field that the request has, is not served.",
     "408": "The body didn't arrive in time.",
-    "409": "Something else stands there already, or won; the answer names it.",
+    "409": "Something else is there already, or won; the answer names it.",
     "413": "The body is too large.",
     "415": "The body is of another type than this takes.",
     "429": "Too many requests.",

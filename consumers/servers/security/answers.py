@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from lance_namespace.errors import ErrorCode
 from starlette.responses import JSONResponse, Response
 
-_ICEBERG = ("/v1/config", "/v1/namespaces", "/v1/tables", "/v1/transactions")
+_ICEBERG = ("/v1/config", "/v1/namespaces", "/v1/tables", "/v1/views", "/v1/transactions")
+_AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
+"""How addresses begin of the catalogue as of a position."""
 _ICEBERG_KINDS = {
     401: "NotAuthorizedException",
     403: "ForbiddenException",
@@ -26,9 +29,14 @@ def is_under(path: str, prefixes: tuple[str, ...]) -> bool:
     return any(path == prefix or path.startswith(f"{prefix}/") for prefix in prefixes)
 
 
-def is_iceberg(path: str) -> bool:
-    """Say whether a path is the Iceberg catalogue's."""
-    return is_under(path, _ICEBERG)
+def served_path(path: str, base_path: str) -> str:
+    """Return a path as the APIs know it: from their base, and of the catalogue as it is now."""
+    return _AT.sub("/v1", path.removeprefix(base_path) or "/", count=1)
+
+
+def is_iceberg(path: str, base_path: str) -> bool:
+    """Return True if a path is the Iceberg catalogue's."""
+    return is_under(served_path(path, base_path), _ICEBERG)
 
 
 def refusal(
@@ -37,11 +45,12 @@ def refusal(
     status: int,
     message: str,
     headers: Mapping[str, str] | None = None,
+    base_path: str = "",
 ) -> Response:
-    """Return a refusal as the API of this path shapes its errors."""
+    """Return a refusal as the API of this path shapes its errors; all are served below a base."""
     if method == "HEAD":
         return Response(status_code=status, headers=headers)
-    if is_iceberg(path):
+    if is_iceberg(path, base_path):
         kind = _ICEBERG_KINDS.get(status, "BadRequestException")
         error = {"message": message, "type": kind, "code": status}
         return JSONResponse({"error": error}, status, headers=headers)

@@ -60,7 +60,7 @@ class Decompressed:
             raise ValueError(f"the body isn't compressed as it says: {error}") from error
         self._left = self._inner.unconsumed_tail
         if self._inner.eof and self._inner.unused_data:
-            raise ValueError("the body goes on after its compressed content")
+            raise ValueError("the body continues after its compressed content")
         return piece
 
     def _check_end(self, *, is_whole: bool) -> None:

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from commitlog.client.caller import Caller, acting_for
 from commitlog.errors import CommitLogError
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.security.answers import is_under, refusal
+from consumers.servers.security.answers import is_under, refusal, served_path
 from consumers.servers.security.budgets import json_problem
 from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import PRINCIPAL, Security, credentials_of_headers
@@ -45,8 +45,6 @@ _TABLE = re.compile(
 """What is below a table takes read; who signs looks at each request that it signs."""
 _LISTED = ("tables", "views")
 _REGISTERS = ("register", "register-view")
-_AT = re.compile(r"/v1/at-[^/]+(?=/namespaces(?:/|$))")
-"""How addresses begin of the catalogue as of a position: they need the grants that others need."""
 _BATCH_ACCESS = {
     "declare_table": WRITE,
     "create_table_version": WRITE,
@@ -68,7 +66,7 @@ class Guard:
         """Pass a request on, or refuse it."""
         if scope["type"] != "http" or not self._security.is_on:
             return await self._app(scope, receive, send)
-        path = _AT.sub("/v1", scope["path"].removeprefix(self._base_path) or "/", count=1)
+        path = served_path(scope["path"], self._base_path)
         if path == "/" or is_under(path, (*OPEN, *CHECKS_ITSELF)):
             return await self._app(scope, receive, send)
         try:

@@ -85,9 +85,11 @@ class Limits:
         app: ASGIApp,
         settings: LimitSettings | None = None,
         security: Security | None = None,
+        base_path: str = "",
     ) -> None:
-        """Guard an application."""
+        """Guard an application that is served below `base_path`."""
         self._app = app
+        self._base_path = base_path
         self._settings = settings or LimitSettings()
         self._security = security or Security()
         self._running: Counter[str] = Counter()
@@ -113,7 +115,7 @@ class Limits:
         except OverLimit as refused:
             if has_begun:
                 raise
-            await _refuse(refused, scope, receive, send)
+            await _refuse(refused, self._base_path, scope, receive, send)
         finally:
             request.end()
 
@@ -274,12 +276,16 @@ class _Request:
             self._limits.give_back(self._client)
 
 
-async def _refuse(refused: OverLimit, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(
+    refused: OverLimit, base_path: str, scope: Scope, receive: Receive, send: Send
+) -> None:
     # The connection may still carry a body that nobody reads.
     headers = {"Connection": "close"}
     if refused.status in (429, 503):
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)
     if refused.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    response = refusal(scope["path"], scope["method"], refused.status, refused.message, headers)
+    response = refusal(
+        scope["path"], scope["method"], refused.status, refused.message, headers, base_path
+    )
     await response(scope, receive, send)
