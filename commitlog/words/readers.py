@@ -62,6 +62,34 @@ WORDS: dict[str, str] = {
         "{table}: {location} is neither below the tables root nor a place that the log's leader "
         "allows; name one below the tables root, or have the operator add it to allowed_locations"
     ),
+    "root_name_invalid": (
+        "{root!r} is not a valid name of a root; begin with a small letter, and use at most 63 "
+        "small letters, digits, '-' and '_'"
+    ),
+    "place_not_a_prefix": (
+        "{place!r} is not a place as the log records it; give an absolute folder or URI, without "
+        "a slash at its end"
+    ),
+    "place_without_tables": (
+        "the log has no table below {place}; `commitlog places` shows what it has"
+    ),
+    "place_not_bound": (
+        "{place} is not bound to a root; `commitlog places` shows which places are"
+    ),
+    "places_overlap": (
+        "{place} and {other}, which is bound to the root {root!r}, are in one another; unbind that "
+        "first"
+    ),
+    "root_taken": "the root {root!r} is that of {other} already; choose another name for {place}",
+    "root_elsewhere": (
+        "the leader does not have what is below {place} in a root {root!r}: it was started without "
+        "this root, or with one at another place. Start it with --places {root}=WHERE, where the "
+        "files of {place} are now (the root 'tables' is --tables-root, or ROOT/tables)"
+    ),
+    "place_not_there": (
+        "the leader would look for the files of {place} there, and they are elsewhere. Start it "
+        "with --places {place}=WHERE first, or move the files back"
+    ),
     "operation_unusable": "{table}: {detail}",
     "name_unusable": "the {what} {name!r} {problem}",
     "name_nul": "holds a NUL character",

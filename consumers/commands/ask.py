@@ -311,7 +311,9 @@ def _show_attempt(row: Row) -> None:
         made = f"version {one['version']}" if one["version"] else one["status"]
         if one["snapshot_id"]:
             made = f"snapshot {one['snapshot_id']}"
-        print(f"  {one['operation']} {one['table_name']}: {made}, {_what_of(one)}")
+        print(
+            f"  {one['operation']} {one['table_name'] or 'the log itself'}: {made}, {_what_of(one)}"
+        )
     for failed in row["failed_requirements"]:
         print(f"  {failed['table_name']} required {failed['requirement']}, has {failed['actual']}")
     conflict = row["conflict"]

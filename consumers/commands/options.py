@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from commitlog.adapters.places import use_places
+from commitlog.adapters.places import use_named, use_places
 from commitlog.adapters.storage_options import use_storage_file
 from commitlog.protocol import check_log_name
 from consumers.runtime.config import (
@@ -36,6 +38,20 @@ AsJson = Annotated[
 ]
 AsCsv = Annotated[bool, Parameter(name="--csv", negative="", show_default=False, help="Print CSV.")]
 LIMIT_MAX = 2**31
+
+
+def _from_zero(_: object, value: float | None) -> None:
+    if value is not None and not 0 <= value < math.inf:
+        raise ValueError("It must be a number from 0 on.")
+
+
+def _above_zero(_: object, value: float | None) -> None:
+    if value is not None and not 0 < value < math.inf:
+        raise ValueError("It must be a number above 0.")
+
+
+FROM_ZERO = Parameter(validator=_from_zero)
+ABOVE_ZERO = Parameter(validator=_above_zero)
 Limit = Annotated[
     int,
     Parameter(
@@ -98,14 +114,17 @@ class Where:
         )
         check_log_name(config.log)
         use_storage_file(config.storage_file)
-        use_places(config.places)
+        has_tables = config.tables_root or config.root is not None
+        use_places(config.places, config.need_tables_root() if has_tables else "")
         return config
 
     def index_root(self) -> Path:
         """Return the root whose index is asked; ConfigurationError if it is another log's."""
         config = self.load()
         root = config.need_root()
-        kept = read_endpoints(root).get("log", config.log)
+        left = read_endpoints(root)
+        use_named(json.loads(left.get("roots", "{}")), has_tables=True)
+        kept = left.get("log", config.log)
         if kept != config.log:
             raise ConfigurationError(
                 f"the index in {root} is of log {kept!r}, not {config.log!r}: leave --log out, or"
@@ -125,11 +144,24 @@ def connect(config: Config, timeout_seconds: float = 30.0) -> ArchivableLog:
     log = KafkaLog.connect(
         config.need_bootstrap_servers(), config.log, config.kafka, timeout_seconds
     )
-    if config.root is None or not (config.root / "archive").is_dir():
+    if config.root is None:
         return log
     from consumers.tools.archive.log import with_archive
 
     return with_archive(log, config.root)
+
+
+def connect_to_files(config: Config) -> ArchivableLog:
+    """Reach the log as `connect` does, and learn from it where its tables are."""
+    from consumers.partition.table_places import find_roots
+
+    log = connect(config)
+    try:
+        find_roots(log, config.root)
+    except BaseException:
+        log.close()
+        raise
+    return log
 
 
 def connect_client(config: Config, principal: str = "") -> CommitLog:

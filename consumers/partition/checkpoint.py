@@ -27,9 +27,10 @@ from commitlog.core.log.parts import Part, Saved
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
 from commitlog.core.partition.snapshot import MACHINE, digest_of
-from commitlog.errors import CorruptLog, WrongLog
+from commitlog.errors import CorruptLog
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.ports import LogIdentity
+from consumers.runtime.places import another_log
 
 FORMAT = 3
 HEAD = "head.json"
@@ -184,6 +185,12 @@ class Checkpoints:
             outcome_offset=head["outcome_offset"],
         )
 
+    def take_over(self, head: dict[str, Any]) -> None:
+        """Put the head of a copy of this log's checkpoint, whose files are here already."""
+        kept = {name: value for name, value in head.items() if name != "sha256"}
+        kept["identity"] = self._identity
+        self._folder.replace(HEAD, json.dumps({**kept, "sha256": _digest(kept)}).encode())
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Write what changed, then the head that names it all."""
         parts: dict[str, tuple[int, str, int]] = {}
@@ -240,16 +247,9 @@ class Checkpoints:
         return data
 
     def _check_identity(self, found: Mapping[str, Any]) -> None:
-        differing = [
-            f"{name} is {found.get(name)!r} there and {expected!r} here"
-            for name, expected in self._identity.items()
-            if found.get(name) != expected
-        ]
-        if differing:
-            raise WrongLog(
-                f"the checkpoint in {self._folder} is of another log: {'; '.join(differing)}. "
-                "Correct the address, or use another root"
-            )
+        wrong = another_log(f"the checkpoint in {self._folder}", found, self._identity)
+        if wrong is not None:
+            raise wrong
 
     def _corrupt(self, what: str) -> CorruptLog:
         return CorruptLog(

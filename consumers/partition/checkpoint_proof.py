@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from commitlog.core.log.replica import payload_hash
+from commitlog.core.log.replica import has_content
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome, Retained, Submitted
 from commitlog.ports import Log, Reader, Record
@@ -56,7 +56,7 @@ def check_log_holds(
 def _is_answered_by(submitted: Submitted, outcome: Outcome) -> bool:
     record = submitted.record
     is_its = record.transaction_id == outcome.transaction_id
-    return is_its and payload_hash(record) == outcome.payload_hash
+    return is_its and has_content(record, outcome.payload_hash)
 
 
 def _is_given_up(

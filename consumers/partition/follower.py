@@ -66,6 +66,8 @@ class Follower:
         self.replica = replica
         self._clock = clock
         self._recordings = Recordings(genesis.tables_root, open_store)
+        self._raw: dict[int, bytes] = {}
+        """Of outcomes whose transactions may come in a later step than they, by their offsets."""
         partition = genesis.partition
         self.transactions: Reader[Submitted] = log.read_transactions(
             partition, replica.transactions_position
@@ -77,14 +79,16 @@ class Follower:
     def step(self, timeout_seconds: float) -> list[Event]:
         """Read what there is, waiting for something at most so long; return what was decided."""
         answered = self._outcomes.poll(timeout_seconds=timeout_seconds)
-        records = {record.offset: record.raw for record in answered}
         for record in answered:
+            self._raw[record.offset] = record.raw
             self.replica.receive_answered(record)
         self._read_transactions()
         events = []
         for decided in self.replica.drain():
-            raw = records.get(decided.answered_offset, b"")
+            raw = self._raw.pop(decided.answered_offset)
             events.append(self._apply(decided, raw))
+        if self.replica.waiting_for is None:
+            self._raw.clear()  # of what is void, or is no outcome
         return events
 
     def catch_up(self, timeout_seconds: float) -> list[Event]:

@@ -40,8 +40,9 @@ PULSE_SECONDS = 1.0
 SCAN_SECONDS = 60.0
 TABLES_PER_SCAN = 1_000
 """With more tables the scans take turns: on an object store each look is a request."""
-MOVED_SECONDS = 10.0
-"""How often a leader looks whether its log was moved to another cluster."""
+MOVED_SECONDS = 1.0
+"""How often a leader looks whether its log was moved to another cluster. From closing the old
+cluster to opening the new one a move takes longer, so nobody reads here what is outdated there."""
 SETTINGS_SECONDS = 3600.0
 SETTINGS_RETRY_SECONDS = 10.0
 """How often settings are looked at again while they are wrong."""
@@ -173,7 +174,7 @@ class Guards:
             self._quotas.begin()
             session.on_committed = _counted(self._quotas, session.on_committed)
         session.on_stranger = self._met_stranger
-        works = (self._watch_pulse, self._look_around)
+        works = (self._watch_pulse, self._watch_place, self._look_around)
         threads = [
             threading.Thread(target=_ending, args=(work, session, stop), name="guards", daemon=True)
             for work in works
@@ -312,18 +313,18 @@ class Guards:
         while not stop.wait(PULSE_SECONDS):
             session.mailbox.call(lambda: self.pulse(session))
 
+    def _watch_place(self, session: Session, stop: threading.Event) -> None:
+        while not stop.wait(MOVED_SECONDS):
+            self.check_here()
+
     def _look_around(self, session: Session, stop: threading.Event) -> None:
         self._tried("repairing tables", partial(self.repair, session))
         self.has_repaired = True
         session.mailbox.call(lambda: None)
         self._tried("repairing tables", partial(self.repair, session, versions=LOOKED_AT))
         scan_at = self._clock() + SCAN_SECONDS
-        moved_at = self._clock() + MOVED_SECONDS
         while not stop.wait(PULSE_SECONDS):
             now = self._clock()
-            if now >= moved_at:
-                self.check_here()
-                moved_at = self._clock() + MOVED_SECONDS
             if now >= self._settings_due and not self.check_settings():
                 session.mailbox.post(Ended(TopicSettings(self.settings_problem)))
                 return

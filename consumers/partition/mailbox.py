@@ -151,6 +151,10 @@ class Mailbox:
         """Return True if this thread may touch what the loop owns."""
         return self._owner in (0, threading.get_ident())
 
+    def runs_here(self) -> bool:
+        """Return True if this thread is the loop, and no other can become it meanwhile."""
+        return self._owner == threading.get_ident() and not self._outside_since
+
     def close(self) -> None:
         """Refuse what was asked and not answered, and what will be asked."""
         self._is_closed = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
@@ -23,10 +23,13 @@ NAMES_MAX = 100
 OTHERS = "(others)"
 BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Upper ends of the histograms' buckets, in seconds."""
+COARSE_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
+"""The same for a table's or a principal's steps, of which there are a hundred times as many."""
 
 SUBMIT, DECIDE, ACKNOWLEDGE, FILES = "submit", "decide", "acknowledge", "files"
 """The steps of a transaction: from the writer's clock to the log, from the leader's reading it to
 its decision, from there to Kafka's acknowledgement, and from there to files that can be read."""
+STEPS = (SUBMIT, DECIDE, ACKNOWLEDGE, FILES)
 COMMIT = "commit"
 """All of them, of what was committed: what its writer waits for, whichever way it came."""
 
@@ -51,17 +54,18 @@ class Names:
 class Durations:
     """A histogram for each name: of a step, a table or a principal."""
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str] = (), bounds: Sequence[float] = BOUNDS) -> None:
         """Begin empty, with these names."""
-        self._counts = {name: [0] * (len(BOUNDS) + 1) for name in names}
+        self._bounds = bounds
+        self._counts = {name: [0] * (len(bounds) + 1) for name in names}
         self._sums = dict.fromkeys(self._counts, 0.0)
 
     def took(self, name: str, seconds: float) -> None:
         """Count one transaction."""
         seconds = max(seconds, 0.0)
         if name not in self._counts:
-            self._counts[name], self._sums[name] = [0] * (len(BOUNDS) + 1), 0.0
-        self._counts[name][bisect_left(BOUNDS, seconds)] += 1
+            self._counts[name], self._sums[name] = [0] * (len(self._bounds) + 1), 0.0
+        self._counts[name][bisect_left(self._bounds, seconds)] += 1
         self._sums[name] += seconds
 
     def to_json(self) -> dict[str, Any]:
@@ -72,22 +76,35 @@ class Durations:
         }
 
 
+class OfKind:
+    """What is counted of each table, or of each principal."""
+
+    def __init__(self) -> None:
+        """Count from zero."""
+        self.names = Names()
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        self.rules: Counter[tuple[str, str]] = Counter()
+        self.rebased: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
+        self.commits = Durations()
+        self.steps = {step: Durations(bounds=COARSE_BOUNDS) for step in STEPS}
+
+    def steps_to_json(self) -> dict[str, Any]:
+        """Return the histograms by step."""
+        return {step: found.to_json() for step, found in self.steps.items()}
+
+
 class Meters:
     """One session's counters."""
 
     def __init__(self) -> None:
         """Count from zero."""
         self.steps = Durations((SUBMIT, DECIDE, ACKNOWLEDGE, FILES, COMMIT))
-        self._table_commits, self._principal_commits = Durations(), Durations()
-        self._tables, self._principals = Names(), Names()
-        self._by_table: Counter[tuple[str, str]] = Counter()
-        self._by_principal: Counter[tuple[str, str]] = Counter()
-        self._rebased: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
-        self._rows: Counter[str] = Counter()
+        self._tables, self._principals = OfKind(), OfKind()
+        self._owned: dict[TableId, str] = {}
+        """The names of tables that have one of their own: each commit asks for them often."""
         self._rules: Counter[str] = Counter()
-        self._table_rules: Counter[tuple[str, str]] = Counter()
-        self._principal_rules: Counter[tuple[str, str]] = Counter()
         self._tracing = tracing()
         self.looked_at: dict[str, tuple[int, int]] = {}
         """By table: the version that maintenance has looked at, and its bytes."""
@@ -97,7 +114,7 @@ class Meters:
     @property
     def tables(self) -> set[str]:
         """The tables that are counted by themselves."""
-        return self._tables.known
+        return self._tables.names.known
 
     def count(self, event: Event) -> None:
         """Count an acknowledged outcome."""
@@ -106,31 +123,38 @@ class Meters:
             return
         is_committed = outcome.status is Status.COMMITTED
         kind = "repeated" if outcome.answers is not None else str(outcome.status)
-        principal = self._principals.of(record.principal, is_new=is_committed)
-        self._by_principal[principal, kind] += 1
-        tables = dict.fromkeys(map(target, record.operations))
+        principal = self._principals.names.of(record.principal, is_new=is_committed)
+        self._principals.outcomes[principal, kind] += 1
+        tables = _tables_of(record)
         for table in tables:
-            name = self._tables.of(format_table_id(table), is_new=is_committed)
-            self._by_table[name, kind] += 1
+            name = self._own(table, is_new=is_committed)
+            self._tables.outcomes[name, kind] += 1
         if not is_committed:
             rule = _rule(outcome)
             self._rules[rule] += 1
-            self._principal_rules[principal, rule] += 1
+            self._principals.rules[principal, rule] += 1
             for table in tables if outcome.conflict is None else (outcome.conflict.table,):
-                name = self._tables.of(format_table_id(table), is_new=False)
-                self._table_rules[name, rule] += 1
+                name = self._own(table, is_new=False)
+                self._tables.rules[name, rule] += 1
         if kind == str(Status.COMMITTED):
-            self._written(record, event)
+            self._written(record, event, principal)
             for result in outcome.results:
                 if result.rebased_over:
-                    self._rebased[self._own(result.table)] += 1
+                    self._tables.rebased[self._own(result.table)] += 1
+                    self._principals.rebased[principal] += 1
 
     def acknowledged(self, event: Event, now: float) -> None:
         """Count how long it took until Kafka had the outcome."""
         event.acknowledged_at = now
-        self.steps.took(ACKNOWLEDGE, now - event.decided_at)
-        if _submit_ms(event) is not None:
-            self.steps.took(SUBMIT, (_submit_ms(event) or 0) / 1e3)
+        took = {ACKNOWLEDGE: now - event.decided_at}
+        if event.read_at:
+            took[DECIDE] = event.decided_at - event.read_at
+        if (submit_ms := _submit_ms(event)) is not None:
+            took[SUBMIT] = submit_ms / 1e3
+        for step, seconds in took.items():
+            if step != DECIDE:  # the leader counts its decisions itself
+                self.steps.took(step, seconds)
+        self._took(event, took)
         if self._tracing is not None:
             name, waited = event.outcome.transaction_id, now - event.decided_at
             facts = {"status": str(event.outcome.status), "sequence": event.outcome.sequence}
@@ -143,6 +167,7 @@ class Meters:
         if not event.acknowledged_at:
             return
         self.steps.took(FILES, now - event.acknowledged_at)
+        self._took(event, {FILES: now - event.acknowledged_at})
         outcome, submit_ms = event.outcome, _submit_ms(event)
         if outcome.status is not Status.COMMITTED or outcome.answers is not None:
             return
@@ -160,46 +185,75 @@ class Meters:
         record = event.submitted.record
         self.steps.took(COMMIT, seconds)
         if isinstance(record, Transaction):
-            principal = self._principals.of(record.principal, is_new=True)
-            self._principal_commits.took(principal, seconds)
-            for table in dict.fromkeys(map(target, record.operations)):
-                self._table_commits.took(self._own(table), seconds)
+            principal = self._principals.names.of(record.principal, is_new=True)
+            self._principals.commits.took(principal, seconds)
+            for table in _tables_of(record):
+                self._tables.commits.took(self._own(table), seconds)
 
-    def _written(self, record: Transaction, event: Event) -> None:
+    def _took(self, event: Event, steps: Mapping[str, float]) -> None:
+        """Count the steps of a committed transaction for its tables and its principal."""
+        record, outcome = event.submitted.record, event.outcome
+        is_committed = outcome.status is Status.COMMITTED and outcome.answers is None
+        if not (is_committed and isinstance(record, Transaction)):
+            return
+        principal = self._principals.names.of(record.principal, is_new=True)
+        tables = [self._own(table) for table in _tables_of(record)]
+        for step, seconds in steps.items():
+            self._principals.steps[step].took(principal, seconds)
+            for table in tables:
+                self._tables.steps[step].took(table, seconds)
+
+    def _written(self, record: Transaction, event: Event, principal: str) -> None:
         """Count rows and bytes, by the manifest's change where the operation doesn't say."""
         said = set()
         for operation in record.operations:
             if isinstance(operation, LanceCommit) and operation.summary is not None:
                 said.add(operation.table)
-                name = self._own(operation.table)
-                self._bytes[name] += operation.summary.bytes_added
-                self._rows[name] += operation.summary.rows_added
+                name, made = self._own(operation.table), operation.summary
+                self._wrote(name, principal, made.bytes_added, made.rows_added)
         for change in event.changes:
             if change.delta is not None and change.table not in said:
                 name = self._own(change.table)
                 for _, encoded in change.delta.fragments:
                     fragment = DataFragment.FromString(encoded)
-                    self._bytes[name] += sum(file.file_size_bytes for file in fragment.files)
-                    self._rows[name] += fragment.physical_rows
+                    size = sum(file.file_size_bytes for file in fragment.files)
+                    self._wrote(name, principal, size, fragment.physical_rows)
 
-    def _own(self, table: TableId) -> str:
-        return self._tables.of(format_table_id(table), is_new=True)
+    def _wrote(self, table: str, principal: str, size: int, rows: int) -> None:
+        for kind, name in ((self._tables, table), (self._principals, principal)):
+            kind.bytes[name] += size
+            kind.rows[name] += rows
+
+    def _own(self, table: TableId, *, is_new: bool = True) -> str:
+        name = self._owned.get(table)
+        if name is None:
+            name = self._tables.names.of(format_table_id(table), is_new=is_new)
+            if name != OTHERS:
+                self._owned[table] = name
+        return name
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, for `/metrics`."""
+        tables, principals = self._tables, self._principals
         return {
             "bounds": list(BOUNDS),
+            "coarse_bounds": list(COARSE_BOUNDS),
             "steps": self.steps.to_json(),
-            "tables": [[*key, n] for key, n in self._by_table.items()],
-            "principals": [[*key, n] for key, n in self._by_principal.items()],
+            "tables": [[*key, n] for key, n in tables.outcomes.items()],
+            "principals": [[*key, n] for key, n in principals.outcomes.items()],
             "rules": dict(self._rules),
-            "table_rules": [[*key, n] for key, n in self._table_rules.items()],
-            "principal_rules": [[*key, n] for key, n in self._principal_rules.items()],
-            "table_commits": self._table_commits.to_json(),
-            "principal_commits": self._principal_commits.to_json(),
-            "rebased": dict(self._rebased),
-            "bytes": dict(self._bytes),
-            "rows": dict(self._rows),
+            "table_rules": [[*key, n] for key, n in tables.rules.items()],
+            "principal_rules": [[*key, n] for key, n in principals.rules.items()],
+            "table_commits": tables.commits.to_json(),
+            "principal_commits": principals.commits.to_json(),
+            "table_steps": tables.steps_to_json(),
+            "principal_steps": principals.steps_to_json(),
+            "rebased": dict(tables.rebased),
+            "bytes": dict(tables.bytes),
+            "rows": dict(tables.rows),
+            "principal_rebased": dict(principals.rebased),
+            "principal_bytes": dict(principals.bytes),
+            "principal_rows": dict(principals.rows),
         }
 
 
@@ -209,6 +263,11 @@ def _submit_ms(event: Event) -> int | None:
     if not isinstance(record, Transaction) or record.submitted_at_ms <= 0:
         return None
     return max(0, event.submitted.append_time_ms - record.submitted_at_ms)
+
+
+def _tables_of(record: Transaction) -> dict[TableId, None]:
+    """Return what a record is about, but for the log itself, whose tags and places it may set."""
+    return dict.fromkeys(filter(None, map(target, record.operations)))
 
 
 def _rule(outcome: Outcome) -> str:

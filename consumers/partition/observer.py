@@ -17,6 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from commitlog.adapters.builds import Build, BuildRefused
+from commitlog.adapters.places import stays
 from commitlog.adapters.storage import LocalStore, ObjectStore, keep, store_for
 from commitlog.codecs.deletion_file import decode_deletion_file
 from commitlog.codecs.manifest_file import decode_manifest
@@ -31,6 +32,7 @@ from commitlog.core.decisions import (
     ListDeltaWanted,
     ListsWanted,
     PlaceWanted,
+    RootWanted,
     VectorWanted,
     Wanted,
 )
@@ -144,6 +146,8 @@ class StoreObserver:
         assert not isinstance(wanted, BuildWanted)
         if isinstance(wanted, PlaceWanted):
             return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
+        if isinstance(wanted, RootWanted):
+            return _root(wanted)
         try:
             return self._look(self._store(wanted.location), wanted)
         except InvalidSettings as error:
@@ -157,7 +161,7 @@ class StoreObserver:
             return Found(Observation(wanted.path, -1), error=str(error))
 
     def _look(self, store: ObjectStore, wanted: Wanted) -> Found:
-        assert not isinstance(wanted, BuildWanted | PlaceWanted)
+        assert not isinstance(wanted, BuildWanted | PlaceWanted | RootWanted)
         if self._places is not None and isinstance(store, LocalStore):
             target = store.link_target(wanted.path)
             if target is not None and not self._allows(target):
@@ -204,6 +208,8 @@ class StoreObserver:
         """Return what needs no look; None if it does."""
         if isinstance(wanted, PlaceWanted):
             return Found(Observation(wanted.path, 0 if self._allows(wanted.path) else -1))
+        if isinstance(wanted, RootWanted):
+            return _root(wanted)
         found = None
         if isinstance(wanted, ListsWanted) and self._lists.knows(wanted):
             store = self._store(wanted.location)
@@ -302,6 +308,11 @@ class StoreObserver:
             built.staged_path, len(built.data), hashlib.sha256(built.data).digest()
         )
         return Found(observation, data=built.data, state=built.state)
+
+
+def _root(wanted: RootWanted) -> Found:
+    name = wanted.path if wanted.path != wanted.location else ""
+    return Found(Observation(wanted.path, 0 if stays(wanted.location, name) else -1))
 
 
 def _vector(path: str, data: bytes) -> Found:

@@ -258,7 +258,7 @@ class OldVersions:
                 if time.monotonic() > deadline:
                     raise Unavailable(
                         f"searching the outcomes from {place.sequence} on took over "
-                        f"{SEARCH_SECONDS:.0f} s; ask again: the search goes on from where it came"
+                        f"{SEARCH_SECONDS:.0f} s; ask again: the search continues where it stopped"
                     )
         finally:
             outcomes.close()

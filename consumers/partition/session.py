@@ -40,6 +40,7 @@ from consumers.partition.leader import Leader
 from consumers.partition.mailbox import LoopRequest, Mailbox, Reply
 from consumers.partition.materializer import Materializer
 from consumers.partition.meters import Meters
+from consumers.partition.named import newest_named
 from consumers.partition.observer import Observer
 from consumers.partition.past import EVERY, NoFolder, Past
 from consumers.partition.readable import Readable
@@ -109,17 +110,10 @@ class Session:
             delay_seconds=STANDBY_DELAY_SECONDS,
             clock=clock,
             on_end=lambda error: self.mailbox.post(Ended(error)),
+            newest_named=partial(newest_named, log, genesis.partition, clock=clock),
+            heard_offset=replica.outcomes_position,
         )
-        for table in machine.tables.values():
-            self.readable.adopt(table.incarnation, table.version if table.manifest else 0)
-            if table.manifest is not None:
-                self.materializer.adopt(
-                    table.table_id,
-                    table.incarnation,
-                    table.location,
-                    table.policy,
-                    table.manifest.copy(),
-                )
+        self._adopt(machine)
         self.materializer.written_sequence = self.published = replica.chain.sequence
         self.past = Past(past or NoFolder(), genesis.log_id, replica.chain.sequence)
         self.written_sequence = replica.chain.sequence
@@ -131,6 +125,19 @@ class Session:
             machine.tables, machine.catalogue.namespaces, machine.iceberg.tables
         )
         self.follower = Follower(log, genesis, machine, replica, open_store=open_store, clock=clock)
+
+    def _adopt(self, machine: Machine) -> None:
+        """Take the tables' files as a checkpoint has them."""
+        for table in machine.tables.values():
+            self.readable.adopt(table.incarnation, table.version if table.manifest else 0)
+            if table.manifest is not None:
+                self.materializer.adopt(
+                    table.table_id,
+                    table.incarnation,
+                    table.location,
+                    table.policy,
+                    table.manifest.copy(),
+                )
 
     def now(self) -> float:
         """Return the time by which deadlines are kept."""
@@ -163,6 +170,8 @@ class Session:
                 deleted = sum(last - first + 1 for first, last in table.deleted)
                 sizes[name] = {"version": table.version, "fragments": fragments}
                 sizes[name]["versions"] = table.version - deleted
+                readable = self.readable.newest(table.incarnation)
+                sizes[name]["unwritten"] = max(0, table.version - readable)
                 if (looked := self.meters.looked_at.get(name)) is not None:
                     sizes[name]["unmaintained"] = max(0, table.version - looked[0])
                     sizes[name]["bytes"] = looked[1]

@@ -21,9 +21,10 @@ from commitlog.errors import CommitLogError, LogMoved, UnsupportedFormat
 from consumers.broker import BrokerError, find_java
 from consumers.broker.jars import cache_root
 from consumers.broker.pins import kafka_version, mismatches, read_pins
-from consumers.partition.table_places import check_tables
+from consumers.partition.table_places import check_tables, find_roots
 from consumers.runtime.config import PREFIX, Config, unknown_variables
 from consumers.runtime.places import check_own_place, is_in_place
+from consumers.tools.archive.log import with_archive
 from consumers.tools.rules import rules_in
 from consumers.views.health import INDEX_LAG_SECONDS, Check, Health, Level, finding, index_check
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 PYTHON_MINIMUM = (3, 11)
 DISK_FREE_MINIMUM = 1024**3
+DISK_FULL = 64 * 1024**2
+"""Below it, the next commits or segments of the broker find no space."""
 CONNECT_SECONDS = 10.0
 CLOCK_SECONDS_MAX = 60.0
 PROBE = "_commitlog/probe"
@@ -103,6 +106,9 @@ def _disk(name: str, path: Path) -> Check:
     existing = next(one for one in (path, *path.parents) if one.exists())
     free = shutil.disk_usage(existing).free
     found = f"{free / 1024**3:.1f} GiB free at {existing}"
+    if free < DISK_FULL:
+        found = f"{free / 1024**2:.1f} MiB free at {existing}"
+        return Check(name, Level.FAIL, found, "make room now: commits fail, and the broker stops")
     if free < DISK_FREE_MINIMUM:
         return Check(name, Level.WARN, found, "make room: a full disk stops the broker")
     return Check(name, Level.OK, found)
@@ -167,6 +173,7 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
 
 def _places(log: KafkaLog, config: Config) -> str:
     """See whether the tables are where the log says."""
+    find_roots(with_archive(log, config.root), config.root)
     if config.root is not None:
         check_own_place(log.genesis(), config.need_tables_root(), config.root)
     where = bound(log.genesis().tables_root)
@@ -267,7 +274,7 @@ def _probe(tables_root: str) -> str:
             f"{tables_root} has no put-if-absent: names are looked at, then put, and nobody but "
             "the log may write there"
         )
-    return f"put-if-absent holds in {tables_root}"
+    return f"put-if-absent holds in {bound(tables_root)}"
 
 
 def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
@@ -276,6 +283,8 @@ def _service(log: KafkaLog, config: Config) -> Iterator[Check]:
         yield from (check for check in health.check() if check.name.startswith("leader"))
         yield from (lance_release(number, one) for number, one in health.statuses.items())
         yield from (_version(number, one) for number, one in health.statuses.items())
+        now_ms = time.time_ns() // 1_000_000
+        yield from (leader_clock(number, one, now_ms) for number, one in health.statuses.items())
         if config.root is not None:
             yield _index(config.root, health)
     finally:
@@ -298,6 +307,23 @@ def lance_release(partition: int, status: Mapping[str, Any]) -> Check:
         f"once all programs that follow the log are new, run `commitlog rules --upgrade "
         f"--lance-release {has}`; or install pylance {named}",
     )
+
+
+def leader_clock(partition: int, status: Mapping[str, Any], now_ms: int) -> Check:
+    """Compare this machine's clock with the one of the leader's machine, asked just now."""
+    name = "leader's clock" if not partition else f"leader's clock {partition}"
+    if "clock_ms" not in status:
+        return Check(name, Level.OK, "the leader is too old to say its time")
+    ahead = (int(status["clock_ms"]) - now_ms) / 1000
+    if abs(ahead) > CLOCK_SECONDS_MAX:
+        side = "ahead of" if ahead > 0 else "behind"
+        return Check(
+            name,
+            Level.WARN,
+            f"the leader's clock is {abs(ahead):.0f} s {side} this machine's",
+            "set the clocks of both machines by NTP",
+        )
+    return Check(name, Level.OK, "this machine's clock and the leader's agree")
 
 
 def _version(partition: int, status: Mapping[str, Any]) -> Check:

@@ -61,6 +61,10 @@ def test_missing_jars_are_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def test_little_room_is_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor, "DISK_FREE_MINIMUM", 2**70)
     assert find("disk", root=tmp_path / "not" / "yet").level is Level.WARN
+    monkeypatch.setattr(doctor, "DISK_FULL", 2**70)
+    full = find("disk", root=tmp_path / "not" / "yet")
+    assert full.level is Level.FAIL
+    assert "make room now" in full.advice
 
 
 def test_the_probe_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -149,6 +153,22 @@ def test_brokers_whose_clock_is_ahead_are_a_warning() -> None:
     later = doctor._clock(log, now_ms + 90_000)
     assert isinstance(later, Check)
     assert later.level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "level", "words"),
+    [
+        (1_500, Level.OK, "agree"),
+        (90_000, Level.WARN, "90 s ahead of this machine's"),
+        (-90_000, Level.WARN, "90 s behind this machine's"),
+    ],
+)
+def test_a_leader_whose_clock_differs_is_a_warning(ahead_ms: int, level: Level, words: str) -> None:
+    now_ms = 1_800_000_000_000
+    found = doctor.leader_clock(1, {"clock_ms": now_ms + ahead_ms}, now_ms)
+    assert (found.name, found.level) == ("leader's clock 1", level)
+    assert words in found.message
+    assert doctor.leader_clock(0, {}, now_ms).level is Level.OK, "older leaders don't say it"
 
 
 def test_a_leader_of_another_version_is_a_warning() -> None:

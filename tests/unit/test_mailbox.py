@@ -97,6 +97,18 @@ def test_another_thread_is_the_loop_when_one_is_stuck_and_what_it_brings_is_an_e
     assert brought == [True]
 
 
+def test_only_the_loop_that_is_not_outside_answers_from_what_it_owns() -> None:
+    mailbox, elsewhere, outside = Mailbox(), list[bool](), list[bool]()
+    assert not mailbox.runs_here(), "nobody is the loop yet"
+    mailbox.begin()
+    assert mailbox.runs_here()
+    thread = threading.Thread(target=lambda: elsewhere.append(mailbox.runs_here()))
+    thread.start()
+    thread.join()
+    mailbox.outside(lambda: outside.append(mailbox.runs_here()))
+    assert (elsewhere, outside) == ([False], [False])
+
+
 def test_a_lane_does_one_job_at_a_time_and_a_late_one_holds_up_no_other() -> None:
     mailbox, go_on = Mailbox(), threading.Event()
     lanes = Lanes("test", mailbox.post, workers=1)

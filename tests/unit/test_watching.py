@@ -32,7 +32,14 @@ from commitlog.model.records import (
 )
 from consumers.partition import meters
 from consumers.partition.events import Event
-from consumers.partition.meters import BOUNDS, NAMES_MAX, OTHERS, Meters
+from consumers.partition.meters import (
+    BOUNDS,
+    COARSE_BOUNDS,
+    NAMES_MAX,
+    OTHERS,
+    STEPS,
+    Meters,
+)
 from consumers.servers.metrics import Metrics
 from consumers.tools.maintenance import Maintenance
 from infra.promtool import promtool_path
@@ -90,11 +97,11 @@ def test_ten_thousand_names_have_no_more_series_than_a_hundred() -> None:
         assert counts[OTHERS] == each * (wanted - NAMES_MAX)
         assert sum(counts.values()) == each * wanted
     assert set(found["bytes"]) == meters.tables | {OTHERS}
-    commits = len(BOUNDS) + 3  # its buckets, the last one's end, sum and count
-    most = {
-        "commitlog_table_commit_seconds": commits,
-        "commitlog_principal_commit_seconds": commits,
-    }
+    more = 3  # the last bucket's end, sum and count
+    most = {}
+    for kind in ("table", "principal"):
+        most[f"commitlog_{kind}_commit_seconds"] = len(BOUNDS) + more
+        most[f"commitlog_{kind}_step_seconds"] = len(STEPS) * (len(COARSE_BOUNDS) + more)
     for family in scraped(found).values():
         labels = {name for sample in family.samples for name in sample.labels}
         if labels & {"table", "principal"}:
@@ -138,7 +145,19 @@ def test_steps_are_counted_in_their_buckets() -> None:
         place = next(n for n, bound in enumerate(BOUNDS) if seconds <= bound + 1e-9)
         assert steps[step]["counts"][place] == 1, step
         assert steps[step]["sum"] == pytest.approx(seconds)
-    assert meters.to_json()["rebased"] == {"ns$t": 1}
+    found = scraped(meters.to_json())
+    for kind, name in (("table", "ns$t"), ("principal", "ann")):
+        for fact, count in (("rebases", 1), ("added_bytes", 70), ("written_rows", 3)):
+            assert value(found, f"commitlog_{kind}_{fact}", **{kind: name}) == count
+        steps = f"commitlog_{kind}_step_seconds"
+        for step, end in (("submit", 0.01), ("decide", 0.01), ("acknowledge", 0.1), ("files", 1.0)):
+            buckets = {
+                one.labels["le"]: one.value
+                for one in found[steps].samples
+                if one.name.endswith("_bucket") and one.labels["step"] == step
+            }
+            below = COARSE_BOUNDS[COARSE_BOUNDS.index(end) - 1]
+            assert (buckets[str(end)], buckets[str(below)]) == (1, 0), (kind, step)
 
 
 def test_a_clock_that_runs_behind_is_no_negative_time() -> None:
@@ -202,7 +221,11 @@ def test_whole_commits_and_versions_are_counted(families: dict[str, Any]) -> Non
     for by, labels in (("table", {"table": "shop$orders"}), ("principal", {})):
         name = f"commitlog_{by}_commit_seconds"
         assert value(families, name, f"{name}_count", **labels) == 4
+        name = f"commitlog_{by}_step_seconds"
+        for step in ("submit", "decide", "acknowledge", "files"):
+            assert value(families, name, f"{name}_count", step=step, **labels) == 4
     assert value(families, "commitlog_table_versions", table="shop$orders") == 3
+    assert value(families, "commitlog_materializer_lag_versions", table="shop$orders") == 0
     assert not families["commitlog_table_bytes"].samples, "nobody looked yet"
     assert not families["commitlog_maintenance_silence_seconds"].samples
 
