@@ -9,11 +9,13 @@ from consumers.commands import (
     ask,
     backups,
     care,
+    erase,
     explain,
     health_speed,
     jobs,
     look,
     measure,
+    places,
     prove,
     rows,
     run,
@@ -65,6 +67,11 @@ for _proof in (care.doctor, prove.verify, prove.replay, prove.archive):
     app.command(_proof, group=_CARE, help_epilogue="")
 for _copy in (backups.backup, backups.restore, backups.move):
     app.command(_copy, group=_CARE, help_epilogue="")
+places.places.group = (_CARE,)
+places.places.help_epilogue = ""
+places.places.version_flags = ()
+app.command(places.places)
+app.command(erase.erase, group=_CARE, help_epilogue="")
 for _undo in (undo.tag, undo.undrop, undo.rollback):
     app.command(_undo, group=_CARE, help_epilogue="")
 for _task in (acl.acl, care.orphans, care.rules, care.upgrade, care.version):
@@ -84,6 +91,7 @@ bench.command(speed.bench_replay, name="replay", help_epilogue="")
 bench.command(speed.bench_against, name="against", help_epilogue="")
 bench.command(health_speed.bench_maintain, name="maintain", help_epilogue="")
 bench.command(health_speed.bench_soak, name="soak", help_epilogue="")
+bench.command(health_speed.bench_rag, name="rag", help_epilogue="")
 bench.command(speed.bench_all, name="all", help_epilogue="")
 bench.command(speed.bench_report, name="report", help_epilogue="")
 app.command(bench)

@@ -61,6 +61,7 @@ def _table() -> tuple[tuple[type[BaseException], ExitCode], ...]:
         (PartFailed, ExitCode.UNAVAILABLE),
         (errors.InvalidSettings, ExitCode.USAGE),
         (errors.OutcomeUnknown, ExitCode.UNKNOWN),
+        (errors.StorageFull, ExitCode.MACHINE),
         (errors.Unavailable, ExitCode.UNAVAILABLE),
         (errors.WrongLog, ExitCode.STOP),
         (errors.TopicSettings, ExitCode.STOP),

@@ -24,6 +24,10 @@ def _columns(first: str, digits: int, *names: str) -> tuple[Column, ...]:
 
 
 MAINTAIN = _columns("CPU seconds", 3, "median", "least", "greatest")
+BESIDE = (
+    *_columns("median of the rounds", 2, "value"),
+    Column("aim", lambda row: row["aim"]),
+)
 SOAK = _columns("median of each third", 2, "second", "last", "ratio")
 
 
@@ -32,11 +36,14 @@ def bench_maintain(
     fragments: int = 64,
     rows: int = 20_000,
     rounds: int = 5,
+    writers: int = 0,
+    seconds: float = 20.0,
     as_json: AsJson = False,
 ) -> None:
     """Measure the CPU of a compaction through the log beside pylance's own, in turns.
 
-    Runs a service of its own in a temporary folder.
+    With --writers 8 measure instead what eight writers at full speed notice of maintenance, and how
+    often compactions beside them are tried. Runs a service of its own in a temporary folder.
 
     Parameters
     ----------
@@ -46,9 +53,26 @@ def bench_maintain(
         Rows of each.
     rounds
         How often both are measured.
+    writers
+        How many writers commit beside maintenance.
+    seconds
+        How long each round of writers takes.
     as_json
         Print the whole report as JSON.
     """
+    if writers:
+        beside = need_module("consumers.tools.bench.beside", extra="bench")
+        with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
+            found = beside.run(
+                own.servers,
+                own.root,
+                writers=writers,
+                seconds=seconds,
+                rounds=rounds,
+                report=output.note,
+            )
+        output.print_report(found, (BESIDE, "summary"), as_json=as_json)
+        return
     maintain = need_module("consumers.tools.bench.maintain", extra="bench")
     with own_service(LOG_NAME_DEFAULT, "--no-maintain") as own:
         report = maintain.run(
@@ -84,3 +108,48 @@ def bench_soak(
     output.print_report(found, (SOAK, "summary"), as_json=as_json)
     print(into)
     return 0 if found["verified"] == "ok" else 1
+
+
+RAG = (
+    Column("request", lambda row: row["request"]),
+    Column("count", lambda row: f"{row['count']:,}", is_number=True),
+    Column("p50 ms", lambda row: f"{row['p50_ms']:.0f}", is_number=True),
+    Column("p99 ms", lambda row: f"{row['p99_ms']:.0f}", is_number=True),
+    Column("longest ms", lambda row: f"{row['max_ms']:.0f}", is_number=True),
+)
+
+
+def bench_rag(
+    *,
+    seconds: float = 180.0,
+    writers: int = 4,
+    readers: int = 8,
+    as_json: AsJson = False,
+) -> int:
+    """Search, write and embed anew by LanceDB's client with maintenance on; is every row right?
+
+    Runs a service of its own in a temporary folder. Ends with 1 if a row is wrong or a request
+    failed.
+
+    Parameters
+    ----------
+    seconds
+        How long.
+    writers
+        Processes that write.
+    readers
+        Processes that search.
+    as_json
+        Print the whole report as JSON.
+    """
+    rag = need_module("consumers.tools.bench.rag", extra="bench")
+    with own_service() as own:
+        found = rag.run(
+            own.http, writers=writers, readers=readers, seconds=seconds, report=output.note
+        )
+    output.print_report(found, (RAG, "summary"), as_json=as_json)
+    problems = [*found["failures"], *found["wrong"]]
+    for problem in problems:
+        output.note(problem)
+    output.note(f"{found['rows']:,} rows compared; {len(problems)} problems")
+    return 1 if problems else 0

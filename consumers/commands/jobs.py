@@ -266,7 +266,7 @@ def bench_server(
     seconds: float = 5.0,
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
 ) -> None:
-    """Measure commits over HTTP beside pylance's reference server, in turns.
+    """Measure commits and questions over HTTP beside pylance's reference server, in turns.
 
     Without an address it runs a service of its own in a temporary folder.
 
@@ -285,11 +285,14 @@ def bench_server(
     """
     report = _measured_over_http("consumers.tools.bench.server", uri, writers, rounds, seconds)
     output.print_report(report, (SERVER, "summary"), as_json=as_json)
+    if as_json:
+        return
     many = report["tables"]
     print(
         f"\na version of each of {many['tables']} tables: {many['single_ms']:.0f} ms by single"
-        f" requests, {many['batch_ms']:.0f} ms by one batch-commit"
+        f" requests, {many['batch_ms']:.0f} ms by one batch-commit\n"
     )
+    output.print_listing(READS, report["reads"], as_json=False, nothing="")
 
 
 SERVER = (
@@ -300,6 +303,14 @@ SERVER = (
     Column("p50 ms", lambda row: f"{row['p50_ms']:.1f}", is_number=True),
     Column("p99 ms", lambda row: f"{row['p99_ms']:.0f}", is_number=True),
     Column("failed", lambda row: row["failures"], is_number=True),
+    Column("fastest/slowest", lambda row: _ratio(row["fairness"]), is_number=True),
+)
+READS = (
+    Column("question", lambda row: row["question"]),
+    Column("pylance ms", lambda row: f"{row['pylance_ms']:.2f}", is_number=True),
+    Column("round trip ms", lambda row: f"{row['round_trip_ms']:.2f}", is_number=True),
+    Column("served ms", lambda row: f"{row['served_ms']:.2f}", is_number=True),
+    Column("times both", lambda row: _ratio(row["times_both"]), is_number=True),
 )
 
 
@@ -350,7 +361,7 @@ def own_service(log: str = LOG_NAME_DEFAULT, *flags: str) -> Iterator[OwnService
                 assert up.stdout is not None
                 ready = up.stdout.readline().split()
                 if len(ready) < 4:
-                    raise Unavailable("the service did not start; what it said stands above")
+                    raise Unavailable("the service did not start: see its output above")
                 yield OwnService(ready[3], ready[1], up.pid, Path(folder))
             finally:
                 up.terminate()

@@ -128,7 +128,7 @@ class CommandProcess:
         self._forget()
         how = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         if is_final(code):
-            raise PartFailed(f"{self.name} ended with {how}: what it said stands above", code=code)
+            raise PartFailed(f"{self.name} ended with {how}: see its output above", code=code)
         pause = self._restarts.after_death(now, is_waiting=code == ExitCode.UNAVAILABLE)
         logger.warning(
             "%s ended with %s%s; it is started again in %.2g s",

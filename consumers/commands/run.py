@@ -19,7 +19,7 @@ from consumers.commands.http_options import (
     row_processes,
     server_settings,
 )
-from consumers.commands.options import HERE, Where, connect, connect_client
+from consumers.commands.options import HERE, Where, connect, connect_client, connect_to_files
 from consumers.runtime import roots
 from consumers.runtime.config import ConfigurationError, write_endpoints
 from consumers.runtime.process import OnReady, run_part
@@ -90,7 +90,7 @@ def up(
 def broker(
     *, where: Where = HERE, kafka_port: int | None = None, fsync: bool | None = None
 ) -> None:
-    """Run a single Kafka node from pinned jars; its data lies in the root.
+    """Run a single Kafka node from pinned jars; its data is in the root.
 
     Prints `ready kafka HOST:PORT` when it answers.
 
@@ -231,7 +231,7 @@ def committer(
     root = roots.made(config.need_root())
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
-        log = connect(config)
+        log = connect_to_files(config)
         options = CommitterOptions(
             root=root,
             partition=partition,
@@ -258,7 +258,7 @@ def index(*, where: Where = HERE) -> None:
     root = roots.made(config.need_root())
 
     def work(stop: threading.Event, on_ready: OnReady) -> None:
-        log = connect(config)
+        log = connect_to_files(config)
         is_ready = threading.Event()
         try:
             with output.progress("reading the log") as bar:

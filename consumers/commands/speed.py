@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -62,11 +62,14 @@ def bench_rows(
     where: Where = HERE,
     writers: Annotated[tuple[int, ...], Parameter(negative="")] = (8, 32),
     batches: Annotated[tuple[int, ...], Parameter(negative="")] = (1, 100),
+    rows: Annotated[tuple[int, ...], Parameter(negative="")] = (100_000,),
+    keys: Annotated[tuple[Literal["uniform", "hot"], ...], Parameter(negative="")] = ("uniform",),
+    indexed: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     rounds: int = 3,
     seconds: float = 5.0,
     as_json: AsJson = False,
 ) -> None:
-    """Measure small upserts of many processes beside pylance's merge_insert, in turns.
+    """Measure small upserts of many processes beside merge_insert, MemWAL and LanceDB, in turns.
 
     Uses the cluster that is named; without one, a service of its own in a temporary folder.
 
@@ -76,6 +79,12 @@ def bench_rows(
         Numbers of writer processes to measure with; may be repeated.
     batches
         Rows of one upsert; may be repeated.
+    rows
+        Rows of the table; may be repeated.
+    keys
+        uniform: no two writers have the same at a time; hot: all write the same hundred.
+    indexed
+        Give the key a BTREE index, pylance's table and ours.
     rounds
         How often each is measured.
     seconds
@@ -90,6 +99,9 @@ def bench_rows(
             log,
             writers=tuple(writers),
             batches=tuple(batches),
+            rows=tuple(rows),
+            keys=tuple(keys),
+            indexed=indexed,
             rounds=rounds,
             seconds=seconds,
             report=output.note,
@@ -300,6 +312,8 @@ ROWS = (
     _text("told", lambda row: row["system"]),
     _number("writers", "writers", digits=0),
     _number("rows each", "batch", digits=0),
+    _text("keys", lambda row: row["keys"]),
+    _number("of rows", "rows", digits=0),
     _number("writes/s", "writes_per_second", digits=0),
     _number("rows/s", "rows_per_second", digits=0),
     _number("times pylance", "times_pylance"),

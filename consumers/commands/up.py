@@ -19,16 +19,18 @@ import time
 from collections.abc import Callable, Iterator
 
 from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.places import named_here, places_setting
 from commitlog.errors import Unavailable, WrongLog
 from consumers.broker import BrokerError, DiskFull, EmbeddedBroker
 from consumers.broker.home import Home
 from consumers.commands.parts import CommandProcess, Restarts
-from consumers.partition.table_places import check_all
+from consumers.partition.table_places import check_all, find_roots
 from consumers.runtime import roots
 from consumers.runtime.config import KAFKA_PREFIX, PREFIX, Config, write_endpoints
 from consumers.runtime.patience import Patience
 from consumers.runtime.places import check_own_place, check_unused, writable_tables_root
 from consumers.runtime.process import configure_logging, stop_on_signals
+from consumers.tools.archive.log import with_archive
 
 HTTP_SETTINGS = (
     *("access_file", "base_path", "allowed_locations", "tls_certificate"),
@@ -106,6 +108,7 @@ class Supervisor:
             {
                 "bootstrap_servers": servers,
                 "log": config.log,
+                "roots": json.dumps(named_here()),
                 "http": f"{config.http_scheme}://{config.host}:{port}",
             },
         )
@@ -164,6 +167,7 @@ class Supervisor:
                 writable_tables_root(config)
             with roots.usable(self._root):
                 genesis = log.create(partitions=partitions, tables_root=tables)
+                find_roots(with_archive(log, self._root), self._root)
                 check_own_place(genesis, tables, self._root)
                 check_all(log, self._root)
             if genesis.tables_root != tables:
@@ -226,7 +230,7 @@ class Supervisor:
             PREFIX + "TOKEN": config.token,
             PREFIX + "QUOTAS": config.quotas,
             PREFIX + "STORAGE_FILE": config.storage_file,
-            PREFIX + "PLACES": config.places,
+            PREFIX + "PLACES": places_setting(),
         }
         for name in HTTP_SETTINGS:
             environment[PREFIX + name.upper()] = str(getattr(config, name))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
@@ -15,10 +16,11 @@ import pytest
 
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
-from consumers.tools.bench import everything, growth, measure, merge, peers, replay, report
+from consumers.tools.bench import beside, everything, growth, measure, merge, peers, replay, report
 from consumers.tools.bench.aims import LATEST, MET, MISSED, SMALLER, UNKNOWN, judge
 from consumers.tools.bench.environment import environment, fsync_ms, service_cpu_seconds
 from consumers.tools.bench.measure import NothingLeft, Round
+from consumers.tools.bench.rows import HOT_KEYS, Load
 from tests.service import Service, service
 
 
@@ -366,3 +368,31 @@ def test_a_writer_that_cannot_start_ends_the_round(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(measure, "PRELOAD", [])
     with pytest.raises(RuntimeError, match="2 of 2 writers did not start"):
         measure.run_round("nothing", 2, 1.0, prepare_nothing)
+
+
+def test_compactions_are_counted_by_their_tries() -> None:
+    told = """
+2026-11-23T03:40:01.996Z INFO    maintenance: t: compact (5 (or 6) are small): version 9, 5 became 1, 18.9 s
+2026-11-23T03:40:02.996Z INFO    maintenance: t: compact (5 are small): version 12, 5 fragments became 1, after 2 refused tries, 0.9 s
+2026-11-23T03:40:03.996Z INFO    maintenance: t: compact (5 are small): nothing was left to do, 0.1 s
+2026-11-23T03:40:04.996Z INFO    maintenance: t: thin (70 manifests; the newest 4 stay): 66 manifests removed, 0.1 s
+"""  # noqa: E501
+    tries = Counter(beside.tries_of(told))
+    assert tries == {1: 1, 3: 1}
+    rounds = [Round(name, 8, 1, 10, 0, "", 10, 1, p99, 9, 1, 2, 0.5) for name, p99 in
+              ((beside.WITHOUT, 10.0), (beside.WITH, 12.0))]  # fmt: skip
+    found = {row["figure"]: row["value"] for row in beside.summary(rounds, [1.2], tries, 1)}
+    assert found["p99 with : without"] == 1.2
+    assert found["after more than 2 tries, or never"] == 2
+
+
+def test_writers_of_rows_share_hot_keys_and_no_others() -> None:
+    def keys(kind: str) -> list[set[int]]:
+        load = Load(batch=10, writers=3, rows=1_000, keys=kind)
+        turns = [load.source(number) for number in range(3)]
+        return [set(turn()["id"].to_pylist()) for _ in range(20) for turn in turns]
+
+    uniform, hot = keys("uniform"), keys("hot")
+    assert len(set.union(*uniform)) == 600
+    assert len(set.union(*hot)) == HOT_KEYS
+    assert all(len(one) == 10 for one in (*uniform, *hot))

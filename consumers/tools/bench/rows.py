@@ -1,9 +1,15 @@
-"""`commitlog bench rows`: upserts of a few rows by many processes, beside pylance's merge_insert.
+"""`commitlog bench rows`: upserts of a few rows by many processes, beside Lance's and LanceDB's.
 
-A table of 100,000 rows; each writer upserts rows by key again and again, no two the same keys at
-the same time. In turns, each round on a fresh table:
+A table of 100,000 rows, or as many as asked; each writer upserts rows by key again and again:
+`uniform`, where at any moment no two have the same keys, or `hot`, where all have the same hundred.
+In turns, each round on a fresh table:
 
 - `pylance`: `LanceDataset.merge_insert`, told when it returns.
+- `memwal`: `ShardWriter.put` of pylance's MemWAL, durable, told when it returns: by then the rows
+  are in a write-ahead log and in no version. A shard has one owner, so each writer has a shard of
+  its own, and for hot keys there is one writer.
+- `lancedb`: `merge_insert` of a table with an `LsmWriteSpec`, which writes the same log. One
+  process writes it, as its shard demands.
 - `accepted`: `log.write_rows`, told when the rows are in the log. The rate counts until a version
   has the last of them: what is accepted faster than it is applied gains nothing.
 - `readable`: the same, each writer waiting until the version that has its rows opens by path.
@@ -16,12 +22,15 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from typing import Any
+from uuid import UUID
 
 import lance
+import numpy as np
 import pyarrow as pa
 
 from commitlog import CommitLog
@@ -30,15 +39,54 @@ from consumers.tools.bench.environment import environment
 from consumers.tools.bench.measure import Commit, Round, run_round
 
 PEER = "pylance"
+MEMWAL, LANCEDB = "memwal", "lancedb"
+UNIFORM, HOT = "uniform", "hot"
+HOT_KEYS = 100
 WAITS: tuple[RowsWait, ...] = ("accepted", "readable")
 ROWS = 100_000
 CHANGED = -1.0
 NAMESPACE = "bench"
 DRAIN_SECONDS = 300.0
 WARM_UP_WRITES = 20
+IN_NO_VERSION = "verified: durable by its own word, in no version yet"
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+KEYED = pa.schema(
+    [
+        pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"}),
+        pa.field("x", pa.float64()),
+    ]
+)
 
 Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What is written to which table."""
+
+    batch: int
+    writers: int
+    rows: int = ROWS
+    keys: str = UNIFORM
+    indexed: bool = False
+    """Whether the key has a BTREE index."""
+
+    @property
+    def distinct(self) -> int:
+        """How many keys are written at all."""
+        return self.rows if self.keys == UNIFORM else min(self.rows, max(HOT_KEYS, self.batch))
+
+    def source(self, number: int, schema: pa.Schema = SCHEMA) -> Callable[[], pa.Table]:
+        """Return what gives a writer's next rows."""
+        turn = number
+
+        def rows() -> pa.Table:
+            nonlocal turn
+            first, turn = turn * self.batch, turn + self.writers
+            ids = [(first + at) % self.distinct for at in range(self.batch)]
+            return pa.table({"id": ids, "x": [CHANGED] * self.batch}, schema=schema)
+
+        return rows
 
 
 def run(
@@ -47,60 +95,79 @@ def run(
     *,
     writers: Sequence[int] = (8, 32),
     batches: Sequence[int] = (1, 100),
+    rows: Sequence[int] = (ROWS,),
+    keys: Sequence[str] = (UNIFORM,),
+    indexed: bool = False,
     rounds: int = 3,
     seconds: float = 5.0,
     report: Report = print,
 ) -> dict[str, Any]:
     """Measure and return a JSON-able report; `report` is told of each round as it ends."""
     log = CommitLog.connect(bootstrap_servers, log=log_name)
-    measured: list[tuple[int, Round]] = []
+    measured: list[tuple[Load, Round]] = []
     target = (bootstrap_servers, log_name)
     report("warming up")
     _warm_up(log)
-    with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
-        for batch in batches:
-            for count in writers:
-                for number in range(rounds):
-                    uri = f"{folder}/{batch}-{count}-{number}"
-                    made = [_pylance(uri, batch, count, seconds)]
-                    made += [_ours(log, target, wait, batch, count, seconds) for wait in WAITS]
-                    for one in made:
-                        measured.append((batch, one))
-                        report(line(batch, one))
+    loads = [
+        Load(batch=batch, writers=count, rows=size, keys=kind, indexed=indexed)
+        for size in rows
+        for kind in keys
+        for batch in batches
+        for count in writers
+    ]
+    for load in loads:
+        for _ in range(rounds):
+            with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
+                for one in _turn(log, target, load, seconds, folder):
+                    measured.append((load, one))
+                    report(line(load, one))
     log.close()
     return {
         "machine": environment(),
-        "rows": ROWS,
-        "rounds": [{**one.to_json(), "batch": batch} for batch, one in measured],
+        "rounds": [{**one.to_json(), **asdict(load)} for load, one in measured],
         "summary": summary(measured),
     }
 
 
-def line(batch: int, measured: Round) -> str:
+def _turn(
+    log: CommitLog, target: tuple[str, str], load: Load, seconds: float, folder: str
+) -> Iterator[Round]:
+    yield _pylance(f"{folder}/plain", load, seconds)
+    yield _memwal(f"{folder}/memwal", load, seconds)
+    if find_spec("lancedb"):
+        yield _lancedb(f"{folder}/lancedb", load, seconds)
+    for wait in WAITS:
+        yield _ours(log, target, wait, load, seconds)
+
+
+def line(load: Load, measured: Round) -> str:
     """Describe a round in one line."""
     return (
-        f"{measured.system:9} {measured.writers:3} writers of {batch:3} rows "
+        f"{measured.system:9} {measured.writers:3} writers of {load.batch:3} rows, {load.keys}, "
+        f"into {load.rows:,} "
         f"{measured.commits_per_second:8.1f} writes/s  p50 {measured.p50_ms:7.1f}  "
         f"p99 {measured.p99_ms:8.1f} ms  failed {measured.failures}  {measured.verified}"
         + (f"  first failure: {measured.failure}" if measured.failure else "")
     )
 
 
-def summary(measured: Sequence[tuple[int, Round]]) -> list[dict[str, Any]]:
-    """Compare medians with pylance's, per batch and number of writers."""
+def summary(measured: Sequence[tuple[Load, Round]]) -> list[dict[str, Any]]:
+    """Compare medians with pylance's, per load."""
     found = []
-    for batch, system, count in dict.fromkeys((b, o.system, o.writers) for b, o in measured):
-        of_it = [(b, o) for b, o in measured if (b, o.writers) == (batch, count)]
-        own = [o for _, o in of_it if o.system == system]
-        peer = statistics.median(o.commits_per_second for _, o in of_it if o.system == PEER)
+    for load, system in dict.fromkeys((load, one.system) for load, one in measured):
+        own = [one for of, one in measured if (of, one.system) == (load, system)]
+        peers = [o.commits_per_second for of, o in measured if (of, o.system) == (load, PEER)]
+        peer = statistics.median(peers)
         rate = statistics.median(o.commits_per_second for o in own)
         found.append(
             {
                 "system": system,
-                "writers": count,
-                "batch": batch,
+                "writers": own[0].writers,
+                "batch": load.batch,
+                "rows": load.rows,
+                "keys": load.keys,
                 "writes_per_second": rate,
-                "rows_per_second": rate * batch,
+                "rows_per_second": rate * load.batch,
                 "times_pylance": rate / peer if peer else None,
                 "p50_ms": statistics.median(o.p50_ms for o in own),
                 "p99_ms": statistics.median(o.p99_ms for o in own),
@@ -112,22 +179,25 @@ def summary(measured: Sequence[tuple[int, Round]]) -> list[dict[str, Any]]:
     return found
 
 
-def start_rows() -> pa.Table:
+def start_rows(rows: int = ROWS, schema: pa.Schema = SCHEMA) -> pa.Table:
     """Return the rows of a table before a round."""
-    numbers = pa.array(range(ROWS), pa.int64())
-    return pa.table({"id": numbers, "x": numbers.cast(pa.float64())}, schema=SCHEMA)
+    numbers = pa.array(np.arange(rows))
+    return pa.table({"id": numbers, "x": numbers.cast(pa.float64())}, schema=schema)
 
 
-def _table(log: CommitLog) -> str:
+def _table(log: CommitLog, load: Load) -> str:
     table = f"{NAMESPACE}$r{time.time_ns()}"
     log.create_table(table, SCHEMA, primary_key="id", policy="latest")
-    log.append(table, start_rows()).raise_for_conflict()
+    log.append(table, start_rows(load.rows), timeout=DRAIN_SECONDS).raise_for_conflict()
+    if load.indexed:
+        log.create_index(table, "id", "BTREE")
     return table
 
 
 def _warm_up(log: CommitLog) -> None:
-    table = _table(log)
-    commit = _commit_of(log, table, "readable", 1, 1, 0)
+    load = Load(1, 1)
+    table = _table(log, load)
+    commit = _commit_of(log, table, "readable", load, 0)
     for _ in range(WARM_UP_WRITES):
         commit()
     _drop(log, table)
@@ -138,27 +208,42 @@ def _drop(log: CommitLog, table: str) -> None:
         log.drop_table(table)
 
 
-def _pylance(uri: str, batch: int, writers: int, seconds: float) -> Round:
-    lance.write_dataset(start_rows(), uri)
-    measured = run_round(PEER, writers, seconds, prepare_pylance, uri, batch, writers)
-    return checked(measured, batch, lance.dataset(uri), slack=measured.failures)
+def _pylance(uri: str, load: Load, seconds: float) -> Round:
+    dataset = lance.write_dataset(start_rows(load.rows), uri)
+    if load.indexed:
+        dataset.create_scalar_index("id", "BTREE")
+    measured = run_round(PEER, load.writers, seconds, prepare_pylance, uri, load)
+    return checked(measured, load, lance.dataset(uri), slack=measured.failures)
+
+
+def _memwal(uri: str, load: Load, seconds: float) -> Round:
+    owners = load.writers if load.keys == UNIFORM else 1
+    load = replace(load, writers=owners)
+    lance.write_dataset(start_rows(load.rows, KEYED), uri).initialize_mem_wal()
+    measured = run_round(MEMWAL, owners, seconds, prepare_memwal, uri, load)
+    return replace(measured, verified=IN_NO_VERSION)
+
+
+def _lancedb(uri: str, load: Load, seconds: float) -> Round:
+    from lancedb import LsmWriteSpec, connect
+
+    made: Any = connect(uri).create_table("t", start_rows(load.rows, KEYED))
+    made.set_lsm_write_spec(LsmWriteSpec.unsharded())
+    load = replace(load, writers=1)
+    measured = run_round(LANCEDB, 1, seconds, prepare_lancedb, uri, load)
+    return replace(measured, verified=IN_NO_VERSION)
 
 
 def _ours(
-    log: CommitLog,
-    target: tuple[str, str],
-    wait: RowsWait,
-    batch: int,
-    writers: int,
-    seconds: float,
+    log: CommitLog, target: tuple[str, str], wait: RowsWait, load: Load, seconds: float
 ) -> Round:
-    table = _table(log)
-    measured = run_round(wait, writers, seconds, prepare_ours, *target, table, wait, batch, writers)
+    table = _table(log, load)
+    measured = run_round(wait, load.writers, seconds, prepare_ours, *target, table, wait, load)
     ended = time.perf_counter()
     _drain(log, table)
     whole = measured.seconds + time.perf_counter() - ended
     measured = replace(measured, commits_per_second=measured.commits / whole)
-    measured = checked(measured, batch, log.open(table), slack=0)
+    measured = checked(measured, load, log.open(table), slack=0)
     _drop(log, table)
     return measured
 
@@ -173,30 +258,17 @@ def _drain(log: CommitLog, table: str) -> None:
         time.sleep(0.01)
 
 
-def checked(measured: Round, batch: int, dataset: lance.LanceDataset, slack: int) -> Round:
+def checked(measured: Round, load: Load, dataset: lance.LanceDataset, slack: int) -> Round:
     """Compare the rows of a round's table with its writes; up to `slack` more may have landed."""
     rows, changed = dataset.count_rows(), dataset.count_rows(f"x = {CHANGED}")
-    most = min(ROWS, (measured.landed + slack) * batch)
-    fits = rows == ROWS and 0 < changed <= most
+    most = min(load.distinct, (measured.landed + slack) * load.batch)
+    fits = rows == load.rows and 0 < changed <= most
     return replace(measured, verified=f"{'verified' if fits else 'WRONG'}: {changed} rows changed")
 
 
-def _sources(writers: int, batch: int, number: int) -> Callable[[], pa.Table]:
-    """Return what gives a writer's next rows: at any moment, no two writers have the same."""
-    turn = number
-
-    def source() -> pa.Table:
-        nonlocal turn
-        first, turn = turn * batch, turn + writers
-        ids = [(first + at) % ROWS for at in range(batch)]
-        return pa.table({"id": ids, "x": [CHANGED] * batch}, schema=SCHEMA)
-
-    return source
-
-
-def prepare_pylance(uri: str, batch: int, writers: int, number: int) -> Commit:
+def prepare_pylance(uri: str, load: Load, number: int) -> Commit:
     """Return what upserts the writer's next rows by pylance, with a warm handle."""
-    source, dataset = _sources(writers, batch, number), lance.dataset(uri)
+    source, dataset = load.source(number), lance.dataset(uri)
 
     def merge() -> None:
         builder = dataset.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
@@ -205,18 +277,40 @@ def prepare_pylance(uri: str, batch: int, writers: int, number: int) -> Commit:
     return merge
 
 
+def prepare_memwal(uri: str, load: Load, number: int) -> Commit:
+    """Return what puts the writer's next rows into a shard of its own."""
+    source = load.source(number, KEYED)
+    shard = lance.dataset(uri).mem_wal_writer(str(UUID(int=number + 1)), durable_write=True)
+
+    def put() -> None:
+        shard.put(source())
+
+    return put
+
+
+def prepare_lancedb(uri: str, load: Load, number: int) -> Commit:
+    """Return what upserts the writer's next rows by LanceDB's LSM writes."""
+    from lancedb import connect
+
+    source, table = load.source(number, KEYED), connect(uri).open_table("t")
+
+    def merge() -> None:
+        builder = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        builder.execute(source())
+
+    return merge
+
+
 def prepare_ours(
-    servers: str, log_name: str, table: str, wait: RowsWait, batch: int, writers: int, number: int
+    servers: str, log_name: str, table: str, wait: RowsWait, load: Load, number: int
 ) -> Commit:
     """Return what upserts the writer's next rows through the log."""
     log = CommitLog.connect(servers, log=log_name)
-    return _commit_of(log, table, wait, batch, writers, number)
+    return _commit_of(log, table, wait, load, number)
 
 
-def _commit_of(
-    log: CommitLog, table: str, wait: RowsWait, batch: int, writers: int, number: int
-) -> Commit:
-    source = _sources(writers, batch, number)
+def _commit_of(log: CommitLog, table: str, wait: RowsWait, load: Load, number: int) -> Commit:
+    source = load.source(number)
 
     def upsert() -> None:
         ticket = log.write_rows(table, source(), mode="upsert")

@@ -6,7 +6,7 @@ Namespace manages: each commit stages a manifest that appends one pre-written fr
 table versions. Rounds alternate, each on a fresh table whose rows are counted after it.
 
 Then one version for each of many tables, staged alike: sent as single requests, one after another
-on one connection, and as one `batch-commit`.
+on one connection, and as one `batch-commit`. And questions about few rows (`reads`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from lance.namespace import RestAdapter
 from lance_namespace import CreateNamespaceRequest
 
 from commitlog.adapters.lance_namespace import StagingNamespace, object_path
+from consumers.tools.bench import reads
 from consumers.tools.bench.measure import Commit, Round, run_round
 from consumers.tools.bench.peers import ROWS, rows_of_work
 
@@ -71,6 +72,7 @@ def run(
         "rounds": [one.to_json() for one in measured],
         "summary": _summary(measured),
         "tables": {"tables": TABLES, **many},
+        "reads": reads.measure(uri, rounds),
     }
 
 
@@ -200,6 +202,7 @@ def _summary(measured: Sequence[Round]) -> list[dict[str, Any]]:
                     "times_reference": rate / peer if peer else None,
                     "p50_ms": statistics.median(one.p50_ms for one in found),
                     "p99_ms": statistics.median(one.p99_ms for one in found),
+                    "fairness": statistics.median(one.fairness for one in found),
                     "failures": sum(one.failures for one in found),
                     "wrong": sum(one.verified.startswith("WRONG") for one in found),
                 }

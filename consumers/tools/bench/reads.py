@@ -1,0 +1,92 @@
+"""What a question over HTTP costs beside pylance in process and one HTTP round trip, in turns.
+
+The table is small, so what is measured is the way there and back. Each round asks each thing many
+times, one after another on one connection, and takes the median; ratios are those within a round.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import lance
+import lance_namespace
+import pyarrow as pa
+
+ROWS = 1000
+ASKED, WARM_UP = 60, 100
+REQUEST_SECONDS = 120.0
+FILTER = "id < 10"
+LIMIT = 10
+
+
+def measure(uri: str, rounds: int) -> list[dict[str, Any]]:
+    """Return by question, in milliseconds, what pylance, a round trip and the server take."""
+    table = [f"reads_{time.time_ns()}"]
+    rows = pa.table({"id": range(ROWS), "x": [i / 2 for i in range(ROWS)]})
+    names = lance_namespace.connect("rest", {"uri": uri})
+    made = lance.write_dataset(rows, namespace_client=names, table_id=table, mode="create")
+    dataset = lance.dataset(made.uri)
+    address = urlsplit(uri)
+    connection = http.client.HTTPConnection(
+        address.hostname or "", address.port, timeout=REQUEST_SECONDS
+    )
+
+    def post(operation: str, **fields: Any) -> Callable[[], None]:
+        path, body = f"/v1/table/{table[0]}/{operation}", json.dumps({"id": table, **fields})
+        return lambda: _send(connection, "POST", path, body)
+
+    questions = {
+        "count_rows": (
+            lambda: dataset.count_rows(FILTER),
+            post("count_rows", predicate=FILTER),
+        ),
+        "query": (
+            lambda: dataset.scanner(filter=FILTER, limit=LIMIT).to_table(),
+            post("query", filter=FILTER, k=LIMIT, vector={}),
+        ),
+    }
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in questions}
+    for _ in range(WARM_UP):
+        for ask in (one for both in questions.values() for one in both):
+            ask()
+    for _ in range(rounds):
+        trip = _median_ms(lambda: _send(connection, "GET", "/healthz"))
+        for name, (local, served) in questions.items():
+            alone, over = _median_ms(local), _median_ms(served)
+            found[name].append((alone, trip, over, over / (alone + trip)))
+    connection.close()
+    return [
+        dict(
+            zip(
+                ("question", "pylance_ms", "round_trip_ms", "served_ms", "times_both"),
+                (name, *map(statistics.median, zip(*taken, strict=True))),
+                strict=True,
+            )
+        )
+        for name, taken in found.items()
+    ]
+
+
+def _median_ms(ask: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(ASKED):
+        before = time.perf_counter()
+        ask()
+        taken.append(time.perf_counter() - before)
+    return statistics.median(taken) * 1000
+
+
+def _send(
+    connection: http.client.HTTPConnection, method: str, path: str, body: str | None = None
+) -> None:
+    connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+    response = connection.getresponse()
+    answer = response.read()
+    if response.status != http.client.OK:
+        raise RuntimeError(f"{path}: {response.status} {answer[:300]!r}")
