@@ -27,8 +27,9 @@ $(STAMP): requirements.lock pyproject.toml infra/set-up.sh
 demo: $(STAMP) ## Run the main job on real data: broker, log, Spark, writers, report
 	@$(BIN)/commitlog demo $(ARGS)
 
-# Two workers share the whole suite, file by file; what is chosen runs in one process.
-WORKERS := $(if $(ARGS),0,2)
+# Workers share the whole suite, file by file, one more than two cores keep busy: tests wait for others
+# much of their time. What is chosen runs in one process.
+WORKERS := $(if $(ARGS),0,3)
 
 test: $(STAMP) ## Run all tests; ARGS="tests/unit -k word" chooses
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -38,11 +39,12 @@ UNITS := tests/test_house.py tests/scenarios tests/properties tests/unit
 unit: $(STAMP) ## Run the quick tests: no broker, no Spark, nothing slow
 	@$(BIN)/python -m pytest -m "not broker and not spark and not slow" $(UNITS) $(ARGS)
 
-# What `make soak` tries; the next seeds are new ground.
+# What `make soak` tries; the next seeds are new ground. Its page is build/soak.html.
 SEED := 1
 SEEDS := 100000
 HISTORIES_SECONDS := 3600
 FAULT_ROUNDS := 200
+SERVICE_SECONDS := 3600
 
 soak: $(STAMP) ## Search for hours: SEED=1 SEEDS=100000 HISTORIES_SECONDS=3600 FAULT_ROUNDS=200
 	$(BIN)/python -m tests.simulation --from $(SEED) --seeds $(SEEDS)
@@ -54,7 +56,10 @@ soak: $(STAMP) ## Search for hours: SEED=1 SEEDS=100000 HISTORIES_SECONDS=3600 F
 	COMMITLOG_FUZZ_SECONDS=300 COMMITLOG_HOSTILE_SECONDS=$(HISTORIES_SECONDS) $(BIN)/python -m pytest \
 	  -q -s --timeout=0 -k "minutes or hostile" tests/unit/test_openapi.py \
 	  tests/integration/test_hostile_clients.py
+	$(BIN)/commitlog bench rag --seconds 180
 	$(BIN)/python -m tests.faults --seed $(SEED) --rounds $(FAULT_ROUNDS)
+	@mkdir -p build
+	$(BIN)/commitlog bench soak --seconds $(SERVICE_SECONDS) --into build/soak.html
 
 check: $(STAMP) ## Check lint, format, types and the house's contracts
 	$(BIN)/ruff check .

@@ -6,10 +6,11 @@ Every run prints its seed; `--seed N` makes random choices the same again, Hypot
 new is looked for by the other profiles.
 """
 
+import gc
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -41,6 +42,9 @@ settings.register_profile(
 # Tests start many JVMs and keep none for long: with the quick compiler alone, a broker's start and
 # a Spark query take about half the CPU.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
+# Some modules spent a seventh of their CPU on looking through a heap that only grows.
+gc.set_threshold(20_000, 20, 20)
 
 COSTS = {"slow": 1, "broker": 2, "spark": 3}
 """Tests with these marks run last, in this order: what can fail at once fails first. Workers beside
@@ -139,3 +143,14 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _same_random(seed: int) -> None:
     random.seed(seed)
+
+
+@pytest.fixture
+def no_places(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Bind no place, before a test and after it."""
+    from commitlog.adapters import places
+
+    monkeypatch.setenv(places.VARIABLE, "")
+    monkeypatch.setattr(places, "_known", places._Known())
+    yield
+    places.use_places("")

@@ -22,6 +22,7 @@ from commitlog.core.partition.machine import (
     Machine,
     ManifestWanted,
     PlaceWanted,
+    RootWanted,
     VectorWanted,
     Wanted,
 )
@@ -95,6 +96,8 @@ class World:
         self.vectors: dict[tuple[str, str], BitMap] = {}
         self.manifests: dict[tuple[str, str], Found] = {}
         self.missing: set[str] = set()
+        self.roots: dict[str, str] = {}
+        """Where the leader's named roots are."""
         self.built: dict[BuildWanted, Found] = {}
         self.recordings: dict[bytes, bytes] = {}
         self.now_ms = 1_000_000
@@ -153,6 +156,9 @@ class World:
         if isinstance(wanted, PlaceWanted):
             is_allowed = wanted.path.startswith(f"{ROOT}/")
             return Found(Observation(wanted.path, 0)) if is_allowed else gone
+        if isinstance(wanted, RootWanted):
+            stays = wanted.location in (wanted.path, self.roots.get(wanted.path))
+            return Found(Observation(wanted.path, 0)) if stays else gone
         if isinstance(wanted, FileWanted):
             return gone if wanted.path in self.missing else Found(Observation(wanted.path, 100))
         if isinstance(wanted, VectorWanted):

@@ -91,7 +91,7 @@ ONLY_IN = {
         "commitlog/adapters/lance_",
         "commitlog/client/",
         "commitlog/spark/",
-        "consumers/tools/maintenance.py",
+        "consumers/tools/table_acts.py",
         "consumers/servers/namespace/",
         "consumers/tools/bench/",
         "consumers/tools/demo/",

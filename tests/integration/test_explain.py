@@ -86,12 +86,12 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
         "It committed.",
         f"Delete of {T} read version 4; version 4 was the newest.",
         "Nothing was committed between, so there was nothing to compare it with.",
-        "It stands as version 5.",
+        "It became version 5.",
     ]
     assert append == [
         "It committed.",
         f"Append of {T} reads nothing: it is as of the head, version 5.",
-        "It stands as version 6.",
+        "It became version 6.",
     ]
     assert rebased == [
         "It committed.",
@@ -100,7 +100,7 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
         "  1 Delete, version 5: Delete or Update over a Delete or Update. (rule rows_deleted)",
         "  1 Append, version 6: compatible, whatever they touched",
         "The rows that it deletes were still there: its deletion vectors were merged with newer"
-        " ones on top of version 6, and it stands as version 7.",
+        " ones on top of version 6, and it became version 7.",
     ]
     assert refused[-2:] == [
         f"Version 7 of {T}, Delete by transaction {outcomes[2].transaction_id}, came first:"
@@ -108,7 +108,7 @@ def test_each_way_to_end_is_explained(running: Service) -> None:
         "What to do: Read version 7 and do it again.",
     ]
     assert "  2 Delete, versions 5 to 7: " in "\n".join(refused)
-    assert rejected[0] == "It was refused: the request is wrong as it stands."
+    assert rejected[0] == "It was refused: the request itself is wrong."
     assert rejected[-1].startswith("INVALID_OPERATION: Restore of ns$t: version 99 does not exist")
 
 
@@ -120,7 +120,7 @@ def test_the_command_tells_it_in_words_and_as_json(
     assert cli.main(["explain", outcome.transaction_id, "--root", root]) == ExitCode.OK
     told = capsys.readouterr().out
     assert f"position {outcome.sequence}: committed" in told
-    assert "It stands as version 5." in told
+    assert "It became version 5." in told
     assert cli.main(["explain", str(outcome.sequence), "--root", root, "--json"]) == ExitCode.OK
     [attempt] = json.loads(capsys.readouterr().out)
     assert attempt["operations"][0]["head"] == 4

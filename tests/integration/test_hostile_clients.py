@@ -15,7 +15,7 @@ from tests.integration.test_up import descendants, service
 
 pytestmark = [pytest.mark.broker, pytest.mark.slow]
 
-SECONDS = float(os.environ.get("COMMITLOG_HOSTILE_SECONDS", "20"))
+SECONDS = float(os.environ.get("COMMITLOG_HOSTILE_SECONDS", "10"))
 QUIET_SECONDS = 6.0
 MEMORY_MIB_MAX = 1024
 SLOWER_MAX = 3.0

@@ -184,18 +184,21 @@ def test_each_role_does_its_work(secured: Secured) -> None:
         secured.part("committer", "committer"),
         secured.part("index", "index"),
         secured.part("server", "server", "--port", "0") as address,
+        secured.part("writer", "rows"),
     ):
         with CommitLog.connect(secured.servers, **secured.settings("writer")) as log:
             log.create_table("shop$t", people().schema)
             assert log.append("shop$t", people(1, 2, 3)).version == 2
             rows = iter(log.subscribe("shop$t", from_position=0))
             assert next(rows).outcome.version == 1
+            applied = log.write_rows("shop$t", people(4)).result(timeout=DEADLINE_SECONDS)
+            assert applied.inserted == 1
         asked = urllib.request.Request(
             f"http://{address}/v1/table/shop$t/count_rows", b"{}", method="POST"
         )
         asked.add_header("Content-Type", "application/json")
         with urllib.request.urlopen(asked, timeout=60) as answer:
-            assert json.load(answer) == 3
+            assert json.load(answer) == 4
         with urllib.request.urlopen(f"http://{address}/readyz", timeout=60) as answer:
             assert answer.status == 200
         for who, *arguments in (

@@ -20,7 +20,7 @@ from commitlog.codecs.manifest_file import (
     transaction_path,
 )
 from commitlog.core.decisions import Change, ChangeKind
-from commitlog.core.log.replica import Replica, payload_hash
+from commitlog.core.log.replica import Replica
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.manifest_state import ManifestState, apply_delta
 from commitlog.core.partition.machine import Machine
@@ -332,7 +332,7 @@ def _entry(event: Event, asked: Asked | None, machine: Machine) -> Entry:
         outcome.transaction_id,
         outcome.attempt,
         outcome.transaction_offset,
-        payload_hash(event.submitted.record).hex()[:16],
+        getattr(event.submitted.record, "payload_hash", b"").hex()[:16],
         str(outcome.status),
         str(outcome.code),
         outcome.answers,

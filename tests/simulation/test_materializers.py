@@ -182,7 +182,18 @@ class Bench:
             open_store=lambda place: SimulatedStore(self.objects, process, place),
             delay_seconds=delay_seconds,
             clock=lambda: self.objects.scheduler.now,
+            newest_named=self.newest_named,
         )
+
+    def newest_named(self, incarnation: str, offset: int) -> int:
+        """Return what the log names from an offset on: here an outcome's offset is its version."""
+        named = self.changes[offset - 1 if offset else 0 :]
+        return max((c.version for c in named if c.incarnation == incarnation), default=0)
+
+    def strange(self, version: int) -> None:
+        """Have somebody write a version around the log."""
+        self.objects.bytes[self.path(version)] = STRANGER
+        self.objects.put_at[self.path(version)] = 0.0
 
     def path(self, version: int) -> str:
         return manifest_path(self.changes[0].location, version)
@@ -229,3 +240,40 @@ def test_who_is_late_leaves_a_newer_hint_alone(delay_seconds: float) -> None:
         bench.objects.scheduler.now += 10
         late.step(0)
         assert bench.objects.bytes[hint] == newest
+
+
+def test_who_is_late_at_a_strangers_version_leaves_the_logs_own_ones_alone() -> None:
+    """Under `latest` the leader skipped the version that a stranger took, and went on."""
+    bench = Bench(_changes(Policy.LATEST, appends=4))
+    events = _events(bench.changes)
+    leader, late = bench.materializer(), bench.materializer()
+    for start, end in ((0, 1), (1, 3), (3, 4), (4, 5)):
+        leader.put(events[start:end])
+        bench.objects.scheduler.now += 10
+        leader.step(0)
+    own = {bench.path(version): bench.objects.bytes[bench.path(version)] for version in (3, 4, 5)}
+    bench.strange(2)
+    gone: list[str] = []
+    bench.objects.on_gone = lambda process, path, data: gone.append(path)
+    for event in events:
+        late.put([event])
+        bench.objects.scheduler.now += 10
+        late.step(0)
+        assert {path: bench.objects.bytes.get(path) for path in own} == own
+    assert not gone
+    assert late.written_sequence == len(events)
+
+
+def test_who_has_all_of_the_log_moves_all_that_a_stranger_made() -> None:
+    bench = Bench(_changes(Policy.LATEST, appends=1))
+    for version in (2, 3, 4):
+        bench.strange(version)
+    standby = bench.materializer(delay_seconds=2.0)
+    standby.put(_events(bench.changes))
+    bench.objects.scheduler.now += 10
+    standby.step(0)
+    assert standby.written_sequence == 2
+    assert bench.objects.bytes[bench.path(2)] != STRANGER
+    assert not {bench.path(3), bench.path(4)} & set(bench.objects.bytes)
+    kept = [data for name, data in bench.objects.bytes.items() if "_quarantine" in name]
+    assert kept == [STRANGER] * 3

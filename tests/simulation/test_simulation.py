@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -38,14 +42,34 @@ def test_seeds_hold_and_every_fault_happens(found_out: Callable[[str], None]) ->
     assert min(total.faults_in_long_runs) >= 3
 
 
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw ids in another thread, as a client does that connects again and again."""
+    stop = threading.Event()
+
+    def draw() -> None:
+        while not stop.wait(0.001):
+            uuid.uuid4()
+            secrets.token_hex(8)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
 def test_a_seed_reproduces_its_run_to_the_byte() -> None:
-    """In processes whose sets and dictionaries hash differently, and after other seeds."""
+    """In processes that hash differently, after other seeds, and beside other threads."""
     code = (
         "from tests.simulation.runner import Run, run_quietly; import sys; "
         "print(*(run_quietly(Run(*map(int, a.split(',')))).trace for a in sys.argv[1:]))"
     )
     here = [run_quietly(run).trace for run in REPEATED]
-    again = [run_quietly(run).trace for run in reversed(REPEATED)]
+    with drawing():
+        again = [run_quietly(run).trace for run in reversed(REPEATED)]
     assert again == here[::-1]
     assert len(set(here)) == len(REPEATED)
     for hash_seed in ("1", "2"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable
@@ -250,13 +251,18 @@ class World:
 
 def run_seed(seed: int, *, transactions: int = TRANSACTIONS, listing: bool = False) -> Report:
     """Run a seed from beginning to end."""
-    ids = random.Random(f"ids {seed}")
+    ids, here = random.Random(f"ids {seed}"), threading.get_ident()
+    # What other threads of this process draw meanwhile must not change the run.
+    elsewhere = random.SystemRandom()
+
+    def bits(count: int) -> int:
+        return (ids if threading.get_ident() == here else elsewhere).getrandbits(count)
 
     def uuid4() -> uuid.UUID:
-        return uuid.UUID(int=ids.getrandbits(128), version=4)
+        return uuid.UUID(int=bits(128), version=4)
 
     def token_hex(count: int) -> str:
-        return f"{ids.getrandbits(8 * count):0{2 * count}x}"
+        return f"{bits(8 * count):0{2 * count}x}"
 
     report = Report(seed)
     with ExitStack() as stack:

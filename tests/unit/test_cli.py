@@ -12,18 +12,20 @@ import pytest
 
 from commitlog import errors
 from commitlog.adapters.memory import MemoryLog
+from commitlog.client.names import like_known
 from consumers import cli, history
 from consumers.commands import backups, output, prove
 from consumers.commands.app import app
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.runtime.log_lines import JsonLines
+from consumers.runtime.places import another_log
 
 HELP = Path(__file__).parents[1] / "golden" / "help"
 COMMANDS = sorted(
     [name for name in app if not name.startswith("-")]
     + ["bench against", "bench all", "bench commit", "bench conflicts", "bench growth"]
     + ["bench iceberg", "bench index", "bench maintain", "bench merge"]
-    + ["bench replay", "bench report", "bench rows"]
+    + ["bench rag", "bench replay", "bench report", "bench rows"]
     + ["bench soak", "bench spark"]
 )
 
@@ -75,6 +77,63 @@ def test_a_limit_that_cannot_be_is_wrong_usage(
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "orphans --age -1",
+        "orphans --age nan",
+        "maintain --interval 0",
+        "maintain --interval inf",
+        "maintain --removal-interval -5",
+        "maintain --policy bad",
+        "archive --older-than-days -1",
+        "archive --through -1",
+        "rules --id-horizon 0",
+        "rules --history-versions -1",
+        "rollback --to 2",
+    ],
+)
+def test_a_number_that_cannot_be_is_wrong_usage(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*command.split(), "--root", "."]) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.err.startswith(("commitlog: ", "╭─ Error")), shown.err
+    assert "Traceback" not in shown.err
+
+
+def test_an_archive_does_not_begin_in_the_root_of_another_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head = tmp_path / "checkpoints" / "0" / "head.json"
+    head.parent.mkdir(parents=True)
+    head.write_text(json.dumps({"identity": {"log": "theirs", "log_id": "1"}}))
+    log = MemoryLog()
+    log.create(tables_root=str(tmp_path / "tables"))
+    monkeypatch.setattr(prove, "connect", lambda _: log)
+    assert cli.main(["archive", "--root", str(tmp_path)]) == ExitCode.STOP
+    assert "is of log 'theirs'" in capsys.readouterr().err
+    assert not (tmp_path / "archive").exists()
+
+
+def test_what_another_log_left_is_named_by_its_log() -> None:
+    here = {"log": "ours", "log_id": "2", "cluster_id": "c"}
+    assert another_log("the archive", {**here}, here) is None
+    assert another_log("the archive", {"log": "ours"}, here) is None, "older programs noted less"
+    wrong = another_log("the archive", {**here, "log": "theirs", "log_id": "1"}, here)
+    assert "the archive is of log 'theirs', not of the one that you are connected to" in str(wrong)
+    elsewhere = another_log("the archive", {**here, "cluster_id": "d"}, here)
+    assert "is of another log 'ours'" in str(elsewhere)
+    assert "(cluster_id is 'd' there and 'c' here)" in str(elsewhere)
+
+
+def test_who_misnames_a_table_is_helped() -> None:
+    assert like_known("shop$order", {"shop$orders", "x"}) == "Did you mean shop$orders?"
+    assert like_known("zzz", {"b", "a"}) == "The tables are a, b."
+    assert like_known("zzz", [f"t{n}" for n in range(9)]).endswith("t4, ….")
+    assert like_known("zzz", set(), "dropped tables") == "There are no dropped tables."
+
+
 def test_what_the_machine_refuses_is_no_fault_of_the_program(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -99,7 +158,7 @@ def test_a_backup_does_not_go_into_what_it_copies(
 ) -> None:
     log = MemoryLog()
     log.create(tables_root=str(tmp_path / "tables"))
-    monkeypatch.setattr(backups, "connect", lambda _: log)
+    monkeypatch.setattr(backups, "connect_to_files", lambda _: log)
     assert cli.main(["backup", place, "--root", str(tmp_path / "root")]) == ExitCode.USAGE
     assert "place" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

@@ -32,8 +32,9 @@ from consumers.views.version_index import VersionIndex
 
 ARGUMENTS = {
     "archive": [], "backup": ["PLACE"], "bench all": ["--only", "commit"], "blame": ["t"],
-    "diff": ["t", "1", "2"], "explain": [str(uuid.UUID(int=1))], "history": ["t"],
-    "move": ["127.0.0.1:2"], "plot": ["commits"], "replay": ["PLACE"], "restore": ["BACKUP"],
+    "diff": ["t", "1", "2"], "erase": ["t"], "explain": [str(uuid.UUID(int=1))], "history": ["t"],
+    "move": ["127.0.0.1:2", "--timeout", "0.5"], "plot": ["commits"], "replay": ["PLACE"],
+    "restore": ["BACKUP"],
     "rollback": ["t", "--to", "1"], "show": [str(uuid.UUID(int=1))], "sql": ["SELECT 1"],
     "undrop": ["t"], "upgrade": ["--check"],
 }  # fmt: skip
@@ -61,7 +62,7 @@ def _stay_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_part(_: str, __: Path, work: Callable[[Event, OnReady], None], **___: Any) -> None:
         work(Event(), lambda _: None)
 
-    monkeypatch.setattr(moving, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(moving, "SILENT_SECONDS", 0.0)
     for module in (run, rows, upkeep):
         monkeypatch.setattr(module, "run_part", run_part)
     for name in ("stop_on_signals", "configure_logging"):
