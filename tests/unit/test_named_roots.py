@@ -26,7 +26,7 @@ from consumers.runtime.places import RootMoved, check_own_place
 from consumers.tools.rules import put_in_force
 from consumers.tools.verify.check import VerifyOptions, verify
 from consumers.views.explanation import explain
-from tests.core_world import ROOT, World, replayed_from_parts
+from tests.core_world import GENESIS, ROOT, World, replayed_from_parts
 from tests.golden.make_roots import PLACE as OLD
 from tests.golden.roots import golden
 from tests.service import Service, ids_of, rows, service
@@ -90,6 +90,14 @@ def test_places_in_one_another_and_a_root_of_two_places_are_refused(world: World
     assert reason_of(bind(world, ROOT, "lake")) == "places_overlap"
     assert reason_of(bind(world, ROOT, "lake", f"{ROOT}/t")) == "", "in one record they change"
     assert reason_of(bind(world, "", "", f"{ROOT}/t")) == "place_not_bound"
+
+
+def test_a_place_of_another_partitions_tables_is_bound(world: World) -> None:
+    roots = {**world.roots, "far": "/elsewhere"}
+    world = World(replace(GENESIS, domains=(("a", 1),)), Rules(NAMED_ROOTS_SINCE))
+    world.roots = roots
+    assert bind(world, "/elsewhere", "far").reason is None, "its tables may be in partition 1"
+    assert reason_of(bind(world, "/nowhere", "lake")) == "root_elsewhere"
 
 
 def test_before_protocol_5_it_is_a_property_like_any_other(world: World) -> None:

@@ -66,8 +66,11 @@ def _result(table: Table, operation: Operation, **more: Any) -> OperationResult:
     )
 
 
-def make_decider(tables_root: str) -> Callable[[Draft, Operation], None]:
-    """Return what decides catalogue operations of a log with this tables root."""
+def make_decider(tables_root: str, *, is_alone: bool) -> Callable[[Draft, Operation], None]:
+    """Return what decides catalogue operations of a log with this tables root.
+
+    `is_alone` says that the log has one partition, which knows all its tables.
+    """
     root = normalize_location(tables_root) if tables_root else ""
 
     def decide(draft: Draft, operation: Operation) -> None:
@@ -82,7 +85,7 @@ def make_decider(tables_root: str) -> Callable[[Draft, Operation], None]:
         elif isinstance(operation, RenameTable):
             _decide_rename(draft, operation)
         elif isinstance(operation, AlterProperties):
-            _decide_properties(draft, operation, root)
+            _decide_properties(draft, operation, root, is_alone=is_alone)
         elif isinstance(operation, DeleteTableVersions):
             decide_delete_versions(draft, operation)
         elif isinstance(operation, CreateNamespace):
@@ -250,7 +253,9 @@ def _decide_rename(draft: Draft, operation: RenameTable) -> None:
     draft.changes.append(replace(change, table=operation.new_table))
 
 
-def _decide_properties(draft: Draft, operation: AlterProperties, root: str) -> None:
+def _decide_properties(
+    draft: Draft, operation: AlterProperties, root: str, *, is_alone: bool
+) -> None:
     if operation.is_namespace:
         known = draft.namespace(operation.target)
         if known is None and not operation.target and draft.rules.protocol >= LOG_TAGS_SINCE:
@@ -258,7 +263,7 @@ def _decide_properties(draft: Draft, operation: AlterProperties, root: str) -> N
         if known is None:
             raise _no_such_namespace(operation.target)
         if not operation.target and draft.rules.protocol >= NAMED_ROOTS_SINCE:
-            check_roots(draft, known, operation, root)
+            check_roots(draft, known, operation, root if is_alone else None)
         draft.namespaces[operation.target] = altered(known, operation)
         draft.results.append(OperationResult(operation.target, "", "AlterProperties"))
         return

@@ -40,10 +40,13 @@ def is_plain(prefix: str) -> bool:
         return False
 
 
-def check_roots(draft: Draft, known: Properties, operation: AlterProperties, root: str) -> None:
+def check_roots(
+    draft: Draft, known: Properties, operation: AlterProperties, root: str | None
+) -> None:
     """Refuse bindings that can't be, and those under which files would be elsewhere.
 
-    `known` are the log's properties before, `root` is its tables root.
+    `known` are the log's properties before, `root` is its tables root; None if other partitions
+    have tables too, at places that this one doesn't know.
     """
     before = named_roots(known)
     after = named_roots(altered(known, operation))
@@ -64,12 +67,12 @@ def check_roots(draft: Draft, known: Properties, operation: AlterProperties, roo
             raise rejected(Code.LOCATION_NOT_ALLOWED, reason, **named)
 
 
-def _check_binding(draft: Draft, prefix: str, name: str, root: str) -> None:
+def _check_binding(draft: Draft, prefix: str, name: str, root: str | None) -> None:
     if not ROOT_NAME.fullmatch(name):
         raise rejected(Code.INVALID_OPERATION, "root_name_invalid", root=name)
     if not is_plain(prefix):
         raise rejected(Code.INVALID_OPERATION, "place_not_a_prefix", place=prefix)
-    is_of_log = root == prefix or root.startswith(f"{prefix}/")
+    is_of_log = root is None or f"{root}/".startswith(f"{prefix}/")
     if not (is_of_log or draft.is_above_tables(prefix)):
         raise rejected(Code.INVALID_OPERATION, "place_without_tables", place=prefix)
 

@@ -101,7 +101,7 @@ class Machine(PartitionState):
         """Start before the first record."""
         super().__init__(genesis, rules)
         self._domains = DomainMap(genesis.domains)
-        self._decide_catalogue = make_decider(genesis.tables_root)
+        self._decide_catalogue = make_decider(genesis.tables_root, is_alone=not genesis.domains)
         self._parses = Parses()
         self._digests = snapshot.Digests()
 
