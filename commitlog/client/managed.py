@@ -12,9 +12,10 @@ import lance
 from lance.dataset import DatasetOptimizer, MergeInsertBuilder
 
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
+from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.upkeep import KeepsTables
 from commitlog.errors import InvalidTransaction
-from commitlog.model.table import TableId
+from commitlog.model.table import TableId, format_table_id
 
 _REMOVED = (
     *("bytes_removed", "data_files_removed", "deletion_files_removed", "failed_deletes"),
@@ -33,9 +34,11 @@ _WRITES = (
 
 @contextmanager
 def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
-    """Raise the log's refusal in place of Lance's "Commit result … is unknown"."""
+    """Raise the log's refusal in place of Lance's "Commit result … is unknown", or name the disk."""
+    managed = cast(ManagedDataset, dataset)
     try:
-        yield
+        with naming_full_storage(format_table_id(managed._table), dataset.uri):
+            yield
     except OSError as error:
         refused = refusal_of(dataset)
         if refused is None or COMMIT_UNKNOWN not in str(error).lower():
@@ -66,7 +69,8 @@ class ManagedDataset(lance.LanceDataset):
 
     Lance itself gives a compaction up as soon as somebody deletes a row of its fragments, and
     deletes versions that the log still has. Of a write that the log refused it says that its
-    result is unknown; here the write raises `CommitConflict`, which names the reason.
+    result is unknown; here the write raises `CommitConflict`, which names the reason. Where it
+    finds no space, it raises `StorageFull`.
     """
 
     _log: KeepsTables

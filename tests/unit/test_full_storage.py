@@ -50,6 +50,11 @@ def transact(log: CommitLog) -> None:
         both.append("t", rows(20_000))
 
 
+def upsert(log: CommitLog) -> None:
+    merge = log.open("t").merge_insert("id")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute(rows(20_000))
+
+
 @pytest.mark.parametrize(
     "write",
     [
@@ -57,8 +62,10 @@ def transact(log: CommitLog) -> None:
         lambda log: log.merge_insert("t", rows(20_000), "id"),
         lambda log: log.write_rows("t", rows(20_000)),
         transact,
+        lambda log: log.open("t").insert(rows(20_000)),
+        upsert,
     ],
-    ids=["append", "merge", "rows", "transact"],
+    ids=["append", "merge", "rows", "transact", "native", "native-merge"],
 )
 def test_a_full_disk_is_named_and_nothing_is_committed(
     log: CommitLog, disk: Path, write: Callable[[CommitLog], object]
