@@ -244,7 +244,7 @@ def _format_once(plan: _Plan) -> None:
     if home.cluster_id() is not None:
         return
     home.configure(port=1, controller_port=2, fsync=False, settings={})
-    with home.being_formatted() as configuration:
+    with home.being_formatted(plan.settings) as configuration:
         command = [str(plan.java.path), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
         command += ["-cp", plan.class_path, "kafka.tools.StorageTool", "format"]

@@ -92,13 +92,13 @@ class Home:
         self.log_properties.write_text(log_configuration(self.log))
 
     @contextlib.contextmanager
-    def being_formatted(self) -> Iterator[Path]:
+    def being_formatted(self, settings: Mapping[str, str]) -> Iterator[Path]:
         """A configuration that formats a folder aside, which becomes the data in one rename."""
         aside = self.folder / "data.new"
         shutil.rmtree(aside, ignore_errors=True)
         configuration = self.folder / "format.properties"
         properties = server_properties(
-            port=1, controller_port=2, data=aside, fsync=False, settings={}
+            port=1, controller_port=2, data=aside, fsync=False, settings=settings
         )
         configuration.write_text(properties)
         try:

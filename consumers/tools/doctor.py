@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import read_storage_file
-from commitlog.errors import CommitLogError, LogMoved, UnsupportedFormat
+from commitlog.errors import CommitLogError, LogMoved, Unavailable, UnsupportedFormat
 from consumers.broker import BrokerError, find_java
 from consumers.broker.jars import cache_root
 from consumers.broker.pins import kafka_version, mismatches, read_pins
@@ -147,7 +147,11 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
         yield Check("log", Level.FAIL, str(error), advice)
         return
     except CommitLogError as error:
-        yield Check("log", Level.FAIL, str(error), "run `commitlog up` or `commitlog init`")
+        if isinstance(error, Unavailable):  # brokers are away, and the others know how many
+            yield Check("log", Level.FAIL, str(error), "see that all brokers run")
+            yield _durability(log, config)
+        else:
+            yield Check("log", Level.FAIL, str(error), "run `commitlog up` or `commitlog init`")
         return
     yield Check("log", Level.OK, f"{genesis.log} ({genesis.log_id}), {partitions} partition(s)")
 
@@ -204,11 +208,14 @@ def _durability(log: KafkaLog, config: Config) -> Check:
             "set min.insync.replicas to 2 for both topics",
         )
     if late:
-        topic = late[0]
+        topic = min(late, key=lambda one: one.in_step - one.needed)
+        is_stopped = topic.in_step < topic.needed
+        found += f"; {topic.in_step} of {topic.copies} copies of {topic.topic} are in step"
+        found += ", so nothing is acknowledged now" if is_stopped else ""
         return Check(
             "durability",
-            Level.WARN,
-            f"{found}; {topic.in_step} of {topic.copies} copies of {topic.topic} are in step",
+            Level.FAIL if is_stopped else Level.WARN,
+            found,
             "see that all brokers run: with fewer than "
             f"{topic.needed} in step, nothing is acknowledged",
         )

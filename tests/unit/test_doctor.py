@@ -106,6 +106,9 @@ def test_durability_is_counted_on_the_cluster() -> None:
     late = durability(None, 3, 2, 2)
     assert late.level is Level.WARN
     assert "2 of 3 copies of o are in step" in late.message
+    stopped = durability(None, 3, 1, 2)
+    assert stopped.level is Level.FAIL
+    assert "nothing is acknowledged" in stopped.message
     weak = durability(None, 3, 3, 1)
     assert weak.level is Level.WARN
     assert "min.insync.replicas" in weak.advice
