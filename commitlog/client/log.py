@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from commitlog.codecs.lance_schema import SchemaMetadata
 
 CONNECT_TIMEOUT_SECONDS = 30.0
+TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 
 class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
@@ -83,7 +84,8 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
         """Connect to the log of this name on a Kafka cluster.
 
         Kafka's client settings are keywords, with `_` or `.` between words:
-        `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`.
+        `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`. The leader's `token`, if
+        it asks for one, is that of the environment's COMMITLOG_TOKEN, if none is given.
 
         Raises Unavailable if the cluster can't be reached, WrongLog if it has no such log.
         """
@@ -100,7 +102,9 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
         connected = cls(
             open_log,
             principal=principal,
-            settings=RuntimeSettings(token=token, request_timeout_seconds=timeout),
+            settings=RuntimeSettings(
+                token=token or os.environ.get(TOKEN_VARIABLE, ""), request_timeout_seconds=timeout
+            ),
         )
         connected.runtime().connection(0)
         return connected

@@ -76,6 +76,9 @@ class Where:
     log: str | None = None
     """The log's name (commitlog, if not set). [COMMITLOG_LOG]"""
 
+    tables_root: str | None = None
+    """Where new tables lie (ROOT/tables), and a moved root is. [COMMITLOG_TABLES_ROOT]"""
+
     kafka: Annotated[
         tuple[str, ...],
         Parameter(
@@ -104,6 +107,7 @@ class Where:
                 "root": self.root,
                 "bootstrap_servers": self.bootstrap_servers,
                 "log": self.log,
+                "tables_root": self.tables_root,
                 "kafka_file": self.kafka_file,
                 "storage_file": self.storage_file,
                 "places": self.places,

@@ -37,7 +37,6 @@ def up(
     kafka_port: int | None = None,
     fsync: bool | None = None,
     start_seconds: int | None = None,
-    tables_root: str | None = None,
     maintain: bool | None = None,
     quotas: str | None = None,
 ) -> None:
@@ -58,8 +57,6 @@ def up(
         Have records and files on disk before a commit is acknowledged. [COMMITLOG_FSYNC]
     start_seconds
         Give a start up that makes no progress for so long (120). [COMMITLOG_START_SECONDS]
-    tables_root
-        Where new tables lie (ROOT/tables). [COMMITLOG_TABLES_ROOT]
     maintain
         Keep tables fast unattended (yes); see `commitlog maintain`. [COMMITLOG_MAINTAIN]
     quotas
@@ -75,7 +72,6 @@ def up(
         kafka_port=kafka_port,
         fsync=fsync,
         start_seconds=start_seconds,
-        tables_root=tables_root,
         maintain=maintain,
         quotas=quotas,
         **http.flags(),
@@ -128,7 +124,6 @@ def broker(
 def init(
     *,
     where: Where = HERE,
-    tables_root: str | None = None,
     partitions: int = 1,
     domain: Annotated[
         tuple[str, ...], Parameter(negative="", metavar="NAME=PARTITION", show_default=False)
@@ -142,8 +137,6 @@ def init(
 
     Parameters
     ----------
-    tables_root
-        Where new tables lie (ROOT/tables). [COMMITLOG_TABLES_ROOT]
     partitions
         How many commit domains may have a leader of their own; fixed once made.
     domain
@@ -155,7 +148,7 @@ def init(
     """
     from consumers.runtime.places import check_place, check_unused, writable_tables_root
 
-    config = where.load(tables_root=tables_root)
+    config = where.load()
     place = writable_tables_root(config)
     log = connect(config)
     try:

@@ -297,7 +297,13 @@ class Answers:
                 raise Unavailable(f"this is {name} {self._identity[name]!r}, not {asked!r}")
         token = str(hello.get("token", ""))
         if self._token and not hmac.compare_digest(token.encode(), self._token.encode()):
-            raise InvalidRequest("the token is wrong", field="token", advice="Correct it")
+            raise InvalidRequest(
+                "the leader asks for a token, and "
+                + ("another" if token else "none")
+                + " was given",
+                field="token",
+                advice="Set COMMITLOG_TOKEN to the leader's, or CommitLog.connect(token=…)",
+            )
         if self._term is None:
             raise Unavailable("this committer doesn't lead; read the log's last outcome again")
         connection.welcome = True

@@ -1,0 +1,134 @@
+"""Spark as one finds it in a company: a cluster that refuses, a token, tables moved into a bucket.
+
+The snippet of the page on Spark runs as it is typed there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from commitlog import CommitLog
+from commitlog.adapters.places import use_places
+from commitlog.adapters.storage import store_for
+from commitlog.errors import InvalidRequest
+from consumers.commands.exit_codes import ExitCode
+from tests.integration.test_readme import ROOT, run, snippets
+from tests.integration.test_roles import Secured, secured_cluster
+from tests.object_store import s3_server
+from tests.service import SCHEMA, ids_of, rows
+
+pytest.importorskip("moto", reason="moto is not installed")
+pytest.importorskip("obstore", reason="obstore is not installed")
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning"),
+]
+
+LOG, TOKEN = "commitlog", "a-token-of-the-leaders"
+LAKE = "s3://bucket/lake/tables"
+FILED = ("sasl.username", "sasl.password", "ssl.ca.location")
+"""Settings that the snippet leaves to the files."""
+TABLES = ("shop$orders", "far$t", "t")
+CHILD = """
+import json, sys
+from commitlog.spark import each_batch, local_session, merge
+
+snippet, folder, after = json.loads(sys.stdin.read())
+spark = local_session("secured")
+given = spark.createDataFrame([(3, "s"), (4, "s")], "id long, name string")
+given.write.json(f"{folder}/in")
+stream = spark.readStream.schema("id long, name string").json(f"{folder}/in")
+exec(compile(snippet, "docs/spark.md", "exec"))
+query.processAllAvailable()
+query.stop()
+exec(compile(after, "after", "exec"))
+spark.stop()
+"""
+AFTER = """
+assert orders.count() == 4
+reading = {**SECURED, "kafkaFile": f"{folder}/reader.properties", "table": "shop$orders"}
+ids = sorted(row.id for row in spark.read.format("commitlog").options(**reading).load().collect())
+assert ids == [1, 2, 3, 4], ids
+for table in ("far$t", "t"):
+    given.write.format("commitlog").options(**SECURED, table=table).mode("append").save()
+    merged = merge(given.limit(1), table, on="id", options=SECURED, rows_in_driver=0)
+    assert merged.updated == 1, merged
+stream_of = spark.readStream.format("commitlog").options(**SECURED, table="far$t", read="changes")
+seen = []
+feed = stream_of.load().writeStream.foreachBatch(lambda frame, _: seen.extend(frame.collect()))
+feed = feed.option("checkpointLocation", f"{folder}/feed").trigger(availableNow=True).start()
+feed.awaitTermination(180)
+assert sorted(row.id for row in seen) == [1, 2, 3, 4], seen
+print(json.dumps([[one.outcomes, one.recomputed, one.differences] for one in found]))
+"""
+
+
+@pytest.fixture
+def secured(tmp_path: Path) -> Iterator[Secured]:
+    """A log of three partitions whose tables were moved into a bucket, and its leaders there."""
+    old = tmp_path / "secured" / "root" / "tables"
+    with ExitStack() as ends:
+        ends.callback(use_places, "")
+        ends.enter_context(pytest.MonkeyPatch.context()).setenv("COMMITLOG_TOKEN", TOKEN)
+        ends.enter_context(s3_server())
+        made = ends.enter_context(secured_cluster(tmp_path / "secured", LOG))
+        domains = ("--partitions", "3", "--domain", "shop=1", "--domain", "far=2")
+        assert made.run("init", "init", *domains) == ExitCode.OK
+        with ExitStack() as at_first:
+            lead(made, at_first)
+            log = at_first.enter_context(client(made))
+            for table in TABLES:
+                log.create_table(table, SCHEMA, primary_key="id")
+                log.append(table, rows(1, 2))
+            log.bind_place(str(old))
+        use_places("")
+        for path in store_for(str(old)).walk():
+            store_for(LAKE).take(path, store_for(str(old)))
+        shutil.rmtree(old)
+        lead(made, ends, "--tables-root", LAKE)
+        yield made
+
+
+def lead(secured: Secured, ends: ExitStack, *where: str) -> None:
+    for partition in range(3):
+        command = ("committer", "--partition", str(partition), *where)
+        ends.enter_context(secured.part("committer", *command))
+
+
+def client(secured: Secured, token: str = "") -> CommitLog:
+    return CommitLog.connect(secured.servers, token=token, **secured.settings("writer"))
+
+
+def test_spark_shows_who_it_is_and_finds_the_tables(secured: Secured, tmp_path: Path) -> None:
+    for who in ("etl", "reader", "auditor"):
+        settings = secured.settings("writer" if who == "etl" else who)
+        lines = (f"{name}={settings[name]}\n" for name in FILED)
+        (tmp_path / f"{who}.properties").write_text("".join(lines))
+    [snippet] = [one for one in snippets(ROOT / "docs/spark.md") if "SECURED" in one]
+    for typed, here in (
+        ("kafka:9093", secured.servers),
+        ("SCRAM-SHA-512", "PLAIN"),
+        ("/etc/commitlog", str(tmp_path)),
+        ('"checkpoint"', f'"{tmp_path}/checkpoint"'),
+    ):
+        assert typed in snippet
+        snippet = snippet.replace(typed, here)
+    [audited] = run(CHILD, json.dumps([snippet, str(tmp_path), AFTER])).splitlines()
+    for outcomes, recomputed, differences in json.loads(audited):
+        assert outcomes == recomputed > 2
+        assert differences == []
+    with client(secured, token="another") as log, pytest.raises(InvalidRequest, match="COMMITLOG"):
+        log.tables()
+    use_places("")
+    with client(secured) as log:
+        for table in TABLES:
+            assert ids_of(log.open(table)) == [1, 2, 3, 4]
+            assert log.table(table).location.startswith(LAKE)
+    assert not (secured.folder / "root" / "tables").exists()
