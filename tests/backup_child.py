@@ -1,4 +1,4 @@
-"""Backs up a golden root, or a log on a cluster, and ends by SIGKILL at a point that is named."""
+"""Backs up a golden root or a log, or restores one, and ends by SIGKILL at a point."""
 
 import json
 import os
@@ -7,10 +7,15 @@ import signal
 import sys
 from pathlib import Path
 
+from commitlog.adapters import kafka_restore
 from commitlog.adapters.kafka import KafkaLog
+from commitlog.adapters.kafka_moved import Moves
+from commitlog.adapters.kafka_restore import RestoredTopics
 from commitlog.adapters.storage_remote import RemoteStore
+from consumers import cli
 from consumers.tools.backup import saved, writer
 from tests.golden.roots import golden
+from tests.move_child import after, half
 
 
 def die() -> None:
@@ -56,6 +61,22 @@ def on_cluster(servers: str, log: str, place: str) -> None:
     print(json.dumps(done.to_json()))
 
 
+def restored(point: str, arguments: list[str]) -> None:
+    """Run a restore to its end, or up to a point."""
+    if point != "nowhere":
+        RESTORE_POINTS[point]()
+    sys.exit(cli.main(["restore", *arguments]))
+
+
+RESTORE_POINTS = {
+    "two topics put": after(RestoredTopics, "put", 2),
+    "arrived": after(Moves, "arrive"),
+    "one topic finished": half(kafka_restore),
+    "finished": after(RestoredTopics, "finish"),
+}
+
 if __name__ == "__main__":
+    if sys.argv[1] == "restore":
+        restored(sys.argv[2], sys.argv[3:])
     main(sys.argv[1])
     golden_root(Path(sys.argv[2])) if len(sys.argv) == 3 else on_cluster(*sys.argv[2:])

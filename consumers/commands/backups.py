@@ -110,6 +110,9 @@ def restore(
     if done.undecided:
         text = f"{done.undecided} transactions were undecided; the next leader decides them"
         output.print_check("undecided", "warn", text)
+    if done.missing:
+        text = f"{done.missing} decided transactions are neither in the backup's topic nor archive"
+        output.print_check("missing", "warn", text, "put back the archive that has them")
     output.print_check("tables", "ok", f"{done.files} files, {done.bytes:,} bytes")
     for one in done.elsewhere:
         output.print_check("elsewhere", "warn", f"{one} was not in the backup", "put it back")

@@ -25,11 +25,14 @@ from consumers.commands.exit_codes import ExitCode
 from consumers.partition.checkpoint import HEAD, Checkpoints
 from consumers.runtime.config import load
 from consumers.runtime.roots import RESTORING, RootUnusable, take
+from consumers.tools.archive.proof import Archive
+from consumers.tools.archive.writer import archive, give_up
 from consumers.tools.backup import writer
+from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
 from consumers.tools.backup.checkpoints import put_back
-from consumers.tools.backup.cut import Heads, cut, end_of
+from consumers.tools.backup.cut import Heads, cut, end_of, kept
 from consumers.tools.backup.restore import restore
-from consumers.tools.backup.saved import NAME, Backup, BadBackup, digest, files_of
+from consumers.tools.backup.saved import ARCHIVE, NAME, Backup, BadBackup, digest, files_of
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_up import COMMAND
 from tests.integration.test_up import run as commitlog
@@ -207,10 +210,12 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
         for number in range(5):
             log.append("shop$orders", numbers(number))
         log.create_table("later", SCHEMA)
-        kept = log.append("shop$orders", numbers(5))
+        last = log.append("shop$orders", numbers(5))
+        given_up = commitlog("archive", "--root", str(root), "--give-up")
+        assert given_up.returncode == 0, given_up.stderr
         made = commitlog("backup", str(place), "--root", str(root), "--json")
         assert made.returncode == 0, made.stderr
-        assert json.loads(made.stdout)["positions"] == {"0": kept.sequence}
+        assert json.loads(made.stdout)["positions"] == {"0": last.sequence}
         # Acknowledged, and in no backup.
         late = log.append("shop$orders", numbers(6))
         latest = log.create_table("latest", SCHEMA)
@@ -228,7 +233,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
     again = commitlog("restore", str(place), "--root", str(root), "--remains", str(left), "--json")
     assert again.returncode == 0, again.stderr
     said = json.loads(again.stdout)
-    assert said["positions"] == {"0": kept.sequence}
+    assert said["positions"] == {"0": last.sequence}
     named = said["remains"]
     assert (named["positions"], named["unread"]) == ({"0": latest.sequence}, [])
     # The index may not have had the last ones yet: then only their files tell of them.
@@ -245,11 +250,11 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
         log = CommitLog.connect(up.kafka)
         opened = log.open("shop$orders")
         assert sorted(opened.to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4, 5]
-        assert opened.version == kept.version
+        assert opened.version == last.version
         assert log.open("shop$orders", 3).count_rows() == 2
-        told = log.outcome(kept.transaction_id)
-        assert (told.status, told.version) == (kept.status, kept.version)
-        assert log.append("shop$orders", numbers(7)).version == kept.version + 1
+        told = log.outcome(last.transaction_id)
+        assert (told.status, told.version) == (last.status, last.version)
+        assert log.append("shop$orders", numbers(7)).version == last.version + 1
         verified = commitlog("verify", "--root", str(root), "--contents")
         assert verified.returncode == 0, verified.stdout
     shutil.rmtree(root)
@@ -267,6 +272,37 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
         forked = commitlog("backup", str(place), "--root", str(root))
         assert forked.returncode != 0
         assert "restored to an earlier time" in forked.stderr
+
+
+@pytest.mark.parametrize("is_early", [False, True])
+def test_what_only_the_archive_has_is_there_again(
+    made: Service, tmp_path: Path, is_early: bool
+) -> None:
+    place, log, folder = str(tmp_path / "backup"), log_of(made), made.root / ARCHIVE
+    run = archive(log, 0, folder)
+    give_up(log, 0, folder, run)
+    made.cluster.compact("commitlog.transactions")
+    made.client.append("shop$orders", rows(4))
+    back_up(log, place, made.root)
+    backup = Backup.read(store_for(place), place)
+    assert backup is not None
+    [saved] = backup.partitions
+    # Whole, all that was archived stays there; earlier, a part of its last segment goes back.
+    sequence = None if not is_early else run.through - 1
+    end = cut(store_for(place), saved, Heads(), sequence, None)
+    copied = archives_of(Path(place) / ARCHIVE, {0: end})
+    topic = list(kept(store_for(place), saved, end))
+    taken = end.decided - {one.offset for one in topic}
+    assert taken, "the cleaner took some"
+    put = list(with_archived(topic, copied[0], end))
+    offsets = [one.offset for one in put]
+    assert offsets == sorted(set(offsets))
+    assert missing_of(set(offsets), copied[0], end) == set()
+    assert missing_of(set(offsets), None, end) == (set() if is_early else taken)
+    with service(tmp_path / "other") as other:
+        take_over(copied, log_of(other), {0: end})
+        again = Archive.open(Path(place) / ARCHIVE, log_of(other).identity(), other.log.genesis())
+        assert len(again.segments) == (0 if is_early else 1)
 
 
 def test_checkpoints_are_copied_and_put_back(made: Service, tmp_path: Path) -> None:

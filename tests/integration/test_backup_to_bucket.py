@@ -18,6 +18,7 @@ from commitlog.adapters.storage import store_for
 from commitlog.model.records import Outcome
 from consumers.broker import EmbeddedBroker
 from consumers.tools.backup.saved import NAME, Backup, digest, files_of
+from tests.backup_child import RESTORE_POINTS
 from tests.integration.test_move_kills import DOMAINS, TABLES, leading
 from tests.integration.test_up import run, service, write
 from tests.object_store import s3_server
@@ -83,6 +84,10 @@ def test_another_cluster_goes_on_from_a_backup_in_a_bucket(broker: Any, tmp_path
                 *("--bootstrap-servers", other.bootstrap_servers),
                 *("--places", f"{old / 'tables'}={tables}"),
             )
+            for point in RESTORE_POINTS:
+                command = ["tests.backup_child", "restore", point, PLACE, *where, "--at", at]
+                ended = subprocess.run([sys.executable, "-m", *command], check=False)
+                assert ended.returncode == -signal.SIGKILL, point
             done = run("restore", PLACE, *where, "--at", at, "--json")
             assert done.returncode == 0, done.stderr
             said = json.loads(done.stdout)

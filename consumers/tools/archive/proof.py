@@ -95,23 +95,34 @@ class Archive:
 
         Raises WrongLog if it is another log's, CorruptLog if it is damaged.
         """
-        expected = {**asdict(identity), "log_id": genesis.log_id, "partition": genesis.partition}
-        known = {name: str(value) for name, value in expected.items()}
-        path = folder / str(genesis.partition)
+        known = _identity(identity, genesis)
+        found = cls.as_written(folder, genesis.partition)
+        if found is None:
+            return cls(folder / str(genesis.partition), known)
+        wrong = another_log(f"the archive {found.folder}", found.identity, known)
+        if wrong is not None:
+            raise wrong
+        return replace(found, identity=known)
+
+    @classmethod
+    def as_written(cls, folder: Path, partition: int) -> Archive | None:
+        """Read the proof of a partition, whichever log it is of; CorruptLog if it is damaged."""
+        path = folder / str(partition)
         try:
             body = json.loads((path / PROOF).read_bytes())
         except FileNotFoundError:
-            return cls(path, known)
+            return None
         except ValueError as error:
             raise _damaged(path, f"it is not JSON: {error}") from error
         if not isinstance(body, dict) or body.get("format") != FORMAT:
             raise _damaged(path, "its format is unknown; upgrade this program if it is newer")
         if body.pop("sha256", "") != _digest(body):
             raise _damaged(path, "it doesn't have the hash that it carries")
-        wrong = another_log(f"the archive {path}", body["identity"], known)
-        if wrong is not None:
-            raise wrong
-        return cls(path, known, tuple(_segment(one) for one in body["segments"]))
+        return cls(path, body["identity"], tuple(_segment(one) for one in body["segments"]))
+
+    def of_log(self, identity: LogIdentity, genesis: Genesis) -> Archive:
+        """Return it as that of a log whose topics were made again, saved."""
+        return replace(self, identity=_identity(identity, genesis))._saved(self.segments)
 
     def with_segment(self, segment: DecidedSegment) -> Archive:
         """Return the archive with one more segment, saved."""
@@ -138,6 +149,11 @@ class Archive:
         body["sha256"] = _digest(body)
         DiskFolder(self.folder).replace(PROOF, json.dumps(body, indent=1).encode())
         return replace(self, segments=segments)
+
+
+def _identity(identity: LogIdentity, genesis: Genesis) -> dict[str, str]:
+    known = {**asdict(identity), "log_id": genesis.log_id, "partition": genesis.partition}
+    return {name: str(value) for name, value in known.items()}
 
 
 def _segment(data: Mapping[str, Any]) -> DecidedSegment:

@@ -28,6 +28,8 @@ from consumers.broker import EmbeddedBroker
 from consumers.runtime.config import Config
 from consumers.runtime.places import MARKS
 from consumers.runtime.roots import RESTORING, RootUnusable
+from consumers.tools.archive.proof import Archive
+from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
 from consumers.tools.backup.checkpoints import put_back
 from consumers.tools.backup.cut import Heads, RestorePoint, answers, cut, end_of, kept
 from consumers.tools.backup.remains import Remains, look_at
@@ -44,6 +46,7 @@ from consumers.tools.backup.saved import (
     part,
 )
 from consumers.tools.backup.writer import batches
+from consumers.tools.moved_proof import end_of as end_of_topic
 
 OnProgress = Callable[[str, int], None]
 
@@ -60,6 +63,8 @@ class Restored:
     transactions: int = 0
     undecided: int = 0
     """Transactions that the next leader decides."""
+    missing: int = 0
+    """Decided transactions that neither the topic nor the archive had any more."""
     files: int = 0
     bytes: int = 0
     elsewhere: tuple[str, ...] = ()
@@ -103,27 +108,36 @@ def restore(
     done = Restored(str(root), backup.tables_root, elsewhere=tuple(backup.elsewhere))
     if remains:
         done.remains = _beyond(remains, source, backup, heads if not at else None)
-    _take(root, backup, place)
+    goes_on = _take(root, backup, place)
+    ends = {one.partition: end for one, end in zip(backup.partitions, cuts, strict=True)}
+    _files(ARCHIVE, str(root / ARCHIVE), place, source, backup, heads, done, on_progress)
+    archives = archives_of(root / ARCHIVE, ends)
     with _cluster(config, root, backup) as servers:
         settings = ClientSettings(servers, config.kafka)
         log = KafkaLog(settings, backup.log, 60.0)
         try:
-            topics = RestoredTopics(settings, backup.log, len(cuts), log.replication_factor())
-            for saved, end in zip(backup.partitions, cuts, strict=True):
-                _put(topics, log, source, saved, end, done)
+            factor = log.replication_factor()
+            topics = RestoredTopics(settings, backup.log, len(cuts), factor, goes_on=goes_on)
+            # Then all was put; or they are another log's, which the comparison finds.
+            is_filled = goes_on and topics.is_finished()
+            for saved in backup.partitions:
+                number = saved.partition
+                to = None if is_filled else topics
+                _put(to, log, source, saved, ends[number], archives.get(number), done)
                 on_progress("transactions", done.transactions)
             if config.bootstrap_servers:
                 _arrive(settings, log, backup, cuts)
             topics.finish()
             log.check_settings()
             log.genesis()
-            ends = {one.partition: end for one, end in zip(backup.partitions, cuts, strict=True)}
+            take_over(archives, log, ends)
             done.checkpoints = put_back(place, root, log, ends)
             unnamed = backup.roots.keys() - roots_of(log).keys()
             done.places = {place: bound(place) for place in sorted(unnamed)}
         finally:
             log.close()
-    _files(place, source, backup, heads, root, done, on_progress)
+    if backup.tables_root:
+        _files(TABLES, backup.tables_root, place, source, backup, heads, done, on_progress)
     (root / RESTORING).unlink()
     return done
 
@@ -138,11 +152,15 @@ def _beyond(place: str, source: Store, backup: Backup, heads: Heads | None) -> R
     return look_at(place, heads, ends, backup.tables_root)
 
 
-def _take(root: Path, backup: Backup, place: str) -> None:
-    """Make sure that nothing is overwritten, and note that a restore has begun."""
+def _take(root: Path, backup: Backup, place: str) -> bool:
+    """Make sure that nothing is overwritten, and note that a restore has begun.
+
+    Return True if it had begun before, so that a cluster may have a part of the topics.
+    """
     note = root / RESTORING
+    goes_on = note.is_file()
     mark = {"log_id": backup.log_id, "from": place}
-    if note.is_file():
+    if goes_on:
         if json.loads(note.read_text()) != mark:
             raise RootUnusable(f"{root} has an unfinished restore of another backup: empty it")
         for one in root.iterdir():
@@ -157,6 +175,7 @@ def _take(root: Path, backup: Backup, place: str) -> None:
         )
     root.mkdir(parents=True, exist_ok=True)
     note.write_text(json.dumps(mark))
+    return goes_on
 
 
 def _is_used(backup: Backup) -> bool:
@@ -192,20 +211,26 @@ def _arrive(
 
 
 def _put(
-    topics: RestoredTopics,
+    topics: RestoredTopics | None,
     log: KafkaLog,
     source: Store,
     saved: SavedPartition,
     end: RestorePoint,
+    archive: Archive | None,
     done: Restored,
 ) -> None:
     """Put one partition's records back, and read them again."""
     for is_transactions, found in (
-        (True, kept(source, saved, end)),
+        (True, with_archived(kept(source, saved, end), archive, end)),
         (False, answers(source, saved, end)),
     ):
-        sent = _Digest(found)
-        topics.put(saved.partition, sent, is_transactions=is_transactions)
+        sent, start = _Digest(found), end_of_topic(log, saved.partition, is_transactions)
+        # A restore that was killed left the first ones; what they are is compared below.
+        left = (one for one in sent if one.offset >= start)
+        if topics is not None:
+            topics.put(saved.partition, left, is_transactions=is_transactions, start=start)
+        for _ in left:
+            pass
         again = _Digest(
             one
             for batch in batches(log, saved.partition, 0, is_transactions=is_transactions)
@@ -218,11 +243,13 @@ def _put(
             kind = "transactions" if is_transactions else "outcomes"
             raise CorruptLog(
                 f"partition {saved.partition}: {again.count} {kind} read otherwise than the"
-                f" {sent.count} that were written. Run the restore again"
+                f" {sent.count} of the backup. If they are another log's, name another cluster;"
+                f" else remove the topics of log {log.name!r} there, and run the restore again"
             )
         if is_transactions:
             done.transactions += sent.count
-            done.undecided += sum(1 for one in sent.offsets if one not in end.decided)
+            done.undecided += len(sent.offsets - sent.empty - end.decided)
+            done.missing += len(missing_of(sent.offsets, archive, end))
     done.positions[saved.partition] = end.sequence
     done.backed_up[saved.partition] = saved.sequence
 
@@ -253,22 +280,22 @@ class _Digest:
 
 
 def _files(
+    kind: str,
+    to: str,
     place: str,
     source: Store,
     backup: Backup,
     heads: Heads,
-    root: Path,
     done: Restored,
     on_progress: OnProgress,
 ) -> None:
-    """Copy the files that belong to what is restored, and read each again."""
-    targets = {TABLES: backup.tables_root, ARCHIVE: str(root / ARCHIVE)}
-    stores = {name: (part(place, name), store_for(to)) for name, to in targets.items() if to}
+    """Copy the tables' or the archive's files that belong to what is restored, and read each."""
+    copies, target = part(place, kind), store_for(to)
     for one in files_of(source, backup).values():
         name, _, path = one.path.partition("/")
-        if name == TABLES and not heads.have(backup.tables_root, path):
+        if name != kind or (name == TABLES and not heads.have(backup.tables_root, path)):
             continue
-        _copy(*stores[name], path, one)
+        _copy(copies, target, path, one)
         done.files += 1
         done.bytes += one.size
         on_progress("files", done.files)
