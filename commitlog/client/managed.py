@@ -34,7 +34,7 @@ _WRITES = (
 
 @contextmanager
 def _saying_why(dataset: lance.LanceDataset) -> Iterator[None]:
-    """Raise the log's refusal in place of Lance's "Commit result … is unknown", or name the disk."""
+    """Raise the log's refusal where Lance says "Commit result … is unknown", or name the disk."""
     managed = cast(ManagedDataset, dataset)
     try:
         with naming_full_storage(format_table_id(managed._table), dataset.uri):
