@@ -26,6 +26,7 @@ from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.core.log.replica import Decided
 from commitlog.core.tables.lance_tables import Table, is_in
+from commitlog.errors import without_build_paths
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import OperationResult, Status, Transaction
 
@@ -131,19 +132,30 @@ class RowHistories:
         table = self._tables.get(info.incarnation)
         if table is None or not table.has_writes or any(map(holds_blobs, info.schema)):
             return None
-        rebuilding = _Rebuilding(info, tail)
-        for run in table.runs:
-            rebuilding.advance(run)
-        if not rebuilding.is_new_to(table.version):
-            return None
-        if rebuilding.is_equal(table.version, on_rows):
-            return None
-        again = _Rebuilding(info, tail)
-        for run in table.runs:
-            again.advance(run)
-            if again.is_new_to(run.last) and not again.is_equal(run.last):
-                return again.difference(run)
-        return rebuilding.difference(table.runs[-1])
+        try:
+            return _compare(table, info, tail, on_rows)
+        except (OSError, ValueError) as error:  # pylance's, of a file that isn't there
+            said = without_build_paths(str(error))
+            text = f"files of {info.name}'s rows cannot be read: {said}"
+            return RowDifference(table.version, 0, text)
+
+
+def _compare(
+    table: _History, info: TableInfo, tail: Tail, on_rows: Callable[[int], None]
+) -> RowDifference | None:
+    rebuilding = _Rebuilding(info, tail)
+    for run in table.runs:
+        rebuilding.advance(run)
+    if not rebuilding.is_new_to(table.version):
+        return None
+    if rebuilding.is_equal(table.version, on_rows):
+        return None
+    again = _Rebuilding(info, tail)
+    for run in table.runs:
+        again.advance(run)
+        if again.is_new_to(run.last) and not again.is_equal(run.last):
+            return again.difference(run)
+    return rebuilding.difference(table.runs[-1])
 
 
 class _Rebuilding:

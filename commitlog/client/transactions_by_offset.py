@@ -88,6 +88,7 @@ class TransactionsByOffset:
         if submitted is None:
             raise CorruptLog(
                 f"partition {self._partition}: the transaction at offset {offset}, which has an"
-                " outcome, is not in the log; run `commitlog verify`"
+                " outcome, is not in the log. If it was given up to an archive, use a command with"
+                " the root that has it (--root); else run `commitlog verify`"
             )
         return submitted

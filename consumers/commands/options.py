@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -169,12 +169,17 @@ def connect_to_files(config: Config) -> ArchivableLog:
 
 
 def connect_client(config: Config, principal: str = "") -> CommitLog:
-    """Return a client of the log that the settings name; it writes in the name of `principal`."""
-    from commitlog import CommitLog
+    """Return a client of the log that the settings name; it writes in the name of `principal`.
 
-    kafka: dict[str, Any] = dict(config.kafka)
-    servers = config.need_bootstrap_servers()
-    return CommitLog.connect(servers, config.log, principal=principal, token=config.token, **kafka)
+    It reads what was given up to the archive in the root, too.
+    """
+    from commitlog.client.log import CommitLog
+    from commitlog.client.runtime import RuntimeSettings
+
+    settings = RuntimeSettings(token=config.token)
+    client = CommitLog(lambda: connect(config), principal=principal, settings=settings)
+    client.runtime().connection(0)
+    return client
 
 
 def partitions_of(log: Log, only: int | None) -> Sequence[int]:

@@ -10,15 +10,20 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from consumers.runtime.log_lines import is_json
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+logger = logging.getLogger(__name__)
 
 Row = Mapping[str, Any]
 
@@ -120,7 +125,10 @@ def print_facts(facts: Sequence[tuple[str, object]]) -> None:
 
 
 def note(message: str) -> None:
-    """Say something that isn't a result."""
+    """Say something that isn't a result: on standard error, in the form of this part's log."""
+    if is_json():
+        logger.info(message)
+        return
     with contextlib.suppress(OSError):
         print(message, file=sys.stderr, flush=True)
 

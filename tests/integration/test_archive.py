@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from commitlog import CommitLog
 from commitlog.adapters.log_records import to_submitted
 from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import Fate
@@ -29,7 +30,7 @@ from consumers.tools.bench.made_log import MadeLog, append_to, create
 from consumers.tools.replay import ReplayOptions as ReplayOptions
 from consumers.tools.replay import replay
 from consumers.tools.verify import PartitionFindings, ProblemKind, VerifyOptions, files, verify
-from tests.service import READY_SECONDS, SCHEMA, Service, rows, service
+from tests.service import READY_SECONDS, SCHEMA, Service, ids_of, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
 
@@ -144,6 +145,21 @@ def test_what_was_given_up_is_read_from_the_archive(made: Service, tmp_path: Pat
     built = replay(together, 0, ReplayOptions(tmp_path / "new", made.root))
     assert built.problems == []
     assert built.equal_bytes > 10
+
+
+def test_a_dropped_table_comes_back_from_the_archive(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA)
+        running.client.append("t", rows(1))
+        running.client.drop_table("t")
+        log = MemoryLog(running.cluster)
+        give_up(log, 0, tmp_path / FOLDER, archive(log, 0, tmp_path / FOLDER))
+        compact(log)
+        with pytest.raises(CorruptLog, match="--root"):
+            running.client.undrop("t")
+        with CommitLog(lambda: with_archive(MemoryLog(running.cluster), tmp_path)) as client:
+            client.undrop("t")
+            assert ids_of(client.open("t")) == [1]
 
 
 def test_the_log_says_what_it_gave_up_before_it_is_gone(made: Service, tmp_path: Path) -> None:

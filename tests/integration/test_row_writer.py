@@ -499,6 +499,12 @@ def test_verify_rebuilds_rows_from_the_log_and_names_the_one_that_differs(
     [difference] = audited.differences
     assert (difference.sequence, difference.problem) == (problem.sequence, problem.message)
 
+    (location / "data" / file.path).unlink()
+    told = [one.message for one in verify(running.log, 0, options).problems]
+    assert any(f"files of {T}'s rows cannot be read" in one for one in told)
+    audited = audit_partition(running.log, 0, outcomes_end(running.log, 0), contents=True)
+    assert [one.problem in told for one in audited.differences] == [True]
+
 
 @pytest.mark.parametrize("protocol", [1, ROWS_SINCE - 1])
 def test_a_log_whose_rules_know_no_rows_takes_them_as_files_or_says_so(

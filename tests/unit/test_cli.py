@@ -268,4 +268,7 @@ def test_a_part_that_logs_json_ends_with_nothing_else(
     [line] = map(json.loads, lines.getvalue().splitlines())
     assert line["level"] == "error"
     assert "KeyError: 'x'" in line["exception"]
+    monkeypatch.setattr(logging.getLogger("consumers"), "level", logging.INFO)
+    output.note("starting")
+    assert json.loads(lines.getvalue().splitlines()[-1])["message"] == "starting"
     assert capsys.readouterr() == ("", "")
