@@ -32,7 +32,7 @@ pytestmark = [
 ]
 
 LOG, TOKEN = "commitlog", "a-token-of-the-leaders"
-LAKE = "s3://bucket/lake/tables"
+LAKE, OTHER = "s3://bucket/lake/tables", "s3://bucket/other"
 FILED = ("sasl.username", "sasl.password", "ssl.ca.location")
 """Settings that the snippet leaves to the files."""
 TABLES = ("shop$orders", "far$t", "t")
@@ -73,7 +73,7 @@ print(json.dumps([[one.outcomes, one.recomputed, one.differences] for one in fou
 @pytest.fixture
 def secured(tmp_path: Path) -> Iterator[Secured]:
     """A log of three partitions whose tables were moved into a bucket, and its leaders there."""
-    old = tmp_path / "secured" / "root" / "tables"
+    old, outside = tmp_path / "secured" / "root" / "tables", tmp_path / "outside"
     with ExitStack() as ends:
         ends.callback(use_places, "")
         ends.enter_context(pytest.MonkeyPatch.context()).setenv("COMMITLOG_TOKEN", TOKEN)
@@ -82,17 +82,21 @@ def secured(tmp_path: Path) -> Iterator[Secured]:
         domains = ("--partitions", "3", "--domain", "shop=1", "--domain", "far=2")
         assert made.run("init", "init", *domains) == ExitCode.OK
         with ExitStack() as at_first:
-            lead(made, at_first)
+            lead(made, at_first, "--places", f"lake={outside}")
             log = at_first.enter_context(client(made))
             for table in TABLES:
-                log.create_table(table, SCHEMA, primary_key="id")
+                # Another partition decides for this one than for its place.
+                location = str(outside / "far") if table == "far$t" else None
+                log.create_table(table, SCHEMA, primary_key="id", location=location)
                 log.append(table, rows(1, 2))
-            log.bind_place(str(old))
+            assert made.run("writer", "places", "bind", str(old)) == ExitCode.OK
+            assert made.run("writer", "places", "bind", str(outside), "lake") == ExitCode.OK
         use_places("")
-        for path in store_for(str(old)).walk():
-            store_for(LAKE).take(path, store_for(str(old)))
-        shutil.rmtree(old)
-        lead(made, ends, "--tables-root", LAKE)
+        for place, there in ((old, LAKE), (outside, OTHER)):
+            for path in store_for(str(place)).walk():
+                store_for(there).take(path, store_for(str(place)))
+            shutil.rmtree(place)
+        lead(made, ends, "--tables-root", LAKE, "--places", f"lake={OTHER}")
         yield made
 
 
@@ -130,5 +134,7 @@ def test_spark_shows_who_it_is_and_finds_the_tables(secured: Secured, tmp_path: 
     with client(secured) as log:
         for table in TABLES:
             assert ids_of(log.open(table)) == [1, 2, 3, 4]
-            assert log.table(table).location.startswith(LAKE)
-    assert not (secured.folder / "root" / "tables").exists()
+            place = OTHER if table == "far$t" else LAKE
+            assert log.table(table).location.startswith(f"{place}/")
+    for place in (secured.folder / "root" / "tables", tmp_path / "outside"):
+        assert not place.exists(), "nothing is made again at a place without its data"
