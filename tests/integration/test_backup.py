@@ -234,6 +234,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
     assert again.returncode == 0, again.stderr
     said = json.loads(again.stdout)
     assert said["positions"] == {"0": last.sequence}
+    assert (said["undecided"], said["missing"]) == (0, 0), "tombstones are no transactions"
     named = said["remains"]
     assert (named["positions"], named["unread"]) == ({"0": latest.sequence}, [])
     # The index may not have had the last ones yet: then only their files tell of them.

@@ -56,16 +56,21 @@ assert orders.count() == 4
 reading = {**SECURED, "kafkaFile": f"{folder}/reader.properties", "table": "shop$orders"}
 ids = sorted(row.id for row in spark.read.format("commitlog").options(**reading).load().collect())
 assert ids == [1, 2, 3, 4], ids
-for table in ("far$t", "t"):
-    given.write.format("commitlog").options(**SECURED, table=table).mode("append").save()
-    merged = merge(given.limit(1), table, on="id", options=SECURED, rows_in_driver=0)
-    assert merged.updated == 1, merged
-stream_of = spark.readStream.format("commitlog").options(**SECURED, table="far$t", read="changes")
-seen = []
-feed = stream_of.load().writeStream.foreachBatch(lambda frame, _: seen.extend(frame.collect()))
+first = {**reading, "kafkaFile": SECURED["kafkaFile"], "versionAsOf": 2}
+assert spark.read.format("commitlog").options(**first).load().count() == 2
+given.write.format("commitlog").options(**SECURED, table="far$t").mode("append").save()
+merged = merge(given.limit(1), "far$t", on="id", options=SECURED, rows_in_driver=0)
+assert merged.updated == 1, merged
+changes = spark.readStream.format("commitlog").options(**SECURED, table="far$t", read="changes")
+
+
+def write(batch, frame):
+    batch.merge("t", frame.select("id", "name"), on="id")
+
+
+feed = changes.load().writeStream.foreachBatch(each_batch(write, SECURED))
 feed = feed.option("checkpointLocation", f"{folder}/feed").trigger(availableNow=True).start()
 feed.awaitTermination(180)
-assert sorted(row.id for row in seen) == [1, 2, 3, 4], seen
 print(json.dumps([[one.outcomes, one.recomputed, one.differences] for one in found]))
 """
 
@@ -128,6 +133,9 @@ def test_spark_shows_who_it_is_and_finds_the_tables(secured: Secured, tmp_path: 
     for outcomes, recomputed, differences in json.loads(audited):
         assert outcomes == recomputed > 2
         assert differences == []
+    where = ("--tables-root", LAKE, "--places", f"lake={OTHER}")
+    for asked in (("verify", "--contents"), ("doctor",)):
+        assert secured.run("auditor", *asked, *where) == ExitCode.OK
     with client(secured, token="another") as log, pytest.raises(InvalidRequest, match="COMMITLOG"):
         log.tables()
     use_places("")
