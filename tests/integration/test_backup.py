@@ -25,14 +25,14 @@ from consumers.commands.exit_codes import ExitCode
 from consumers.partition.checkpoint import HEAD, Checkpoints
 from consumers.runtime.config import load
 from consumers.runtime.roots import RESTORING, RootUnusable, take
-from consumers.tools.archive.proof import Archive
+from consumers.tools.archive.proof import PROOF, Archive
 from consumers.tools.archive.writer import archive, give_up
 from consumers.tools.backup import writer
 from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
 from consumers.tools.backup.checkpoints import put_back
 from consumers.tools.backup.cut import Heads, cut, end_of, kept
 from consumers.tools.backup.restore import restore
-from consumers.tools.backup.saved import ARCHIVE, NAME, Backup, BadBackup, digest, files_of
+from consumers.tools.backup.saved import ARCHIVE, NAME, Backup, BadBackup, Store, digest, files_of
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_up import COMMAND
 from tests.integration.test_up import run as commitlog
@@ -304,6 +304,28 @@ def test_what_only_the_archive_has_is_there_again(
         take_over(copied, log_of(other), {0: end})
         again = Archive.open(Path(place) / ARCHIVE, log_of(other).identity(), other.log.genesis())
         assert len(again.segments) == (0 if is_early else 1)
+
+
+def test_an_archive_that_grows_meanwhile_is_copied_with_all_that_its_proof_names(
+    made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, log, folder = tmp_path / "backup", log_of(made), made.root / ARCHIVE
+    archive(log, 0, folder)
+    original = writer._copy
+
+    def growing(source: Store, target: Store, path: str) -> str:
+        if path.endswith(PROOF):
+            made.client.append("shop$orders", rows(4))
+            archive(log, 0, folder)
+        return original(source, target, path)
+
+    monkeypatch.setattr(writer, "_copy", growing)
+    back_up(log, str(place), made.root)
+    copied = Archive.as_written(place / ARCHIVE, 0)
+    assert copied is not None
+    assert len(copied.segments) == 2
+    names = [one.name for s in copied.segments for one in (s.outcomes, s.transactions)]
+    assert all((place / ARCHIVE / "0" / name).is_file() for name in names)
 
 
 def test_checkpoints_are_copied_and_put_back(made: Service, tmp_path: Path) -> None:

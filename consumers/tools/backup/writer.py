@@ -16,10 +16,11 @@ from pathlib import Path
 
 from commitlog.adapters.log_records import to_answered
 from commitlog.adapters.places import named_here, plain
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import FileFound, store_for
 from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.ports import ArchivableLog, RawRecord
+from consumers.tools.archive.proof import PROOF
 from consumers.tools.backup.checkpoints import save_checkpoints
 from consumers.tools.backup.saved import (
     ARCHIVE,
@@ -222,7 +223,7 @@ def _files(
         sources.append((ARCHIVE, str(root / ARCHIVE)))
     for name, location in sources:
         source, target = store_for(location), part(place, name)
-        for found in source.files():
+        for found in source.files() if name == TABLES else _proofs_first(source):
             path = f"{name}/{found.path}"
             before = known.get(path)
             is_same = before is not None and (before.size, before.modified_ms) == found[1:]
@@ -237,6 +238,12 @@ def _files(
             copied.bytes += found.size
             on_progress("files", copied.files)
             yield SavedFile(path, found.size, found.modified_ms, sha256)
+
+
+def _proofs_first(source: Store) -> Iterator[FileFound]:
+    """Yield an archive's files; what a proof names is listed once that is copied."""
+    yield from (one for one in source.files() if one.path.endswith(PROOF))
+    yield from (one for one in source.files() if not one.path.endswith(PROOF))
 
 
 def _copy(source: Store, target: Store, path: str) -> str:
