@@ -350,8 +350,8 @@ def _version(partition: int, status: Mapping[str, Any]) -> Check:
 def _index(root: Path, health: Health) -> Check:
     """Give the index the time it is allowed to get what the leader has now."""
     if not any((root / name).exists() for name in ("index.duckdb", "index")):
-        found = f"no version index is kept in {root}, as in the root of a committer alone"
-        return Check("index", Level.WARN, found, "name the root that `commitlog index` has")
+        text = f"no version index is kept in {root}, as in the root of a committer alone"
+        return Check("index", Level.WARN, text, "name the root that `commitlog index` has")
     deadline = time.monotonic() + INDEX_LAG_SECONDS
     while True:
         found = index_check(root, health.sequences, health.has)

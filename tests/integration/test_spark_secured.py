@@ -144,5 +144,5 @@ def test_spark_shows_who_it_is_and_finds_the_tables(secured: Secured, tmp_path: 
             assert ids_of(log.open(table)) == [1, 2, 3, 4]
             place = OTHER if table == "far$t" else LAKE
             assert log.table(table).location.startswith(f"{place}/")
-    for place in (secured.folder / "root" / "tables", tmp_path / "outside"):
-        assert not place.exists(), "nothing is made again at a place without its data"
+    for left in (secured.folder / "root" / "tables", tmp_path / "outside"):
+        assert not left.exists(), "nothing is made again at a place without its data"
