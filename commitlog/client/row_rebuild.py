@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import lance
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -193,15 +194,9 @@ class _Rebuilding:
         """Return True if a version has the rebuilt rows."""
         self._flush()
         assert self._rows is not None
-        batches = open_dataset(self._info.location, version).to_batches()
-        count, digests = 0, []
-        for batch in batches:
-            count += batch.num_rows
-            digests.append(rows_digest(batch))
-        on_rows(count)
-        own = [rows_digest(batch) for batch in self._rows.to_batches()]
-        same = joined_digests(own) == joined_digests(digests)
-        return same and count == self._rows.num_rows
+        theirs = content_of(open_dataset(self._info.location, version))
+        on_rows(theirs[0])
+        return theirs == content_of(self._rows)
 
     def difference(self, run: _Run) -> RowDifference:
         """Say of one row that differs what it is and who wrote it last."""
@@ -268,6 +263,15 @@ class _Rebuilding:
             keys = write.keys or (hashes_of(self._info, on, write.rows) if has_key else ())
             self._last_of.update(dict.fromkeys(keys, at.sequence))
         self._waiting = []
+
+
+def content_of(rows: pa.Table | lance.LanceDataset) -> tuple[int, int]:
+    """Return how many rows there are, and a digest of them in any order."""
+    count, digests = 0, []
+    for batch in rows.to_batches():
+        count += batch.num_rows
+        digests.append(rows_digest(batch))
+    return count, joined_digests(digests)
 
 
 def info_of(table: Table) -> TableInfo | None:

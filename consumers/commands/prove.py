@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -191,6 +191,7 @@ def replay(
     where: Where = HERE,
     against: Path | None = None,
     all_versions: Annotated[bool, Parameter(negative="", show_default=False)] = False,
+    rows: Literal["missing", "all", "none"] = "missing",
     as_json: AsJson = False,
 ) -> ExitCode:
     """Build every manifest and the version index again from the log alone, in a folder of its own.
@@ -207,6 +208,8 @@ def replay(
         Where the old root is now (--root).
     all_versions
         Write every version of tables under policy `latest` too, not only the newest.
+    rows
+        Write the log's rows of tables to rows/: of those without data files, of all, of none.
     """
     from consumers.tools.replay import BUILT, ReplayOptions
     from consumers.tools.replay import replay as build
@@ -222,7 +225,8 @@ def replay(
             f"{target} has something else in it ({strange[0]}): name an empty folder, or the one"
             " of an earlier replay"
         )
-    options = ReplayOptions(target, old if against or config.root else None, all_versions)
+    seen = old if against or config.root else None
+    options = ReplayOptions(target, seen, all_versions, rows)
     log = connect_to_files(config)
     try:
         results = []
@@ -241,6 +245,8 @@ def replay(
         )
         text = f"{result.outcomes} outcomes, {result.tables} tables, {built}; {compared}"
         output.print_check(f"partition {result.partition}", "ok", text)
+        for table in result.rebuilt:
+            output.print_check(f"rows of {table.table}", "warn" if table.why else "ok", str(table))
         _show_expired(result.expired)
         for problem in result.problems:
             output.print_check(problem.kind, "fail", problem.message)

@@ -3,7 +3,8 @@
 Only the log is read, never the tables: the old root may be gone. What was at LOCATION below the
 log's tables root comes to INTO/tables/..., what was elsewhere to INTO/elsewhere/...; the index to
 INTO/index.duckdb. Where the old root can be seen, each file is compared with the old one, byte by
-byte, and the index row by row.
+byte, and the index row by row. Rows that were written by the log come to INTO/rows/... where their
+table's data files are gone.
 
 A manifest that was registered is a file somebody else wrote: the log has all its fields and not its
 bytes, so it is compared by its fields.
@@ -19,18 +20,19 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from commitlog.adapters.storage import LocalStore, ObjectStore, local_path
+from commitlog.adapters.storage import LocalStore, ObjectStore
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, parse_manifest_name, transaction_path
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.log.replica import Decided
 from commitlog.core.partition.machine import Machine
-from commitlog.core.tables.lance_tables import is_in, location_parts, normalize_location
+from commitlog.core.tables.lance_tables import is_in, normalize_location
 from commitlog.errors import CorruptLog
 from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.follower import Recordings
 from consumers.partition.table_files import HINT
+from consumers.tools.rebuilt import RebuiltPlaces, RebuiltTable, Rows, RowsPlace
 from consumers.tools.verify.files import PartitionFiles
 from consumers.tools.verify.findings import PROBLEMS_MAX, Expired, Problem, ProblemKind
 from consumers.tools.verify.iceberg import is_same_metadata
@@ -41,7 +43,8 @@ from consumers.tools.verify.walk import Walk, new_replica
 
 STATE = ".replay"
 INDEX = "index.duckdb"
-BUILT = frozenset({STATE, INDEX, "index", "tables", "elsewhere"})
+ROWS = "rows"
+BUILT = frozenset({STATE, INDEX, "index", "tables", "elsewhere", ROWS})
 """What a folder has that was built in."""
 SAVE_SECONDS = 15.0
 SAVE_SHARE = 10.0
@@ -58,6 +61,8 @@ class ReplayOptions:
     """The old root, wherever it is now; None: only the log's own places are tried."""
     all_versions: bool = False
     """Write every version of tables under policy `latest` too."""
+    rows: Rows = "missing"
+    """Whose rows to write again: of tables whose data files are missing, of all, of none."""
     save_seconds: float = SAVE_SECONDS
 
 
@@ -78,6 +83,8 @@ class Replayed:
     """Registered manifests: other bytes, and every field the same."""
     index_rows: int = 0
     """Rows of the index that were compared with the old one."""
+    rebuilt: list[RebuiltTable] = field(default_factory=list)
+    """Tables whose rows were to be written again."""
     state_digest: str = ""
     """Of the state that the log makes: the same in every process."""
     resumed_at: int = 0
@@ -106,58 +113,12 @@ class Replayed:
         """Return what `to_json` made an object of."""
         values = {name: data[name] for name in cls.__slots__}
         values["expired"] = Expired.from_json(data["expired"])
+        values["rebuilt"] = [RebuiltTable(**one) for one in data["rebuilt"]]
         values["problems"] = [
             Problem(**{**problem, "kind": ProblemKind(problem["kind"])})
             for problem in data["problems"]
         ]
         return cls(**values)
-
-
-class RebuiltPlaces:
-    """Where things lie in the rebuilt root, and where they lay."""
-
-    def __init__(self, tables_root: str, into: Path, against: Path | None) -> None:
-        """Map the log's tables root; `against` is where the old root is now."""
-        self._root = normalize_location(tables_root) if tables_root else ""
-        self._into = into
-        self._against = against
-
-    def new(self, location: str) -> LocalStore:
-        """Return the rebuilt place of a location."""
-        inside = self._inside(location)
-        if inside is None:
-            return LocalStore(self._into.joinpath("elsewhere", *location_parts(location)[1:]))
-        return LocalStore(self._into.joinpath("tables", *inside))
-
-    def old(self, location: str) -> LocalStore:
-        """Return the old place of a location: where the old root is now, else where it lay."""
-        inside, path = self._inside(location), local_path(location)
-        if inside is not None and self._against is not None:
-            moved = self._against.joinpath("tables", *inside)
-            if moved.is_dir() or path is None or not path.is_dir():
-                path = moved
-        return LocalStore(path or self._into / "nowhere")
-
-    @property
-    def is_old_seen(self) -> bool:
-        """Whether the old root's tables can be seen."""
-        path = local_path(self._root) if self._root else None
-        moved = self._against / "tables" if self._against is not None else None
-        return any(place is not None and place.is_dir() for place in (path, moved))
-
-    def is_seen(self, location: str) -> bool:
-        """Say whether a table's old place can be compared with."""
-        if self._inside(location) is not None:
-            return self.is_old_seen
-        path = local_path(location)
-        return path is not None and path.is_dir()
-
-    def _inside(self, location: str) -> tuple[str, ...] | None:
-        """Return the path below the tables root, None if it isn't below it."""
-        if not self._root:
-            return None
-        parts, root = location_parts(location), location_parts(self._root)
-        return parts[len(root) :] if parts[: len(root)] == root else None
 
 
 def replay(
@@ -180,12 +141,13 @@ class _Replay:
     def __init__(
         self, log: Log, partition: int, options: ReplayOptions, on_progress: OnProgress
     ) -> None:
-        self._options, self._on_progress = options, on_progress
+        self._log, self._options, self._on_progress = log, options, on_progress
         self._genesis = log.genesis(partition)
         against = str(options.against.absolute()) if options.against else ""
         wanted = {
             "against": against,
             "all_versions": options.all_versions,
+            "rows": options.rows,
             "program": package_version("lance-commitlog"),
         }
         self._state = State(options.into / STATE, log, self._genesis, wanted)
@@ -202,9 +164,12 @@ class _Replay:
             self._result.resumed_at = replica.chain.sequence
         self._before = (self._result.equal_bytes, self._result.equal_fields)
         self._equal_metadata, self._alike_metadata = 0, 0
+        self._empty: dict[str, tuple[int, int]] = {}
+        """By incarnation: where in the log it had no rows last, and in which version."""
         self._versions = Versions(self._machine.tables)
         if found is not None:
             self._versions.restore(found[1]["versions"])
+            self._empty = {name: (at, version) for name, at, version in found[1]["empty"]}
         self._files: PartitionFiles | None = None
         if self._places.is_old_seen:
             seen = self._places.is_seen
@@ -255,6 +220,8 @@ class _Replay:
             if change.kind is ChangeKind.ICEBERG and change.iceberg is not None:
                 self._write_metadata(change, outcome.sequence)
         for made in self._versions.take(changes, submitted.record, outcome.sequence):
+            if not made.life.state.fragments:
+                self._empty[made.life.incarnation] = outcome.sequence, made.change.version
             if made.life.policy is Policy.EVERY or self._options.all_versions:
                 self._write(made.life, made.paths()[0])
             if self._files is not None:
@@ -326,7 +293,40 @@ class _Replay:
         if against is not None and (against / INDEX).is_file():
             result.found(self._index.compare(against, self._walk.replica))
         self._count()
+        self._write_rows()
         self._state.clear()
+
+    def _write_rows(self) -> None:
+        """Read the log again for the rows of tables whose data files are gone."""
+        wanted = self._options.rows
+        tables = [
+            table
+            for table in self._machine.tables.values()
+            if table.rows is not None and wanted != "none"
+            if wanted == "all" or not self._places.has_data(table)
+        ]
+        if not tables:
+            return
+        # Loaded here: it needs pylance.
+        from consumers.tools.replay_rows import rebuild
+
+        into, result = self._options.into, self._result
+        places = {
+            table.incarnation: RowsPlace(
+                at=self._places.old_uri(table.location),
+                made_in=self._state.path / ROWS / table.incarnation,
+                put_at=into / ROWS / self._places.below(table.location),
+                empty=self._empty.get(table.incarnation, (0, 0)),
+            )
+            for table in tables
+        }
+        walk = Walk(self._log, result.partition, new_replica())
+        try:
+            through = self._walk.replica.chain.sequence
+            result.rebuilt, problems = rebuild(tables, places, walk, through, self._on_progress)
+        finally:
+            walk.close()
+        result.found(problems)
 
     def _delete_versions(self, life: LifeManifests) -> None:
         store = self._places.new(life.location)
@@ -343,6 +343,7 @@ class _Replay:
             "result": self._result.to_json(),
             "versions": self._versions.to_json(),
             "files": self._files.to_json() if self._files is not None else [],
+            "empty": [[name, *empty] for name, empty in self._empty.items()],
         }
         self._state.save(Checkpoint.of(self._machine, self._walk.replica), found)
         now = time.monotonic()

@@ -1,0 +1,130 @@
+"""What a replay builds: where it lies, where it lay, and what came of tables' rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from commitlog.adapters.storage import LocalStore, local_path
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.tables.lance_tables import Table, location_parts, normalize_location
+from commitlog.lancepb.table_pb2 import DataFragment
+
+Rows = Literal["missing", "all", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class RebuiltTable:
+    """What came of one table's rows."""
+
+    table: str
+    newest: int
+    """The table's newest version."""
+    version: int
+    """The version whose rows were written again; 0: none is known to have been without rows."""
+    rows: int = 0
+    path: str = ""
+    """Where they are; empty: there are none."""
+    why: str = ""
+    """Why later versions can't be written again; empty: it is the newest."""
+    is_equal: bool = False
+    """Whether the table's own rows were read, and are the same."""
+
+    def __str__(self) -> str:
+        """Say it in words."""
+        equal = ", the same as the table's own" if self.is_equal else ""
+        where = f" are in {self.path}{equal}" if self.path else ", there are none"
+        said = f"{self.rows:,} rows of version {self.version}{where}" if self.version else ""
+        if not self.why:
+            return said
+        later = f"versions {self.version + 1} to {self.newest} can't be written again: {self.why}"
+        return "; ".join(filter(None, (said, later)))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPlace:
+    """Where a table's rows are made again."""
+
+    at: str
+    """The table's old place."""
+    made_in: Path
+    put_at: Path
+    """Where they come to once they are whole."""
+    empty: tuple[int, int]
+    """Where in the log the table had no rows last, and its version there; 0: it always had."""
+
+
+class RebuiltPlaces:
+    """Where things lie in the rebuilt root, and where they lay."""
+
+    def __init__(self, tables_root: str, into: Path, against: Path | None) -> None:
+        """Map the log's tables root; `against` is where the old root is now."""
+        self._root = normalize_location(tables_root) if tables_root else ""
+        self._into = into
+        self._against = against
+
+    def new(self, location: str) -> LocalStore:
+        """Return the rebuilt place of a location."""
+        return LocalStore(self._into / self.below(location))
+
+    def below(self, location: str) -> Path:
+        """Return the rebuilt place of a location, below the folder that is built in."""
+        inside = self._inside(location)
+        if inside is None:
+            return Path("elsewhere", *location_parts(location)[1:])
+        return Path("tables", *inside)
+
+    def old(self, location: str) -> LocalStore:
+        """Return the old place of a location: where the old root is now, else where it lay."""
+        return LocalStore(self._old_path(location) or self._into / "nowhere")
+
+    def old_uri(self, location: str) -> str:
+        """Return the same as a path or URI."""
+        return str(self._old_path(location) or location)
+
+    def has_data(self, table: Table) -> bool:
+        """Say whether a table's newest version has its files, in its old place or in the new one.
+
+        What lies in no folder of this machine counts as there.
+        """
+        if table.manifest is None or self._old_path(table.location) is None:
+            return True
+        stores = self.old(table.location), self.new(table.location)
+        for fragment in map(DataFragment.FromString, table.manifest.fragments.values()):
+            files = [f"data/{f.path}" for f in fragment.files if not f.HasField("base_id")]
+            deletions = fragment.deletion_file
+            if fragment.HasField("deletion_file") and not deletions.HasField("base_id"):
+                files.append(deletion_file_path(fragment.id, deletions))
+            if not all(any(store.size(path) >= 0 for store in stores) for path in files):
+                return False
+        return True
+
+    def _old_path(self, location: str) -> Path | None:
+        inside, path = self._inside(location), local_path(location)
+        if inside is not None and self._against is not None:
+            moved = self._against.joinpath("tables", *inside)
+            if moved.is_dir() or path is None or not path.is_dir():
+                path = moved
+        return path
+
+    @property
+    def is_old_seen(self) -> bool:
+        """Whether the old root's tables can be seen."""
+        path = local_path(self._root) if self._root else None
+        moved = self._against / "tables" if self._against is not None else None
+        return any(place is not None and place.is_dir() for place in (path, moved))
+
+    def is_seen(self, location: str) -> bool:
+        """Say whether a table's old place can be compared with."""
+        if self._inside(location) is not None:
+            return self.is_old_seen
+        path = local_path(location)
+        return path is not None and path.is_dir()
+
+    def _inside(self, location: str) -> tuple[str, ...] | None:
+        """Return the path below the tables root, None if it isn't below it."""
+        if not self._root:
+            return None
+        parts, root = location_parts(location), location_parts(self._root)
+        return parts[len(root) :] if parts[: len(root)] == root else None
