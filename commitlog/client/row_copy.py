@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import Any
 
 import lance
 
@@ -17,7 +18,7 @@ COMMITS_PER_COMPACTION = 32
 class RowCopy:
     """A table in a folder of its own, which nobody else writes."""
 
-    def __init__(self, info: TableInfo, data_storage_version: str) -> None:
+    def __init__(self, info: TableInfo, data_storage_version: Any) -> None:
         """Make it without rows at `info.location`, where nothing is."""
         self._info = info
         self._commits = 0

@@ -8,8 +8,9 @@ they left is taken as it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import NamedTuple
 
 import lance
@@ -226,13 +227,11 @@ class _Rebuilding:
     def _take(self, writes: Sequence[_At]) -> bool:
         """Take a run's writes; return False if one can't be read."""
         known = self._tail.read({one.offset for one in writes if one.offset >= 0})
-        for one in writes:
-            transaction = known.get(one.offset)
-            if transaction is None:
-                return False
-            operation = transaction.operations[one.operation]
+        if any(one.offset not in known for one in writes):
+            return False
+        for one, payload in self._with_rows(writes, known):
+            operation = known[one.offset].operations[one.operation]
             assert isinstance(operation, WriteRows)
-            payload = rows_of(transaction, one.operation, self._info.location)
             try:
                 write = read_write(self._info, operation, payload)
             except RowsUnusable:
@@ -245,6 +244,14 @@ class _Rebuilding:
             if len(self._waiting) >= WRITES_AT_ONCE:
                 self._flush()
         return True
+
+    def _with_rows(
+        self, writes: Sequence[_At], known: Mapping[int, Transaction]
+    ) -> Iterator[tuple[_At, bytes | None]]:
+        for offset, group in groupby(writes, lambda one: one.offset):
+            own = list(group)
+            rows = rows_of(known[offset], [one.operation for one in own], self._info.location)
+            yield from ((one, payload) for one, (_, payload) in zip(own, rows, strict=True))
 
     def _flush(self) -> None:
         """Apply the writes that wait."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commitlog.adapters.storage import store_for
-from commitlog.codecs.payloads import payload_of
+from commitlog.codecs.payloads import inline_rows
 from commitlog.errors import Unavailable
 from commitlog.model.operations import WriteRows
 from commitlog.model.records import Submitted, Transaction
@@ -97,20 +97,22 @@ def accepted(waiting: Waiting, known: dict[int, Transaction], location: str) -> 
         transaction = known.get(offset)
         if transaction is None:
             break
-        for index in indices:
+        for index, payload in rows_of(transaction, indices, location):
             operation = transaction.operations[index]
             assert isinstance(operation, WriteRows)
-            payload = rows_of(transaction, index, location)
             found.append(AcceptedWrite(sequence, index, operation, payload, transaction.principal))
     return found
 
 
-def rows_of(transaction: Transaction, index: int, location: str) -> bytes | None:
-    """Return the rows of a write, from its record or its file; None: they are gone."""
-    operation = transaction.operations[index]
-    if isinstance(operation, WriteRows) and operation.path:
-        return _from_file(location, operation.path)
-    return payload_of(transaction, index)
+def rows_of(
+    transaction: Transaction, indices: Iterable[int], location: str
+) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the rows of some writes, from the record or their files; None: they are gone."""
+    inline = inline_rows(transaction)
+    for index in indices:
+        operation = transaction.operations[index]
+        path = operation.path if isinstance(operation, WriteRows) else ""
+        yield index, _from_file(location, path) if path else inline.get(index)
 
 
 def _from_file(location: str, path: str) -> bytes | None:

@@ -94,20 +94,20 @@ class _RowsAgain:
         """Take a committed transaction that names the table."""
         if self._why:
             return
-        applies = False
-        for number, (operation, result) in enumerate(zip(record.operations, results, strict=False)):
-            if result.incarnation != self._info.incarnation:
-                continue
-            if isinstance(operation, WriteRows):
-                self._accepted[sequence, number] = (
-                    operation,
-                    rows_of(record, number, self._place.at),
-                )
-            elif isinstance(operation, ApplyRows):
-                applies = True
-                self._apply(operation, is_known=sequence <= self._since)
-            elif result.version > self._version and not self._why:
-                self._commit(result, is_kept=applies or result.operation in KEPT_AS_THEY_ARE)
+        own = self._info.incarnation
+        both = enumerate(zip(record.operations, results, strict=False))
+        mine = {number: one for number, (one, result) in both if result.incarnation == own}
+        written = {n: one for n, one in mine.items() if isinstance(one, WriteRows)}
+        for number, rows in rows_of(record, written, self._place.at):
+            self._accepted[sequence, number] = written[number], rows
+        applied = [one for one in mine.values() if isinstance(one, ApplyRows)]
+        for one in applied:
+            self._apply(one, is_known=sequence <= self._since)
+        for number in sorted(mine.keys() - written.keys()):
+            result = results[number]
+            if result.version > self._version and not self._why:
+                is_kept = bool(applied) or result.operation in KEPT_AS_THEY_ARE
+                self._commit(result, is_kept=is_kept)
 
     def _commit(self, result: OperationResult, *, is_kept: bool) -> None:
         if is_kept:

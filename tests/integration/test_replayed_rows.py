@@ -9,6 +9,7 @@ from typing import Any
 import lance
 import pytest
 
+from commitlog.client.row_groups import read_write
 from commitlog.client.row_rebuild import content_of
 from consumers.tools import replay_rows
 from consumers.tools.rebuilt import RebuiltTable
@@ -103,10 +104,8 @@ def test_rows_are_compared_with_the_table_where_it_is_there(made: Service, tmp_p
 def test_other_rows_than_the_log_has_are_told(
     made: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = replay_rows.read_write
-
     def other(info: Any, operation: Any, payload: bytes | None) -> Any:
-        found = whole(info, operation, payload)
+        found = read_write(info, operation, payload)
         found.rows = found.rows.slice(1) if info.name == "later" else found.rows
         found.keys = found.keys[1:] if info.name == "later" else found.keys
         return found

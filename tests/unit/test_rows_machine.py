@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from commitlog.client.row_tail import rows_of
 from commitlog.core.rows.deciding import schema_digest
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.model import limits
@@ -225,3 +226,22 @@ def test_older_rules_know_no_rows(protocol: int) -> None:
     assert (outcome.status, outcome.code) == (Status.REJECTED, Code.MALFORMED_RECORD)
     assert outcome.payload_hash == HASH
     assert world.machine.tables["t",].rows is None
+
+
+def test_the_rows_of_a_record_are_told_apart_by_looking_at_its_operations_once() -> None:
+    looked = 0
+
+    class Counting(tuple[Any, ...]):
+        def __iter__(self) -> Any:
+            nonlocal looked
+            looked += 1
+            return super().__iter__()
+
+    writes = Counting(write("append") for _ in range(100))
+    payloads = tuple(bytes([number]) for number in range(99))
+    record = replace(Transaction("t", operations=tuple(writes)), payloads=payloads)
+    object.__setattr__(record, "operations", writes)
+    looked = 0
+    found = dict(rows_of(record, range(100), "/nowhere"))
+    assert found == {**dict(enumerate(payloads)), 99: None}
+    assert looked == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from commitlog.adapters.log_records import to_answered, to_submitted
-from commitlog.codecs.payloads import payload_of, without_rows
+from commitlog.codecs.payloads import inline_rows, without_rows
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.ports import RawRecord
@@ -134,7 +134,8 @@ def _without(
         record = submitted.record if submitted is not None else None
         value = raw.value
         if isinstance(record, Transaction) and value is not None:
-            had = sum(payload_of(record, number) is not None for number in operations)
+            inline = inline_rows(record)
+            had = sum(inline.get(number) is not None for number in operations)
             taken += had
             value = without_rows(value, record, operations) if had else value
         records.append(raw._replace(value=value))

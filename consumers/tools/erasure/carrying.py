@@ -13,7 +13,7 @@ from commitlog.adapters.log_records import to_submitted
 from commitlog.adapters.places import plain
 from commitlog.adapters.storage import store_for
 from commitlog.client.tables import TableInfo
-from commitlog.codecs.payloads import payload_of
+from commitlog.codecs.payloads import inline_rows
 from commitlog.core.catalogue.version_deletion import without
 from commitlog.errors import Unavailable
 from commitlog.model.operations import AlterProperties
@@ -274,6 +274,5 @@ def _holds(raw: RawRecord, wanted: Mapping[int, set[int]]) -> bool:
     numbers = wanted.get(raw.offset, ())
     submitted = to_submitted(0, *raw) if numbers else None
     record = submitted.record if submitted is not None else None
-    return isinstance(record, Transaction) and any(
-        payload_of(record, number) is not None for number in numbers
-    )
+    inline = inline_rows(record) if isinstance(record, Transaction) else {}
+    return any(inline.get(number) is not None for number in numbers)

@@ -87,15 +87,15 @@ class TableWrites:
             names.update(own)
             if not isinstance(record, Transaction) or record.payload_hash != outcome.payload_hash:
                 continue  # or rules that knew no rows refused it, by the hash of all of it
-            for number, operation in enumerate(record.operations):
-                if isinstance(operation, WriteRows) and operation.table in names:
-                    yield HeldWrite(
-                        Position(outcome.sequence, number),
-                        decided.submitted.offset,
-                        decided.submitted.key,
-                        operation.path,
-                        rows_of(record, number, self._info.location),
-                    )
+            written = {
+                number: operation.path
+                for number, operation in enumerate(record.operations)
+                if isinstance(operation, WriteRows) and operation.table in names
+            }
+            for number, rows in rows_of(record, written, self._info.location):
+                at = Position(outcome.sequence, number)
+                submitted = decided.submitted
+                yield HeldWrite(at, submitted.offset, submitted.key, written[number], rows)
 
     def find(self, where: str, keys: set[bytes], on_progress: OnProgress) -> HeldRows:
         """Return the writes with rows for which `where` holds, or which have one of these keys.

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from commitlog.codecs.payloads import inline_writes, payload_of
+from commitlog.codecs.payloads import inline_rows
 from commitlog.core.log.replica import Decided
 from commitlog.core.tables.lance_tables import Table
 from commitlog.model.operations import ApplyRows, WriteRows
@@ -50,8 +50,8 @@ class WrittenRows:
                 self._lacking.pop(at, None)
         if outcome.status is not Status.COMMITTED:
             return
-        for number in inline_writes(record):
-            operation, rows = record.operations[number], payload_of(record, number)
+        for number, rows in inline_rows(record).items():
+            operation = record.operations[number]
             assert isinstance(operation, WriteRows)
             if rows is None or hashlib.sha256(rows).digest() != operation.sha256:
                 self._lacking[Position(outcome.sequence, number)] = False
