@@ -26,10 +26,12 @@ from commitlog.codecs.manifest_file import (
     transaction_path,
 )
 from commitlog.core.manifest.fragments import Fragments
+from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, covered_fragments
+from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.errors import UnsupportedFormat
+from commitlog.lancepb.table_pb2 import IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 
-DIRECTORY = "_commitlog-private"
 _FAR_AHEAD = 2**40
 """Pylance looks for conflicts in the versions after the one it read. Here there are none."""
 
@@ -60,7 +62,7 @@ def captured(
         state.fragments = Fragments(kept)
     if first_free_id >= 0:
         state.max_fragment_id = first_free_id - 1
-    path = f"{DIRECTORY}/{uuid.uuid4()}/{manifest_name(state.version)}"
+    path = f"{PRIVATE_DIRECTORY}/{uuid.uuid4()}/{manifest_name(state.version)}"
     namespace = _PrivateNamespace(location, state.version, path)
     store.write(path, encode_manifest(state, inline))
     committed: list[Transaction] = []
@@ -108,6 +110,25 @@ def first_reserved_id(location: str, manifest_path: str, count: int) -> int:
     state, _ = decode_manifest(store_for(location).read(manifest_path))
     assert state.max_fragment_id is not None
     return state.max_fragment_id - count + 1
+
+
+def stale_fragments(location: str, manifest_path: str) -> set[int]:
+    """Return the fragments of which an index has addresses from before a compaction of Lance's own.
+
+    Lance looks these up in an index of its own (`defer_index_remap`). Another compaction, which
+    remaps indices at once, would lose such rows from the index.
+    """
+    state, _ = decode_manifest(store_for(location).read(manifest_path))
+    indices = IndexSection.FromString(state.index_section or b"").indices
+    return {
+        fragment
+        for since in indices
+        if since.name == FRAGMENT_REUSE_INDEX
+        for one in indices
+        if not one.name.startswith("__lance_") and one.dataset_version < since.dataset_version
+        for covered in (one, since)
+        for fragment in covered_fragments(covered) or state.fragments
+    }
 
 
 class _PrivateNamespace(StagingNamespace):

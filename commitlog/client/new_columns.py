@@ -1,13 +1,14 @@
 """Columns that are added beside whoever appends.
 
-A new column names all fragments of the table, so whoever appends meanwhile refuses it. Pylance
-would compute all of it again. Here what was computed is kept by fragment: a new try computes the
-column of those fragments only that have come or whose values have changed since, and is
-submitted only if nobody was faster.
+A new column names all fragments of the table, so Lance refuses it over whoever appends meanwhile,
+and would compute all of it again. Here what was computed is kept by fragment. When it is the new
+column's turn to be decided, the leader waits for what it lacks: then the column is computed for
+those fragments only that have come or whose values have changed, while nobody else commits.
 """
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -16,16 +17,24 @@ from typing import TYPE_CHECKING, Any
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import materialize
 from commitlog.client.runtime import Runtime
+from commitlog.client.tickets import Ticket
 from commitlog.codecs.manifest_file import decode_manifest
-from commitlog.errors import InvalidTransaction
+from commitlog.core.operations.awaited_columns import compare, delivery, delivery_path
+from commitlog.errors import InvalidTransaction, OutcomeUnknown
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.operations import COLUMNS, COLUMNS_AWAITED
+from commitlog.model.records import Outcome, Status
 from commitlog.model.table import TableId
 
 if TYPE_CHECKING:
     import lance
 
     from commitlog.client.tables import TableInfo
+
+
+WATCH_SECONDS = 0.02
+"""How often it is looked whether the column's turn has come."""
 
 
 class NewColumns:
@@ -50,14 +59,59 @@ class NewColumns:
         """The new files of a fragment, by what it held."""
 
     def attempt(self, info: TableInfo, deadline: float) -> tuple[Transaction, None] | None:
-        """Return the transaction that adds the columns to the newest version."""
-        while True:
-            message = self._upon(info)
+        """Return the transaction that adds the columns to a version, the newest but for a few.
+
+        The less it lacks when its turn comes, the shorter others wait.
+        """
+        behind = math.inf
+        while (message := self._upon(info)) is not None:
             now = self._describe(info.table_id)
-            is_newest = (now.incarnation, now.version) == (info.incarnation, info.version)
-            if message is None or is_newest or time.monotonic() > deadline:
-                return None if message is None else (message, None)
-            info = now
+            newer = now.version - info.version
+            is_closer = 0 < newer < behind / 2 and now.incarnation == info.incarnation
+            if not is_closer or time.monotonic() > deadline:
+                return message, None
+            info, behind = now, newer
+        return None
+
+    def finish(
+        self, ticket: Ticket, info: TableInfo, message: Transaction, deadline: float
+    ) -> Outcome:
+        """Return the outcome; until it comes, compute what the transaction lacks of each head."""
+        store, delivered = store_for(info.location), {info.version: ""}
+        failure: Exception | None = None
+        try:
+            while (outcome := _outcome_of(ticket, deadline)) is None:
+                now = self._describe(info.table_id)
+                is_other = now.incarnation != info.incarnation or now.fields != info.fields
+                if is_other or now.version in delivered:
+                    continue  # it landed, lost against another schema, or waits for the leader
+                path = delivery_path(ticket.transaction_id, now.version)
+                delivered[now.version] = path
+                try:
+                    data = self._lacking(now, message)
+                except Exception as error:
+                    data, failure = b"", error  # so that nobody waits for it any longer
+                store.write(path, data)
+        finally:
+            for path in filter(None, delivered.values()):
+                store.delete(path)
+        if failure is not None and outcome.status is not Status.COMMITTED:
+            raise failure
+        return outcome
+
+    def _lacking(self, info: TableInfo, message: Transaction) -> bytes:
+        """Return what a transaction lacks of a version, as the leader wants it."""
+        newer = self._upon(info)
+        if newer is None or newer.merge.schema != message.merge.schema:
+            return b""
+        fragments = self._fragments(info)
+        missing = set(compare(message.merge, fragments).missing)
+        return delivery(one for one in newer.merge.fragments if one.id in missing)
+
+    def _fragments(self, info: TableInfo) -> Mapping[int, bytes]:
+        path = materialize(self._runtime, info, info.version)
+        state, _ = decode_manifest(store_for(info.location).read(path))
+        return state.fragments
 
     def _upon(self, info: TableInfo) -> Transaction | None:
         path = materialize(self._runtime, info, info.version)
@@ -80,6 +134,7 @@ class NewColumns:
         message = Transaction()
         message.CopyFrom(self._made)
         message.uuid, message.read_version = str(uuid.uuid4()), info.version
+        message.transaction_properties[COLUMNS] = COLUMNS_AWAITED
         del message.merge.fragments[:]
         for fragment in fragments:
             new = self._files[_values(fragment)]
@@ -109,6 +164,16 @@ class NewColumns:
             was = before[after.id]
             known = {file.path for file in was.files}
             self._files[_values(was)] = [file for file in after.files if file.path not in known]
+
+
+def _outcome_of(ticket: Ticket, deadline: float) -> Outcome | None:
+    """Return a transaction's outcome, None if it isn't decided yet."""
+    if not ticket.done() and time.monotonic() < deadline:
+        try:
+            return ticket.result(WATCH_SECONDS)
+        except OutcomeUnknown:
+            return None
+    return ticket.result(max(deadline - time.monotonic(), 1.0))
 
 
 def _values(fragment: DataFragment) -> bytes:

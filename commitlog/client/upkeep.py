@@ -18,14 +18,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import Published, referenced_versions
-from commitlog.adapters.storage import store_for
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.new_columns import NewColumns
 from commitlog.client.opening import materialize
-from commitlog.codecs.manifest_file import decode_manifest
-from commitlog.core.manifest.indices import FRAGMENT_REUSE_INDEX, covered_fragments
 from commitlog.errors import InvalidTransaction, Unavailable
-from commitlog.lancepb.table_pb2 import IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import ROW_ORDER, ROW_ORDER_KEPT, DeleteTableVersions
 from commitlog.model.records import Outcome, Status
@@ -42,7 +38,8 @@ if TYPE_CHECKING:
 
 TRIES_MAX = 5
 COLUMN_TRIES_MAX = 100
-"""Every commit refuses a new column that hadn't seen it; what was computed before is kept."""
+"""Before protocol 5 every commit refuses a new column that hadn't seen it; what was computed before
+is kept."""
 TIMEOUT_SECONDS = 600.0
 EXPIRE_AFTER = timedelta(days=14)
 """As Lance has it."""
@@ -66,6 +63,10 @@ logger = logging.getLogger(__name__)
 
 Try = Callable[["TableInfo", float], tuple[Transaction, Mapping[str, int] | None] | None]
 """(the table as it is, deadline) -> what to commit; None: there is nothing to do."""
+
+Finish = Callable[["Ticket", "TableInfo", Transaction, float], Outcome]
+"""(what was submitted, on what, the transaction, deadline) -> what came of it: does what is still
+to be done when it is its turn to be decided."""
 
 RewriteGroups = Callable[
     ["TableInfo", "lance.LanceDataset", "Sequence[CompactionTask]", float], "list[RewriteResult]"
@@ -192,8 +193,8 @@ class KeepsTables(ABC):
     ) -> Kept:
         """Add columns by SQL expressions, a function, or a schema, as pylance's `add_columns`.
 
-        Each commit of others would refuse it, so it is submitted when there was none meanwhile;
-        until then the column is computed for what has come.
+        When the log comes to decide it, others wait for a moment, in which the column is computed
+        for what they have committed meanwhile: for 10 seconds at most.
         """
         columns = NewColumns(
             self.runtime(),
@@ -201,7 +202,9 @@ class KeepsTables(ABC):
             transforms,
             options,
         )
-        return self._until_it_lands(table_id, columns.attempt, timeout, tries_max, properties)
+        return self._until_it_lands(
+            table_id, columns.attempt, timeout, tries_max, properties, columns.finish
+        )
 
     def expire_versions(
         self,
@@ -273,6 +276,7 @@ class KeepsTables(ABC):
         timeout: float,
         tries_max: int,
         properties: Mapping[str, str] | None,
+        finish: Finish | None = None,
     ) -> Kept:
         deadline = time.monotonic() + timeout
         refusals: list[str] = []
@@ -286,7 +290,9 @@ class KeepsTables(ABC):
             message, metrics = done
             told = {**(properties or {}), TRY_PROPERTY: str(len(refusals) + 1)}
             encoded = message.SerializeToString(deterministic=True)
-            outcome = self.submit(info.table_id, encoded, properties=told).result(_left(deadline))
+            ticket = self.submit(info.table_id, encoded, properties=told)
+            outcome = finish(ticket, info, message, deadline) if finish is not None else None
+            outcome = outcome or ticket.result(_left(deadline))
             if outcome.status is not Status.RETRYABLE or len(refusals) + 1 >= tries_max:
                 outcome.raise_for_conflict()
                 return Kept(outcome, metrics, tuple(refusals))
@@ -318,11 +324,12 @@ class KeepsTables(ABC):
             first_reserved_id,
             fragments_of,
             new_fragment_count,
+            stale_fragments,
         )
 
         dataset = self.open(info.table_id, info.version)
         read = materialize(self.runtime(), info, info.version)
-        stale = _stale_fragments(info.location, read)
+        stale = stale_fragments(info.location, read)
         planned = Compaction.plan(dataset, options).tasks
         tasks = [one for one in planned if stale.isdisjoint(fragments_of(one))]
         if len(tasks) < len(planned):
@@ -360,25 +367,6 @@ class KeepsTables(ABC):
         outcome = ticket.result(_left(deadline)).raise_for_conflict()
         now = self.describe(info.table_id, fresh=True)
         return materialize(self.runtime(), now, outcome.version)
-
-
-def _stale_fragments(location: str, manifest_path: str) -> set[int]:
-    """Return the fragments of which an index has addresses from before a compaction of Lance's own.
-
-    Lance looks these up in an index of its own (`defer_index_remap`). Another compaction, which
-    remaps indices at once, would lose such rows from the index.
-    """
-    state, _ = decode_manifest(store_for(location).read(manifest_path))
-    indices = IndexSection.FromString(state.index_section or b"").indices
-    return {
-        fragment
-        for since in indices
-        if since.name == FRAGMENT_REUSE_INDEX
-        for one in indices
-        if not one.name.startswith("__lance_") and one.dataset_version < since.dataset_version
-        for covered in (one, since)
-        for fragment in covered_fragments(covered) or state.fragments
-    }
 
 
 def in_row_order(rewrite: Transaction) -> Transaction:

@@ -55,6 +55,7 @@ class BytesWanted:
     path: str
     bytes_max: int = 0
     """Of a larger file only the size is looked at; 0: of none."""
+    is_awaited: bool = False  # Somebody is about to write it, so a leader looks again for a while.
 
 
 @dataclass(frozen=True, slots=True)

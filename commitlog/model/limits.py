@@ -107,6 +107,9 @@ table makes it lose against that version; before, it was called wrong as it stan
 NAMES_CHECKED_SINCE = 4
 """The protocol under which names, schemas and indices that Lance can't open are refused."""
 
+COLUMNS_AWAITED_SINCE = 5
+"""The protocol under which a Merge may be completed by its writer when its turn has come."""
+
 COLUMN_BYTES_MAX = 4 * 1024
 """A column's name. Lance would take a megabyte, in each error, plan and listing."""
 

@@ -16,6 +16,11 @@ ROW_ORDER = "commitlog.row-order"
 """A property of a Lance transaction: whether a Rewrite keeps the order of the rows that live."""
 ROW_ORDER_KEPT = "kept"
 
+COLUMNS = "commitlog.columns"
+"""A property of a Lance transaction: whether the writer of a Merge computes its new columns for
+what others commit meanwhile, once its turn has come (`core/operations/awaited_columns`)."""
+COLUMNS_AWAITED = "awaited"
+
 
 @dataclass(frozen=True, slots=True)
 class AffectedRows:

@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 
-from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
+from commitlog.core.decisions import BuildWanted, BytesWanted, Decision, Found, Need, Wanted
 from commitlog.core.partition.driving import next_step
 from commitlog.core.partition.machine import Machine
 from commitlog.core.tables.lance_tables import normalize_location
@@ -34,6 +34,9 @@ RETRY_SECONDS_MAX = 5.0
 BUILD_WAIT_SECONDS = 60.0
 """How long a build waits for the file of the version that it builds on, before it is asked anew."""
 LOOK_SECONDS = 30.0
+AWAITED_SECONDS = 10.0
+"""How long what a writer is about to write is waited for, and all who come after him at a table."""
+AWAITED_LOOK_SECONDS = 0.02
 WRITE_SECONDS = 60.0
 BUILD_SECONDS = 300.0
 BARRIER_SECONDS, BARRIER_SECONDS_MAX = 0.05, 2.0
@@ -135,7 +138,7 @@ class Deciding:
             if one in item.observed or isinstance(one, BuildWanted):
                 continue
             known = self._observer.known(one)
-            if known is None and self._lanes.is_quick(self._lane(item, one.location)):
+            if known is None and self._is_quick(item, one):
                 known = self._glance(item, one)
             if known is not None:
                 item.observed[one] = known
@@ -156,6 +159,12 @@ class Deciding:
         operations = getattr(item.submitted.record, "operations", ())
         tables = (one.table for one in operations if isinstance(one, IcebergChange))
         return (location, next(tables, ()))
+
+    def _is_quick(self, item: Parked, wanted: Wanted) -> bool:
+        """Return True if a look may be taken from the loop itself."""
+        if isinstance(wanted, BytesWanted) and wanted.is_awaited:
+            return False
+        return self._lanes.is_quick(self._lane(item, wanted.location))
 
     def _glance(self, item: Parked, wanted: Wanted) -> Found | None:
         """Look from the loop itself, where that takes less than to ask a worker.
@@ -202,12 +211,22 @@ class Deciding:
         for number, (item, one) in enumerate(group):
             self._looking.discard((item, one))
             came = found[number] if found is not None else error
-            if isinstance(came, Found):
+            if isinstance(came, Found) and self._is_awaited(item, one, came):
+                item.retry_at = self._clock() + AWAITED_LOOK_SECONDS
+                self._late[item] = None
+            elif isinstance(came, Found):
                 item.observed[one] = came
                 self._observer.learn(one, came)
             else:
                 self._note_error(item, came)
             self._came(item)
+
+    def _is_awaited(self, item: Parked, wanted: Wanted, found: Found) -> bool:
+        """Return True if a file isn't there yet, and is worth being waited for."""
+        if not isinstance(wanted, BytesWanted) or not wanted.is_awaited:
+            return False
+        item.awaits_until = item.awaits_until or self._clock() + AWAITED_SECONDS
+        return found.observation.size < 0 and self._clock() < item.awaits_until
 
     def _came(self, item: Parked) -> None:
         """One thing fewer is outstanding."""

@@ -24,6 +24,8 @@ class Parked:
     failures: int = 0
     retry_at: float = 0.0
     """Before then it isn't tried again; 0: at once."""
+    awaits_until: float = 0.0
+    """Until when it is looked for what somebody is about to write; 0: nothing was looked for."""
     unbuilt: list[BuildWanted] = field(default_factory=list)
     """What will be built once the version before has its file."""
     build_by: float = 0.0

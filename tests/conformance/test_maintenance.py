@@ -419,8 +419,7 @@ def test_a_column_is_computed_once_for_each_fragment_and_lands_beside_others(
             message = upon(columns, info)
             if len(computed) == 1:
                 client.append(T, rows(100))
-                client.delete(T, "id = 3")
-            elif len(computed) == 2:
+                client.delete(T, "id = 3 or id >= 6 and id < 8")
                 client.update(T, {"name": "'new'"}, "id = 0")
             return message
 
@@ -428,9 +427,9 @@ def test_a_column_is_computed_once_for_each_fragment_and_lands_beside_others(
         monkeypatch.setattr(NewColumns, "_upon", beaten)
         kept = client.add_columns(T, {"double": "id * 2"})
         assert kept.refusals == ()
-        assert computed == [-1, 1, 1]
+        assert computed == [-1, 2]
         found = opened(made).to_table()
-        assert sorted(found["id"].to_pylist()) == [0, 1, 2, 4, 5, 6, 7, 100]
+        assert sorted(found["id"].to_pylist()) == [0, 1, 2, 4, 5, 100]
         assert found["double"].to_pylist() == [2 * one for one in found["id"].to_pylist()]
         monkeypatch.setattr(NewColumns, "_upon", upon)
         client.add_columns(T, pa.schema([("later", pa.string())]))

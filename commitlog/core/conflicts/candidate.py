@@ -51,6 +51,7 @@ class Candidate:
         overlays_by_row: bool = False,
         reused: Iterable[Iterable[int]] = (),
         keeps_row_order: bool = False,
+        awaits_columns: bool = False,
     ) -> None:
         """Describe it; `rows_known` are the fragments of which we know which rows it changes."""
         self.kind = kind
@@ -66,6 +67,8 @@ class Candidate:
         """Whether `rebase.overlay_rows` compares overlays by row, where the rows are known."""
         self.keeps_row_order = keeps_row_order
         """Whether it is a Rewrite that can be carried over deletions (`rebase.rewrites`)."""
+        self.awaits_columns = awaits_columns
+        """Whether it is a Merge that its writer completes (`operations.awaited_columns`)."""
         self.reused = frozenset(chain.from_iterable(reused))
         """The replaced fragments that a fragment reuse index names (`rebase.reused_fragments`)."""
 

@@ -24,7 +24,7 @@ GRID = """
  Overwrite          .   .   oo  .   .   .   .   .   .   .   .   oc  .   .   X   .   X
  CreateIndex        .   .   X   ii  iw  if  if  X   .   .   iu  .   ir  .   im  .   X
  Rewrite            .   wc  X   wi  w   R   .   X   .   .   wc  .   r   wo  .   .   X
- Merge              R   R   X   mi  R   R   X   X   .   .   R   ms  R   R   X   .   X
+ Merge              ma  ma  X   mi  ma  R   X   X   .   .   ma  ms  ma  ma  X   .   X
  Project            pn  .   X   .   .   R   R   X   .   .   pn  .   pn  pn  X   .   X
  Restore            .   .   .   .   .   .   .   .   .   .   .   rs  .   .   X   .   X
  ReserveFragments   .   .   X   .   .   .   .   X   .   .   .   .   .   .   .   .   X
@@ -55,6 +55,7 @@ GRID = """
     wc  rewritten_changed
     wi  rewritten_indexed
     wo  rewritten_overlaid
+    ma  columns_incomplete
     mi  merge_over_index
     ms  schema_metadata_committed
     pn  nullability_asked

@@ -31,6 +31,16 @@ def nullability_asked(
     return nearest.finding
 
 
+def columns_incomplete(
+    candidate: Candidate, history: History, after: int, kind: str
+) -> Finding | None:
+    """A Merge over new rows or values, unless its writer computes its columns for these too."""
+    nearest = Nearest("always")
+    if not candidate.awaits_columns:
+        nearest.offer(history.first_of_kind(kind, after))
+    return nearest.finding
+
+
 def schema_metadata_committed(
     candidate: Candidate, history: History, after: int, kind: str
 ) -> Finding | None:

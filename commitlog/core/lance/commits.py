@@ -174,6 +174,7 @@ def _check_conflicts(
         overlays_by_row=draft.rules.protocol >= OVERLAYS_BY_ROW_SINCE,
         reused=of_kind.reused_fragments(draft, view, read_version),
         keeps_row_order=of_kind.keeps_row_order(parsed.transaction, draft.rules),
+        awaits_columns=of_kind.awaits_columns(parsed.transaction, draft.rules),
     )
     if read_version < table.version:
         finding = first_conflict(candidate, history, read_version)

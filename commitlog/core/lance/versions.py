@@ -11,11 +11,12 @@ from collections.abc import Mapping
 
 from commitlog.core.conflicts.history import WriteSet
 from commitlog.core.decisions import Change, ChangeKind, noted
-from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.draft import Draft, Parsed, View, parse
 from commitlog.core.lance.bases import check_bases
 from commitlog.core.lance.direct import direct_delta
 from commitlog.core.lance.staged_keys import keys_in
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState
+from commitlog.core.operations.awaited_columns import delivered_again
 from commitlog.core.operations.registry import (
     OPERATION_NAMED,
     operation_of,
@@ -28,7 +29,7 @@ from commitlog.model.limits import (
     OUTCOME_INLINE_BYTES_MAX,
     OUTCOME_INLINE_SUM_MAX,
 )
-from commitlog.model.operations import CreateTableVersion, LanceCommit
+from commitlog.model.operations import CreateTableVersion, LanceCommit, Operation
 from commitlog.model.records import FragmentImage, OperationResult, Recording
 from commitlog.model.table import format_table_id
 
@@ -146,6 +147,13 @@ def recorded(recording: Recording, recordings: Mapping[bytes, bytes]) -> bytes:
             f"the recording {recording.sha256.hex()} is missing or differs; restore it"
         )
     return data
+
+
+def delivered_file(operation: Operation, result: OperationResult) -> bytes:
+    """Return the file by which a Merge was completed, empty if there was none."""
+    if not result.images or not isinstance(operation, LanceCommit):
+        return b""
+    return delivered_again(parse(operation).transaction, result.images)
 
 
 def record_delta(draft: Draft, delta: ManifestDelta) -> Recording:

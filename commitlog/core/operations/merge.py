@@ -1,18 +1,30 @@
-"""Merge: columns are added, by fragments that are all listed as they are to be."""
+"""Merge: columns are added, by fragments that are all listed as they are to be.
+
+Lance refuses one over whatever changes a row. Here its writer may complete it instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pyroaring import BitMap
+
+from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.history import Aspect
 from commitlog.core.conflicts.write_sets import Writes
+from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.operations.awaited_columns import complete_columns
 from commitlog.core.operations.operation import SCHEMA, LanceOperation
+from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
 from commitlog.core.schema_check.messages import fragments_problem
 from commitlog.core.schema_check.schema import schema_key_problem, schema_problem
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import COLUMNS_AWAITED_SINCE, Rules
 from commitlog.model.names import NameProblem, first_problem
+from commitlog.model.operations import COLUMNS, COLUMNS_AWAITED
+from commitlog.model.records import FragmentImage
 
 
 class MergeOperation(LanceOperation[Transaction.Merge]):
@@ -28,6 +40,33 @@ class MergeOperation(LanceOperation[Transaction.Merge]):
 
     def writes(self, body: Transaction.Merge, before: ManifestState) -> Writes:
         return schema_writes(self.name, body, before)
+
+    def awaits_columns(self, transaction: Transaction, rules: Rules) -> bool:
+        if rules.protocol < COLUMNS_AWAITED_SINCE:
+            return False
+        return transaction.transaction_properties.get(COLUMNS) == COLUMNS_AWAITED
+
+    def rebase(
+        self,
+        draft: Draft,
+        view: View,
+        candidate: Candidate,
+        affected: Mapping[int, BitMap],
+        read_version: int,
+    ) -> Rebased:
+        if not candidate.awaits_columns:
+            return NOT_NEEDED
+        return complete_columns(draft, view, candidate, read_version)
+
+    def put_images(self, body: Transaction.Merge, images: Sequence[FragmentImage]) -> None:
+        fragments = {fragment.id: fragment for fragment in body.fragments}
+        for one in images:
+            if one.image is None:
+                fragments.pop(one.fragment_id, None)
+            else:
+                fragments[one.fragment_id] = DataFragment.FromString(one.image)
+        del body.fragments[:]
+        body.fragments.extend(fragments[fragment_id] for fragment_id in sorted(fragments))
 
     def images(self, body: Transaction.Merge) -> Sequence[DataFragment]:
         return body.fragments

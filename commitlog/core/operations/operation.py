@@ -162,6 +162,10 @@ class LanceOperation(Generic[Body]):
         """Return True if its writer vouches for the order of its rows."""
         return False
 
+    def awaits_columns(self, transaction: Transaction, rules: Rules) -> bool:
+        """Return True if its writer completes it when its turn has come."""
+        return False
+
     def reused_fragments(
         self, draft: Draft, view: View, read_version: int
     ) -> tuple[frozenset[int], ...]:

@@ -29,7 +29,7 @@ from commitlog.core.decisions import (
     Wanted,
 )
 from commitlog.core.iceberg.manifests import read_deltas
-from commitlog.core.lance.versions import STAGED_DIRECTORY, recorded
+from commitlog.core.lance.versions import STAGED_DIRECTORY, delivered_file, recorded
 from commitlog.core.log.replica import Decided
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.refusals import build_error
@@ -136,10 +136,19 @@ class Recorded(Mapping[Wanted, Found]):
             missing = "there is no such deletion file" if observation.size < 0 else ""
             return Found(observation, error=missing)
         if isinstance(wanted, BytesWanted):
-            for data in recorded_files(self._decided.outcome.results, self._recordings).values():
+            for data in self._bytes():
                 if hashlib.sha256(data).digest() == observation.sha256:
                     return Found(observation, data=data)
         return self._read_again(wanted, observation)
+
+    def _bytes(self) -> Iterator[bytes]:
+        """Yield files that are in an outcome, or follow from it."""
+        record, results = self._decided.submitted.record, self._decided.outcome.results
+        yield b""  # of a writer who gave up
+        yield from recorded_files(results, self._recordings).values()
+        operations = record.operations if isinstance(record, Transaction) else ()
+        for operation, result in zip(operations, results, strict=False):
+            yield delivered_file(operation, result)
 
     def _next(self, path: str) -> Observation | None:
         known = self._observations.get(path)
