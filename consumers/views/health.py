@@ -34,6 +34,8 @@ SETTINGS_SECONDS = 3600.0
 SETTINGS_RETRY_SECONDS = 10.0
 INDEX_LAG_SECONDS = 5.0
 """The index is fresh if it has what the leader had decided so long ago."""
+CLUSTER_SECONDS = 10.0
+"""So often the cluster is asked though its leaders get on: this process needs it as well."""
 INTERVAL_SECONDS = 1.0
 STALE_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
@@ -96,6 +98,11 @@ class Health:
         self._published: tuple[object, dict[int, int]] = (None, {})
         """What the index had, by partition, and which file that was read from."""
         self._decided: deque[tuple[float, dict[int, int]]] = deque(maxlen=1000)
+        self._acknowledged: dict[int, int] = {}
+        """How many acknowledged outcomes each leader had counted at the last check."""
+        self._cluster: Check | None = None
+        """What the cluster said last, when it was asked and answered."""
+        self._cluster_due = float("-inf")
         self._topics: Check | None = None
         self._topics_due = float("-inf")
         self._found: tuple[Check, ...] = ()
@@ -134,10 +141,9 @@ class Health:
 
     def check(self) -> tuple[Check, ...]:
         """Look now."""
-        checks = [finding("broker", self._broker, "see that Kafka runs and can be reached")]
         sequences: dict[int, int] = {}
-        for partition in range(len(self._connections)):
-            checks.append(self._leader(partition, sequences))
+        leaders = [self._leader(number, sequences) for number in range(len(self._connections))]
+        checks = [self._broker(), *leaders]
         if not is_whole(tuple(checks)) and (moved := where_moved(self._log)) is not None:
             advice = f"start this again with --bootstrap-servers {moved.bootstrap_servers}"
             checks.append(Check("log", Level.FAIL, str(moved), advice))
@@ -152,9 +158,32 @@ class Health:
             self._found, self._found_at = self.check(), time.monotonic()
             self._closed.wait(INTERVAL_SECONDS)
 
-    def _broker(self) -> str:
-        identity = self._log.identity()
-        return f"log {identity.log!r} on cluster {identity.cluster_id}"
+    def _broker(self) -> Check:
+        """Ask the cluster for the log, unless what a leader counts shows that it is there.
+
+        Where a leader counts more acknowledged outcomes than at the last look, Kafka took records
+        of this log meanwhile: to ask as well would cost both sides more than it tells.
+        """
+        before, self._acknowledged = (
+            self._acknowledged,
+            {
+                partition: sum(status.get("outcomes", {}).values())
+                for partition, status in self.statuses.items()
+            },
+        )
+        has_grown = any(n > before.get(each, n) for each, n in self._acknowledged.items())
+        now = time.monotonic()
+        if self._cluster is None or not has_grown or now >= self._cluster_due:
+
+            def look() -> str:
+                identity = self._log.identity()
+                return f"log {identity.log!r} on cluster {identity.cluster_id}"
+
+            found = finding("broker", look, "see that Kafka runs and can be reached")
+            if found.level is not Level.OK:
+                return found
+            self._cluster, self._cluster_due = found, now + CLUSTER_SECONDS
+        return self._cluster
 
     def _settings(self) -> Check:
         """Look at the topics' settings each hour, and again soon while they are wrong."""

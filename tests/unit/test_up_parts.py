@@ -17,6 +17,7 @@ import pytest
 
 from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import Unavailable
+from commitlog.ports import LogIdentity
 from consumers.commands import parts
 from consumers.commands.exit_codes import ExitCode, exit_code
 from consumers.commands.parts import CommandProcess, Restarts
@@ -141,6 +142,7 @@ AWAY = """
 import sys
 from pathlib import Path
 from commitlog.errors import Unavailable
+from commitlog.ports import LogIdentity
 from consumers.runtime.process import run_part
 tries = []
 def work(stop, on_ready):
@@ -250,6 +252,31 @@ def levels(checks: tuple[Check, ...]) -> dict[str, Level]:
 def test_a_log_with_a_leader_is_whole(whole: Health) -> None:
     assert levels(whole.check()) == dict.fromkeys(("broker", "leader", "topics"), Level.OK)
     assert is_whole(whole.check())
+
+
+def test_the_cluster_is_asked_only_when_its_leaders_do_not_show_that_it_answers(
+    whole: Health, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def refuse() -> LogIdentity:
+        asked.append(1)
+        raise Unavailable("no broker answers")
+
+    status = whole.status  # type: ignore[attr-defined]
+    status["outcomes"] = {"committed": 5}
+    assert levels(whole.check())["broker"] is Level.OK
+    monkeypatch.setattr(whole._log, "identity", refuse)
+    status["outcomes"] = {"committed": 5, "rejected": 1}
+    assert levels(whole.check())["broker"] is Level.OK
+    assert not asked, "Kafka took an outcome since the last look"
+    status["sequence"] = 6  # decided, and not acknowledged
+    assert levels(whole.check())["broker"] is Level.FAIL
+    status["outcomes"] = {"committed": 6, "rejected": 1}
+    assert levels(whole.check())["broker"] is Level.OK
+    monkeypatch.setattr(whole, "_cluster_due", 0.0)  # ten seconds are over
+    status["outcomes"] = {"committed": 7, "rejected": 1}
+    assert levels(whole.check())["broker"] is Level.FAIL
 
 
 @pytest.mark.parametrize(
