@@ -28,7 +28,7 @@ from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
 from commitlog.codecs import avro_values as values
 from commitlog.codecs.avro_compiled import Compiler, Encode, write_bytes, write_long, write_text
-from commitlog.codecs.record_ids import id_in_key, id_problem
+from commitlog.codecs.record_ids import id_in_key, id_problem, is_keyed_by
 from commitlog.errors import CorruptLog, InvalidTransaction, UnsupportedFormat
 from commitlog.model.operations import ROW_OPERATIONS
 from commitlog.model.records import (
@@ -205,6 +205,11 @@ def _compiled(name: str) -> CompiledSchema:
     return CompiledSchema(name)
 
 
+@cache
+def _compiled_transactions() -> dict[bytes, CompiledSchema]:
+    return {compiled.prefix: compiled for compiled in map(_compiled, TRANSACTION_SCHEMAS)}
+
+
 def _sha256(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
 
@@ -311,30 +316,28 @@ def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
     Never raises: anybody may append anything, and a record that stopped every leader would stop
     the log. The id in the key must be the record's own, since retention names records by key.
     """
-    key_id = id_in_key(key)
     schema = _known(LOG_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
-        return _of_unknown_schema(key_id, value)
-    record: Transaction | ProtocolVersion
+        return _of_unknown_schema(id_in_key(key), value)
     try:
-        found = [_compiled(name).read(value) for name in TRANSACTION_SCHEMAS]
-        if (known := found[0] or found[1]) is not None:
-            record = known[0]
+        compiled = _compiled_transactions().get(schema.prefix)
+        if compiled is not None and (known := compiled.read(value)) is not None:
+            record: Transaction | ProtocolVersion = known[0]
         elif schema.name == "Transaction":
             head, content, tail = schema.decode_parts(value)
             record = values.transaction_to_value(head, content, _sha256(tail))
         else:
             record = values.protocol_version_to_value(schema.decode(value))
         if schema.prefix not in _known(FIRST_LOG_SCHEMAS):
-            record = replace(record, unread=_of_unknown_schema(key_id, value))
+            record = replace(record, unread=_of_unknown_schema(id_in_key(key), value))
     except Exception as error:  # fastavro raises nearly every kind on broken bytes
         why = f"broken {schema.name} record: {_brief(error)}"
-        return _malformed(key_id, why, value, "record_broken")
+        return _malformed(id_in_key(key), why, value, "record_broken")
     if why := id_problem(record.transaction_id):
-        return _malformed(key_id, why, value, "record_id_invalid")
-    if key_id != record.transaction_id:
-        why = f"the key names transaction {key_id!r}, the record {record.transaction_id!r}"
-        return _malformed(key_id, why, value, "record_key_differs")
+        return _malformed(id_in_key(key), why, value, "record_id_invalid")
+    if not is_keyed_by(key, record.transaction_id):
+        why = f"the key names transaction {id_in_key(key)!r}, the record {record.transaction_id!r}"
+        return _malformed(id_in_key(key), why, value, "record_key_differs")
     return record
 
 
@@ -352,7 +355,7 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
             outcome: Outcome = found[0]
             if _sha256(outcome.previous_hash + value[found[1] :]) != outcome.hash:
                 raise _changed(outcome.sequence)
-            return worded(outcome)
+            return outcome if outcome.reason is None else worded(outcome)
     schema = _known(OUTCOME_SCHEMAS).get(value[:PREFIX_BYTES])
     if schema is None:
         kind = UnsupportedFormat if value[:2] == MARKER else CorruptLog

@@ -27,7 +27,10 @@ _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 _VARINT_BYTES_MAX = 10
 
 
-def _varint(number: int) -> bytes:
+def write_large(number: int) -> bytes:
+    """Return any long, byte by byte."""
+    if not _LONG_MIN <= number <= _LONG_MAX:
+        raise OverflowError(f"{number} has more than 64 bits")
     rest = (number << 1) ^ (number >> 63)
     out = bytearray()
     while rest > 0x7F:
@@ -37,16 +40,12 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-_SMALL = tuple(_varint(number) for number in range(4096))
+_SMALL = tuple(write_large(number) for number in range(4096))
 
 
 def write_long(number: int) -> bytes:
     """Return a long as Avro's variable-length zig-zag number."""
-    if 0 <= number < 4096:
-        return _SMALL[number]
-    if not _LONG_MIN <= number <= _LONG_MAX:
-        raise OverflowError(f"{number} has more than 64 bits")
-    return _varint(number)
+    return _SMALL[number] if 0 <= number < 4096 else write_large(number)
 
 
 def write_text(text: str) -> bytes:
@@ -105,9 +104,9 @@ def read_count(data: bytes, at: int) -> tuple[int, int]:
 
 # What the generated functions do with a scalar: {0} is the value's expression or variable. Whoever
 # reads beyond the end notices it at the next byte, or by the position after the last one.
-_ADD_SIZE = "out += small[size] if size < 4096 else write_long(size)"
+_ADD_SIZE = "out += small[size] if size < 4096 else write_large(size)"
 _WRITING = {
-    "long": ["number = {0}", "out += small[number] if 0 <= number < 4096 else write_long(number)"],
+    "long": ["number = {0}", "out += small[number] if 0 <= number < 4096 else write_large(number)"],
     "string": ["found = {0}.encode()", "size = len(found)", _ADD_SIZE, "out += found"],
     "bytes": ["found = {0}", "size = len(found)", _ADD_SIZE, "out += found"],
     "boolean": ['out += b"\\1" if {0} else b"\\0"'],
@@ -187,7 +186,7 @@ class Compiler:
         self._made: set[str] = set()
         self._scope: dict[str, Any] = {
             "small": _SMALL,
-            "write_long": write_long,
+            "write_large": write_large,
             "read_long": read_long,
             "read_text": read_text,
             "read_bytes": read_bytes,

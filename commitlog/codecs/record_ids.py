@@ -22,3 +22,9 @@ def id_in_key(key: bytes | None) -> str:
     found = (key or b"").partition(b"/")[0][: TRANSACTION_ID_LENGTH_MAX + 1]
     transaction_id = found.decode("ascii", "replace")
     return "" if id_problem(transaction_id) else transaction_id
+
+
+def is_keyed_by(key: bytes | None, transaction_id: str) -> bool:
+    """Return whether `id_in_key` is this id, which has no problem; cheaper than to read it."""
+    start = transaction_id.encode()
+    return key is not None and (key.startswith(start + b"/") or key == start)

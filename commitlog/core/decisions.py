@@ -21,6 +21,7 @@ from commitlog.model.operations import Properties
 from commitlog.model.reasons import Phrase
 from commitlog.model.records import Code, Conflict, FailedRequirement, Observation, Outcome, Status
 from commitlog.model.table import Policy, TableId
+from commitlog.model.values import made_fast
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class VectorWanted:
     path: str
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class FileWanted:
     """Whether a file exists, and how large it is."""
@@ -162,6 +164,7 @@ Wanted = (
 )
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Found:
     """What was there."""
@@ -181,6 +184,7 @@ class Found:
 Observed = Mapping[Wanted, Found]
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Need:
     """Decide again when these are observed as well."""
@@ -230,6 +234,7 @@ class ChangeKind(StrEnum):
     """An Iceberg table was made or changed; its metadata file was written before the outcome."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Change:
     """What one committed operation did to one table: derived from the log, never logged."""
@@ -253,6 +258,7 @@ class Change:
     """Ranges of versions that were deleted, both ends included."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Decision:
     """An outcome, what must be written before it, and what follows from it."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from commitlog.model.table import Policy, TableId
+from commitlog.model.values import made_fast
 
 Properties = tuple[tuple[str, str], ...]
 
@@ -40,6 +41,7 @@ class KeyHashes:
     """Sorted 16-byte hashes, concatenated."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Summary:
     """What an auditor asks for, derived by the encoder from the message."""
@@ -53,6 +55,7 @@ class Summary:
     data_files: tuple[str, ...] = ()
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class LanceCommit:
     """One of Lance's operations on one table."""

@@ -22,6 +22,7 @@ from commitlog.errors import (
 from commitlog.model.operations import Operation
 from commitlog.model.reasons import Reason
 from commitlog.model.table import TableId, format_table_id
+from commitlog.model.values import made_fast
 
 
 class Status(StrEnum):
@@ -116,6 +117,7 @@ class PredicateUnchanged:
 Expect = TableVersionIs | TableAbsent | KeyAbsent | PredicateUnchanged
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A request: operations that commit together or not at all."""
@@ -170,6 +172,7 @@ class Malformed:
 LogRecord = Transaction | ProtocolVersion | Malformed
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Submitted:
     """A record of the transactions topic with what Kafka says of it."""
@@ -210,6 +213,7 @@ class FragmentImage:
     image: bytes | None
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class OperationResult:
     """What came of one operation of a committed transaction."""
@@ -266,6 +270,7 @@ class Conflict:
     """What to do next; under protocol 4 not of the record, but said for who reads it."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Observation:
     """Bytes outside the log that a decision looked at."""
@@ -276,6 +281,7 @@ class Observation:
     sha256: bytes = b""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True, repr=False)
 class Outcome:
     """The answer to one record of the transactions topic. The commit is this record."""
@@ -427,6 +433,7 @@ class Unreadable:
     """Whole, but of a schema that this program doesn't know: upgrade it."""
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Answered:
     """A record of the outcomes topic with what Kafka says of it."""

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from commitlog.core.log.chain import Chain
 from commitlog.errors import CorruptLog
 from commitlog.model.records import Answered, LeaderStarted, LogRecord, Outcome, Submitted
+from commitlog.model.values import made_fast
 
 
+@made_fast
 @dataclass(frozen=True, slots=True)
 class Decided:
     """A transaction and its valid outcome, at the outcome's offset."""
