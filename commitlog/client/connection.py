@@ -25,7 +25,6 @@ from commitlog.model.records import Outcome
 from commitlog.wire import (
     WIRE_VERSION,
     FrameKind,
-    OutcomeFrame,
     Watch,
     json_frame,
     parse_json,
@@ -195,13 +194,12 @@ class LeaderConnection:
                 self.anchor = anchor
         with self._lock:
             group = self._awaited.pop(outcome.transaction_id, [])
-            due = [
-                awaited
-                for awaited in group
-                if outcome.attempt >= awaited.watch.attempt
-                and (readable or not awaited.watch.readable)
-                and awaited.watch.payload_hash in (b"", outcome.payload_hash)
-            ]
+            due = []
+            for awaited in group:
+                watch = awaited.watch
+                is_late = outcome.attempt >= watch.attempt and (readable or not watch.readable)
+                if is_late and watch.payload_hash in (b"", outcome.payload_hash):
+                    due.append(awaited)
             if len(due) < len(group):
                 left = [awaited for awaited in group if awaited not in due]
                 self._awaited[outcome.transaction_id] = left
@@ -222,7 +220,11 @@ class LeaderConnection:
     def on_frame(self, kind: FrameKind, body: bytes) -> None:
         """Take an outcome or a reply."""
         if kind is FrameKind.OUTCOME:
-            self._on_outcome(parse_outcome(body))
+            answer = parse_outcome(body)
+            outcome = decode_outcome_record(answer.record)
+            if not isinstance(outcome, Outcome):
+                raise CorruptLog("the leader answers with a record that is no outcome")
+            self.offer(outcome, readable=answer.readable, offset=answer.offset)
         elif kind is FrameKind.REPLY:
             self._on_reply(parse_json(body))
         else:
@@ -241,12 +243,6 @@ class LeaderConnection:
         if isinstance(error, LogMoved):
             for one in awaited:
                 one.fail(error.about(one.watch.transaction_id))
-
-    def _on_outcome(self, answer: OutcomeFrame) -> None:
-        outcome = decode_outcome_record(answer.record)
-        if not isinstance(outcome, Outcome):
-            raise CorruptLog("the leader answers with a record that is no outcome")
-        self.offer(outcome, readable=answer.readable, offset=answer.offset)
 
     def _on_reply(self, reply: Mapping[str, Any]) -> None:
         if not reply.get("request") and "error" in reply:

@@ -19,7 +19,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 from commitlog import errors
@@ -139,29 +139,30 @@ class LeaderSocket:
                 with contextlib.suppress(OSError):
                     opened.shutdown(socket.SHUT_RDWR)
 
-    def read_until(self, is_known: Callable[[], bool], deadline: float) -> None:
+    def read_until(self, is_known: Callable[[], bool], deadline: float) -> bool:
         """Read on the calling thread until something is known or the time is over.
 
-        Returns at once where somebody else reads, or no socket is up.
+        Returns at once where somebody else reads, or no socket is up; returns whether it is known.
         """
-        while not is_known() and (remaining := deadline - time.monotonic()) > 0:
-            opened = self._socket
-            if opened is None or not self._reading.acquire(blocking=False):
-                return
+        while not is_known():
+            opened, remaining = self._socket, deadline - time.monotonic()
+            if remaining <= 0 or opened is None or not self._reading.acquire(blocking=False):
+                return False
             self._has_callers = True
             try:
                 if opened is not self._socket or self._broken is not None:
-                    return
+                    return False
                 if not is_known():
                     self._receive(opened, min(remaining, _SLICE_SECONDS))
             except Exception as error:
                 self._broken = error
-                return
+                return False
             finally:
                 self._reading.release()
                 if self._attending or self._broken is not None:
                     with self._wake:
                         self._wake.notify_all()
+        return True
 
     @contextlib.contextmanager
     def attended(self, is_known: Callable[[], bool]) -> Iterator[None]:
@@ -230,8 +231,7 @@ class LeaderSocket:
         # From here callers send what they register, so nothing that is awaited goes unsaid.
         self._socket = opened
         self.send(self._listener.open_frames())
-        for kind, body in rest:
-            self._take(kind, body)
+        self._take(rest)
         self._read(opened)
 
     def _see_whether_it_moved(self) -> None:
@@ -337,13 +337,13 @@ class LeaderSocket:
         if not data:
             raise ConnectionResetError("the leader closed the connection")
         self._heard = time.monotonic()
-        for kind, body in self._buffer.feed(data):
-            self._take(kind, body)
+        self._take(self._buffer.feed(data))
 
-    def _take(self, kind: FrameKind, body: bytes) -> None:
-        if kind is FrameKind.ERROR:
-            raise error_from(parse_json(body))
-        self._listener.on_frame(kind, body)
+    def _take(self, frames: Iterable[tuple[FrameKind, bytes]]) -> None:
+        for kind, body in frames:
+            if kind is FrameKind.ERROR:
+                raise error_from(parse_json(body))
+            self._listener.on_frame(kind, body)
 
     def _note_silence(self) -> None:
         now = time.monotonic()

@@ -221,7 +221,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
         """
         from commitlog.client.submission import as_operations
 
-        built, chosen = as_operations(
+        built, chosen, is_new = as_operations(
             self,
             table_id,
             operation,
@@ -241,7 +241,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
         )
         if dry_run:
             return catalogue.dry_run(self.runtime(), transaction)
-        return self.runtime().submit(transaction, id_is_new=chosen is None)
+        return self.runtime().submit(transaction, id_is_new=is_new)
 
     def transact(
         self,
@@ -337,7 +337,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
     ) -> Transaction:
         """Make a transaction of operations, under a new id if none is given."""
         who = caller()
-        said = (*who.properties, *pairs(properties))
+        said = (*who.properties, *pairs(properties)) if properties else who.properties
         check_names(operations, said, application, transaction_id or "")
         return Transaction(
             transaction_id or new_transaction_id(),

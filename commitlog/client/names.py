@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Collection, Iterable, Mapping
 
 from commitlog.client.host import Pairs
+from commitlog.codecs.record_ids import id_problem
 from commitlog.model.names import first_problem, key_problem, properties_problem
 from commitlog.model.operations import LanceCommit, Operation, Properties
 from commitlog.model.records import Application
@@ -33,8 +34,8 @@ def check_names(
     from commitlog.client.lance_request import parse_message
     from commitlog.core.lance.operation_check import operation_problem
 
-    problem = properties_problem(properties)
-    if transaction_id:
+    problem = properties_problem(properties) if properties else None
+    if transaction_id and id_problem(transaction_id):  # the narrower rule, and cheaper to look at
         problem = problem or first_problem("transaction_id", (transaction_id,), key_problem)
     if application is not None:
         problem = problem or first_problem(

@@ -119,6 +119,8 @@ class Runtime:
 
     def partition_of(self, transaction: Transaction) -> int:
         """Return the partition that decides a transaction; refuse one that would need two."""
+        if not self.domains.partitions:
+            return 0
         first: dict[int, TableId] = {}
         for operation in transaction.operations:
             table = target(operation)
@@ -155,7 +157,7 @@ class Runtime:
         """
         transaction = attributed(transaction)
         partition = self.partition_of(transaction)
-        connection = self.connection(partition)
+        connection = self._connections.get(partition) or self.connection(partition)
         if connection.paused_until or connection.quotas:
             self._await_admission(connection, transaction.principal)
         ticket = Ticket(
@@ -310,7 +312,7 @@ class Runtime:
             with self._lock:
                 heapq.heappush(self._resends, resend)
 
-        writer = self._open_writer()
+        writer = self._writer or self._open_writer()
         writer.append(
             ticket.transaction, partition=partition, on_delivery=delivered, session=ticket.session
         )

@@ -76,7 +76,7 @@ class TransactionBuilder:
         inserted_keys: KeyHashes | None = None,
     ) -> None:
         """Add one operation, as in `CommitLog.submit`."""
-        built, _ = as_operation(
+        built, _, _ = as_operation(
             self._log,
             table_id,
             operation,

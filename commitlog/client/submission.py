@@ -49,20 +49,23 @@ def as_operations(
     *,
     transaction_id: str | None,
     **options: Any,
-) -> tuple[tuple[Operation, ...], str | None]:
-    """Return what was handed over as the log's operations, and the id it asks for, if any."""
+) -> tuple[tuple[Operation, ...], str | None, bool]:
+    """Return what was handed over as the log's operations, with its id and whether that is new.
+
+    No id: any new one will do.
+    """
     if table_id is not None and is_clone(operation):
         request = read_request(operation, read_version=None, transaction_id=transaction_id)
         made = clone(log, parse_table_id(table_id), request)
-        return made, None if request.id_is_new else request.transaction_id
-    built, chosen = as_operation(
+        return made, request.transaction_id, request.id_is_new
+    built, chosen, is_new = as_operation(
         log,
         table_id,
         operation,
         transaction_id=transaction_id,
         **options,
     )
-    return (built,), chosen
+    return (built,), chosen, is_new
 
 
 def as_operation(
@@ -75,8 +78,8 @@ def as_operation(
     affected_rows: AffectedRowsLike | None,
     inserted_keys: KeyHashes | None,
     schema_metadata: SchemaMetadata | None = None,
-) -> tuple[Operation, str | None]:
-    """Return what was handed over as the log's operation, and the id it asks for, if any."""
+) -> tuple[Operation, str | None, bool]:
+    """Return what `as_operations` does, of one operation."""
     table = None if table_id is None else parse_table_id(table_id)
     if isinstance(operation, Operation):
         if table is not None and target(operation) != table:
@@ -86,14 +89,14 @@ def as_operation(
                 value=table_id,
                 advice="Name that table, or none",
             )
-        return operation, transaction_id
+        return operation, transaction_id, transaction_id is None
     if table is None:
         raise InvalidTransaction("no table is given", field="table", advice="Name it")
     request = read_request(operation, read_version=read_version, transaction_id=transaction_id)
     info = log.describe(table, fresh=request.needs_head)
     if request.read_version > info.version:
         info = log.describe(table, fresh=True)
-    check_read_version(info, request.read_version)
+        check_read_version(info, request.read_version)
     built = lance_commit(
         info,
         request,
@@ -101,7 +104,7 @@ def as_operation(
         inserted_keys=inserted_keys,
         schema_metadata=schema_metadata,
     )
-    return built, None if request.id_is_new else request.transaction_id
+    return built, request.transaction_id, request.id_is_new
 
 
 def check_read_version(info: TableInfo, read_version: int) -> None:

@@ -36,9 +36,9 @@ def check_wait(wait: str) -> None:
         )
 
 
-Read = Callable[[Callable[[], bool], float], None]
+Read = Callable[[Callable[[], bool], float], bool]
 """Read answers on the calling thread until the function says so or the time is over, or return at
-once if that isn't possible now."""
+once if that isn't possible now; return whether it said so."""
 
 
 Attended = Callable[[Callable[[], bool]], AbstractContextManager[None]]
@@ -107,9 +107,7 @@ class Ticket:
         """
         deadline = time.monotonic() + timeout
         is_known = self._ask_for(wait)
-        if self._read is not None and not is_known():
-            self._read(is_known, deadline)
-        if not is_known():
+        if not (is_known() if self._read is None else self._read(is_known, deadline)):
             future = self._future(wait)
             with contextlib.suppress(TimeoutError), self._attended(is_known):
                 future.result(max(0.0, deadline - time.monotonic()))
@@ -152,7 +150,8 @@ class Ticket:
                 self._readable = self._readable or outcome
         if self.traced_from and (self._readable or not self._asked_readable):
             self._trace(outcome)
-        self._wake()
+        if self._waiting:
+            self._wake()
 
     def _trace(self, outcome: Outcome) -> None:
         """Tell of the whole way of a traced transaction, once."""
@@ -184,9 +183,11 @@ class Ticket:
 
     def _ask_for(self, wait: Wait) -> Callable[[], bool]:
         """Ask the leader unless that was done; return what says whether the answer is there."""
-        check_wait(wait)
         readable = wait == "readable"
-        if not self._knows(readable):
+        if not readable:
+            check_wait(wait)
+        is_asked = self._asked and readable == self._asked_readable
+        if not (is_asked or self._knows(readable)):
             with self._lock:
                 ask = not self._asked or readable != self._asked_readable
                 self._asked, self._asked_readable = True, readable

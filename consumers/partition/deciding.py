@@ -98,9 +98,9 @@ class Deciding:
         if self._barrier is not None and self._clock() < self._barrier_until:
             return
         self._barrier = None
-        while self._has_room() and self._ready:
+        while self._ready and self._has_room():
             self._attempt(self._ready.popitem(last=False)[0])
-        while self._has_room() and self.backlog:
+        while self.backlog and self._has_room():
             submitted = self.backlog.popleft()
             item = Parked(submitted, self._machine.locks_of(submitted))
             self._turns.enter(item)
@@ -108,7 +108,7 @@ class Deciding:
                 self._attempt(item)
             else:
                 self._look(item, self._machine.prefetch(submitted))
-            while self._has_room() and self._ready:
+            while self._ready and self._has_room():
                 self._attempt(self._ready.popitem(last=False)[0])
 
     def _has_room(self) -> bool:

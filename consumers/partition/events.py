@@ -27,6 +27,8 @@ class Event:
     """When this process read and decided it and when Kafka had it, by the loop's clock; 0: another
     did."""
     acknowledged_at: float = 0.0
+    counted_as: tuple[str, tuple[str, ...]] | None = None
+    """The principal and the tables as the meters name them, once it is counted for them."""
 
     @property
     def awaits_files(self) -> bool:
@@ -38,7 +40,10 @@ class Event:
             return False
         if self.outcome.answers is not None:
             return bool(versions_of(self.outcome))
-        return any(change.iceberg is None for change in self.changes)
+        for change in self.changes:  # noqa: SIM110 - a generator's frames cost more than this
+            if change.iceberg is None:
+                return True
+        return False
 
 
 Version = tuple[str, int]

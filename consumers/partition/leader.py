@@ -265,7 +265,7 @@ class Leader:
         self._replica.decide(submitted)
         now = self._clock()
         read_at = self._read_at.pop(submitted.offset, now)
-        self._meters.steps.took(DECIDE, now - read_at)
+        self._meters.steps.took(now - read_at, DECIDE)
         if not self._in_flight:
             self._heard_at = now
         event = Event(submitted, outcome, record, changes, read_at=read_at, decided_at=now)

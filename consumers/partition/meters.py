@@ -60,13 +60,15 @@ class Durations:
         self._counts = {name: [0] * (len(bounds) + 1) for name in names}
         self._sums = dict.fromkeys(self._counts, 0.0)
 
-    def took(self, name: str, seconds: float) -> None:
-        """Count one transaction."""
-        seconds = max(seconds, 0.0)
-        if name not in self._counts:
-            self._counts[name], self._sums[name] = [0] * (len(self._bounds) + 1), 0.0
-        self._counts[name][bisect_left(self._bounds, seconds)] += 1
-        self._sums[name] += seconds
+    def took(self, seconds: float, *names: str) -> None:
+        """Count one transaction under each of these names."""
+        seconds = seconds if seconds > 0 else 0.0
+        bucket = bisect_left(self._bounds, seconds)
+        for name in names:
+            if name not in self._counts:
+                self._counts[name], self._sums[name] = [0] * (len(self._bounds) + 1), 0.0
+            self._counts[name][bucket] += 1
+            self._sums[name] += seconds
 
     def to_json(self) -> dict[str, Any]:
         """Return per name the counts by bucket, not cumulated, and the sum."""
@@ -147,13 +149,12 @@ class Meters:
         """Count how long it took until Kafka had the outcome."""
         event.acknowledged_at = now
         took = {ACKNOWLEDGE: now - event.decided_at}
-        if event.read_at:
-            took[DECIDE] = event.decided_at - event.read_at
         if (submit_ms := _submit_ms(event)) is not None:
             took[SUBMIT] = submit_ms / 1e3
         for step, seconds in took.items():
-            if step != DECIDE:  # the leader counts its decisions itself
-                self.steps.took(step, seconds)
+            self.steps.took(seconds, step)
+        if event.read_at:  # the leader counts its decisions itself
+            took[DECIDE] = event.decided_at - event.read_at
         self._took(event, took)
         if self._tracing is not None:
             name, waited = event.outcome.transaction_id, now - event.decided_at
@@ -166,13 +167,18 @@ class Meters:
         """Count how long its files took; those of events of another term's count for nobody."""
         if not event.acknowledged_at:
             return
-        self.steps.took(FILES, now - event.acknowledged_at)
+        self.steps.took(now - event.acknowledged_at, FILES)
         self._took(event, {FILES: now - event.acknowledged_at})
-        outcome, submit_ms = event.outcome, _submit_ms(event)
+        outcome = event.outcome
         if outcome.status is not Status.COMMITTED or outcome.answers is not None:
             return
-        if submit_ms is not None and event.read_at:
-            self._committed(event, submit_ms / 1e3 + now - event.read_at)
+        if event.read_at and (submit_ms := _submit_ms(event)) is not None:
+            seconds = submit_ms / 1e3 + now - event.read_at
+            self.steps.took(seconds, COMMIT)
+            if event.counted_as is not None:
+                principal, tables = event.counted_as
+                self._principals.commits.took(seconds, principal)
+                self._tables.commits.took(seconds, *tables)
         if self._tracing is not None:
             versions = ", ".join(
                 f"{format_table_id(one.table)} {one.version}" for one in outcome.results
@@ -180,28 +186,19 @@ class Meters:
             took = now - event.acknowledged_at
             self._tracing.part(outcome.transaction_id, FILES, took, versions=versions)
 
-    def _committed(self, event: Event, seconds: float) -> None:
-        """Count how long a commit took, for its tables and its principal too."""
-        record = event.submitted.record
-        self.steps.took(COMMIT, seconds)
-        if isinstance(record, Transaction):
-            principal = self._principals.names.of(record.principal, is_new=True)
-            self._principals.commits.took(principal, seconds)
-            for table in _tables_of(record):
-                self._tables.commits.took(self._own(table), seconds)
-
     def _took(self, event: Event, steps: Mapping[str, float]) -> None:
         """Count the steps of a committed transaction for its tables and its principal."""
         record, outcome = event.submitted.record, event.outcome
         is_committed = outcome.status is Status.COMMITTED and outcome.answers is None
         if not (is_committed and isinstance(record, Transaction)):
             return
-        principal = self._principals.names.of(record.principal, is_new=True)
-        tables = [self._own(table) for table in _tables_of(record)]
+        if event.counted_as is None:
+            principal = self._principals.names.of(record.principal, is_new=True)
+            event.counted_as = principal, tuple([self._own(one) for one in _tables_of(record)])
+        principal, tables = event.counted_as
         for step, seconds in steps.items():
-            self._principals.steps[step].took(principal, seconds)
-            for table in tables:
-                self._tables.steps[step].took(table, seconds)
+            self._principals.steps[step].took(seconds, principal)
+            self._tables.steps[step].took(seconds, *tables)
 
     def _written(self, record: Transaction, event: Event, principal: str) -> None:
         """Count rows and bytes, by the manifest's change where the operation doesn't say."""

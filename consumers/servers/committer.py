@@ -266,7 +266,7 @@ class Committer:
                     mailbox.rest(self._answers.poll, max(0.0, patience))
                 events = mailbox.take(0)
             # First: a step that is displaced doesn't come to what is behind it.
-            feeding.received(sum(isinstance(event, Read) for event in events))
+            feeding.received([type(event) for event in events].count(Read))
             session.step(events)
             if leader.wants_more:
                 feeding.resume()

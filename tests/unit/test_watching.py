@@ -162,7 +162,7 @@ def test_steps_are_counted_in_their_buckets() -> None:
 
 def test_a_clock_that_runs_behind_is_no_negative_time() -> None:
     meters = Meters()
-    meters.steps.took("submit", -3.0)
+    meters.steps.took(-3.0, "submit")
     assert meters.to_json()["steps"]["submit"] == {"counts": [1] + [0] * len(BOUNDS), "sum": 0.0}
 
 

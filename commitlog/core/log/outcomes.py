@@ -65,8 +65,10 @@ def _at_most(outcome: Outcome) -> int:
     for r in outcome.results:
         texts += len(r.location) + len(r.metadata_location) + sum(map(len, r.table))
         items += len(r.table) + len(r.files) + len(r.images)
-        texts += sum([len(file.path) for file in r.files])
-        size += sum([len(one.image) for one in r.images if one.image is not None])
+        if r.files:
+            texts += sum([len(file.path) for file in r.files])
+        if r.images:
+            size += sum([len(one.image) for one in r.images if one.image is not None])
         if r.delta is not None and r.delta.inline is not None:
             size += len(r.delta.inline)
     texts += sum([len(one.path) for one in outcome.observed])

@@ -121,7 +121,7 @@ def _newer_version(service: Service, info: TableInfo, gone: VersionRanges) -> Op
 
 
 def _commit_of(service: Service, table: TableId, change: Any, read_version: int) -> Operation:
-    operation, _ = as_operation(
+    operation, _, _ = as_operation(
         service.log,
         table,
         change,
