@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 class NoHealth:
     """Stands in where nobody asks for health."""
 
-    def found(self) -> tuple[()]:
+    async def fresh(self) -> tuple[()]:
         """Return nothing."""
         return ()
 

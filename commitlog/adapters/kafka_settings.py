@@ -46,7 +46,8 @@ _COMMON_FIXED: Mapping[str, Any] = {
     "receive.message.max.bytes": _FETCH_BYTES_MAX + 1024 * 1024,
 }
 _CONSUMER: Mapping[str, Any] = {
-    "fetch.wait.max.ms": 500,
+    # The broker answers as soon as there is something; until then nobody needs to wake.
+    "fetch.wait.max.ms": 10_000,
     # The default, a second, is how long a fetcher sleeps once its queue was full.
     "fetch.queue.backoff.ms": 5,
     "fetch.error.backoff.ms": 50,

@@ -40,6 +40,9 @@ HTTP_SETTINGS = (
 """What only the server part needs to be told."""
 HTTP_FD = "COMMITLOG_HTTP_FD"
 POLL_SECONDS = 0.1
+"""How often it looks while something is being started."""
+WATCH_SECONDS = 1.0
+"""How often it looks, though no part has ended."""
 PARTS_END_SECONDS = 4.0
 BROKER_END_SECONDS = 8.5
 """Counted from the signal too: the broker has what the parts left of it."""
@@ -61,7 +64,7 @@ class Supervisor:
         self._config = config
         self._root = config.need_root()
         self._say = say
-        self._stop = threading.Event()
+        self._stop, self._stirred = threading.Event(), threading.Event()
         self._is_starting = True
         self._broker: EmbeddedBroker | None = None
         self._broker_restarts = Restarts("the broker")
@@ -75,13 +78,15 @@ class Supervisor:
         """Run until a signal comes."""
         self._lock = roots.take(self._root)
         configure_logging("up", self._root)
-        stop_on_signals(self._stop, on_signal=self._on_signal)
+        stop_on_signals(self._stop, on_signal=self._on_signal, stirred=self._stirred)
         threading.Thread(target=self._end_by_force, name="end", daemon=True).start()
         try:
             ready = self._start()
             self._is_starting = False
             print(ready, flush=True)
-            while not self._stop.wait(POLL_SECONDS):
+            while not self._stop.is_set():
+                self._stirred.wait(WATCH_SECONDS if self._is_whole else POLL_SECONDS)
+                self._stirred.clear()
                 self._watch()
         except Stopped:
             logger.info("stopped while starting")
@@ -273,6 +278,11 @@ class Supervisor:
             return _not_ready(config, port)
         # Only who has a client's certificate could ask it.
         return "" if self._parts[-1].address else "the HTTP server starts"
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether broker and parts all run; else one is to be started when its pause is over."""
+        return not self._broker_start_at and all(part.pid is not None for part in self._parts)
 
     def _watch(self) -> None:
         now = time.monotonic()

@@ -15,7 +15,7 @@ from consumers.partition.events import Ended, EndSeen, Read
 from consumers.partition.leader import RECORDS_PER_POLL
 from consumers.partition.session import Session
 
-READ_SECONDS = 0.2
+READ_SECONDS = 0.5
 STUCK_SECONDS = 0.05
 """After so long outside, another thread is the loop."""
 END_CHECK_SECONDS = 1.0
@@ -31,7 +31,7 @@ class Feeding:
         """Feed the session's loop; `begin_loop` starts another one in place of a stuck one."""
         self._session, self._begin_loop = session, begin_loop
         self._follower, self._mailbox = session.follower, session.mailbox
-        self._stopped = threading.Event()
+        self._stopped, self._went_outside = threading.Event(), threading.Event()
         self._room = threading.Semaphore(AHEAD)
         self._read = 0
         self._threads = [
@@ -41,6 +41,7 @@ class Feeding:
 
     def __enter__(self) -> Feeding:
         """Begin."""
+        self._mailbox.on_outside = self._session.materializer.on_outside = self._hear_outside
         for thread in self._threads:
             thread.start()
         return self
@@ -53,6 +54,7 @@ class Feeding:
     ) -> None:
         """End both threads."""
         self._stopped.set()
+        self._went_outside.set()
         self._room.release()
         for thread in self._threads:
             thread.join(JOIN_SECONDS)
@@ -88,8 +90,18 @@ class Feeding:
                 return
             self._mailbox.post(Read(records))
 
+    def _hear_outside(self) -> None:
+        if not self._went_outside.is_set():
+            self._went_outside.set()
+
     def _stand_in(self) -> None:
-        while not self._stopped.wait(STUCK_SECONDS / 2):
-            if self._mailbox.displace(STUCK_SECONDS):
-                self._begin_loop()
-            self._session.materializer.displace(STUCK_SECONDS)
+        """Look every while after somebody went outside, until nobody is there."""
+        mailbox, materializer = self._mailbox, self._session.materializer
+        while self._went_outside.wait() and not self._stopped.wait(STUCK_SECONDS / 2):
+            self._went_outside.clear()
+            while mailbox.is_outside or materializer.is_outside:
+                if mailbox.displace(STUCK_SECONDS):
+                    self._begin_loop()
+                materializer.displace(STUCK_SECONDS)
+                if self._stopped.wait(STUCK_SECONDS / 2):
+                    return

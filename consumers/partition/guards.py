@@ -1,9 +1,10 @@
-"""What a leader watches beside its work, on threads of its own: nothing here costs a commit.
+"""What a leader watches beside its work.
 
-Every second: for how long has the oldest undecided transaction been waiting, and is some writer to
-pause? Every minute: did somebody write versions
-around the log? Every hour: are the topics still set so that they keep what they get? If they are
-not, the term ends, and no other begins here before they are.
+Every second, on the loop: for how long has the oldest undecided transaction been waiting, and is
+some writer to pause? On threads of its own, so that it costs no commit, every second: was the log
+moved? Every minute: did somebody write versions around the log? Every hour: are the topics still
+set so that they keep what they get? If they are not, the term ends, and no other begins here before
+they are.
 """
 
 from __future__ import annotations
@@ -127,6 +128,8 @@ class Guards:
         self._old_versions = old_versions
         self._clock = clock
         self._pulse = Pulse()
+        self.due_at = 0.0
+        """When the loop takes its pulse next."""
         self._settings_due = clock() + SETTINGS_SECONDS
         self.incidents: deque[Incident] = deque(maxlen=INCIDENTS_MAX)
         self.settings_problem = ""
@@ -174,7 +177,7 @@ class Guards:
             self._quotas.begin()
             session.on_committed = _counted(self._quotas, session.on_committed)
         session.on_stranger = self._met_stranger
-        works = (self._watch_pulse, self._watch_place, self._look_around)
+        works = (self._watch_place, self._look_around)
         threads = [
             threading.Thread(target=_ending, args=(work, session, stop), name="guards", daemon=True)
             for work in works
@@ -260,8 +263,15 @@ class Guards:
             text = f"transaction files of versions {restored} of {name} were deleted around the log"
             self._note("repair", f"{text}, and were written again")
 
+    def come_by(self, session: Session) -> None:
+        """Come by on the loop: if a second is over, take its pulse."""
+        now = self._clock()
+        if now >= self.due_at:
+            self.due_at = now + PULSE_SECONDS
+            self.pulse(session)
+
     def pulse(self, session: Session) -> None:
-        """Come by on the loop: note what it hasn't decided, and pace its writers."""
+        """Note what the loop hasn't decided, and pace its writers."""
         pulse, leader = self._pulse, session.leader
         if leader is None:
             return
@@ -308,10 +318,6 @@ class Guards:
         self.bypasses_found += 1
         text = f"version {version} of {table} was written around the log: {became}"
         self._note("bypass", text)
-
-    def _watch_pulse(self, session: Session, stop: threading.Event) -> None:
-        while not stop.wait(PULSE_SECONDS):
-            session.mailbox.call(lambda: self.pulse(session))
 
     def _watch_place(self, session: Session, stop: threading.Event) -> None:
         while not stop.wait(MOVED_SECONDS):

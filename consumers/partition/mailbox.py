@@ -86,6 +86,8 @@ class Mailbox:
         self._is_resting = False
         self.wake: Callable[[], None] = lambda: None
         """Ends the wait of a loop that rests."""
+        self.on_outside: Callable[[], None] = lambda: None
+        """Hears that the loop has just gone outside."""
 
     def begin(self) -> None:
         """Make this thread the loop, in place of the one that was."""
@@ -95,6 +97,7 @@ class Mailbox:
         """Call something outside, on the loop; raise Displaced if it is the loop no more."""
         with self._lock:
             self._outside_since = time.monotonic()
+        self.on_outside()
         value, raised = None, None
         try:
             value = work()
@@ -109,6 +112,11 @@ class Mailbox:
         if raised is not None:
             raise raised
         return value  # type: ignore[return-value]
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether the loop is outside now."""
+        return bool(self._outside_since)
 
     def displace(self, after_seconds: float) -> bool:
         """Take the loop's place away from a thread that is outside for longer than that."""

@@ -101,6 +101,8 @@ class Materializer:
         self._reported_failing: tuple[str, ...] = ()
         self._outside_since = 0.0
         """Since when its thread is in a local store; 0: it isn't."""
+        self.on_outside: Callable[[], None] = lambda: None
+        """Hears that its thread has just gone there."""
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self._side_by_side: ThreadPoolExecutor | None = None
@@ -136,6 +138,11 @@ class Materializer:
         """Hand over acknowledged events, in sequence order."""
         self._deletions.announce(change for event in events for change in event.changes)
         self._queue.put((self._clock() + self._delay_seconds, events))
+
+    @property
+    def is_outside(self) -> bool:
+        """Whether its thread is in a local store now."""
+        return bool(self._outside_since)
 
     def displace(self, after_seconds: float) -> None:
         """Have another thread go on if this one is stuck in a local store for longer than that."""
@@ -280,6 +287,7 @@ class Materializer:
         files.writing = written
         with self._lock:
             self._outside_since = time.monotonic()
+        self.on_outside()
         try:
             self._write_timed(files)
         except Exception as error:

@@ -153,8 +153,16 @@ def keep_memory_small(stop: threading.Event) -> None:
     threading.Thread(target=trim, name="memory", daemon=True).start()
 
 
-def stop_on_signals(stop: threading.Event, *, on_signal: Callable[[], None] | None = None) -> None:
-    """Set `stop` at SIGTERM and SIGINT; `on_signal` runs on the main thread and may raise."""
+def stop_on_signals(
+    stop: threading.Event,
+    *,
+    on_signal: Callable[[], None] | None = None,
+    stirred: threading.Event | None = None,
+) -> None:
+    """Set `stop` at SIGTERM and SIGINT; `on_signal` runs on the main thread and may raise.
+
+    `stirred` is set then, too, and when a child process has ended.
+    """
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
@@ -165,12 +173,16 @@ def stop_on_signals(stop: threading.Event, *, on_signal: Callable[[], None] | No
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, handle)
+    if stirred is not None:
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def watch() -> None:
         while True:
             received = os.read(woken, 64)
             if {signal.SIGTERM, signal.SIGINT} & set(received):
                 stop.set()
+            if stirred is not None:
+                stirred.set()
 
     threading.Thread(target=watch, name="signals", daemon=True).start()
 

@@ -47,7 +47,7 @@ from consumers.socket.leader_watch import stand_by
 from consumers.socket.requests import Requests
 
 ACKNOWLEDGE_SECONDS = 0.003
-IDLE_SECONDS = 0.25
+IDLE_SECONDS = 0.5
 """How long the loop waits when nothing is due."""
 LAST_CHECKPOINT_SECONDS = 5.0
 LOOK_SECONDS = 30.0
@@ -262,12 +262,14 @@ class Committer:
                     # What comes meanwhile could not be sent before the acknowledgement anyway.
                     writer.poll(ACKNOWLEDGE_SECONDS)
                 else:
-                    patience = min(IDLE_SECONDS, leader.due_at - time.monotonic())
+                    due_at = min(leader.due_at, self._guards.due_at)
+                    patience = min(IDLE_SECONDS, due_at - time.monotonic())
                     mailbox.rest(self._answers.poll, max(0.0, patience))
                 events = mailbox.take(0)
             # First: a step that is displaced doesn't come to what is behind it.
             feeding.received([type(event) for event in events].count(Read))
             session.step(events)
+            self._guards.come_by(session)
             if leader.wants_more:
                 feeding.resume()
 

@@ -6,6 +6,7 @@ then the API that its path belongs to. What each answers is that API's own.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import resource
@@ -18,6 +19,7 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -35,6 +37,7 @@ from consumers.servers.server_heads import LimitedHeads
 from consumers.views.health import Health, is_whole
 
 SHUTDOWN_SECONDS = 3
+TICK_SECONDS = 0.5
 _STARTUP_SECONDS = 20.0
 
 logger = logging.getLogger(__name__)
@@ -72,7 +75,7 @@ def make_app(
         return JSONResponse({"status": "ok"})
 
     async def readyz(request: Request) -> JSONResponse:
-        checks = health.found() if health is not None else ()
+        checks = await health.fresh() if health is not None else ()
         whole = is_whole(checks)
         body = {
             "status": "ready" if whole else "not ready",
@@ -81,8 +84,11 @@ def make_app(
         headers = {} if whole else {"Retry-After": "1"}
         return JSONResponse(body, status_code=200 if whole else 503, headers=headers)
 
-    def metrics(request: Request) -> Response:
-        return Response(settings.metrics.text(), media_type=CONTENT_TYPE)
+    async def metrics(request: Request) -> Response:
+        if health is not None:
+            await health.fresh()
+        text = await run_in_threadpool(settings.metrics.text)
+        return Response(text, media_type=CONTENT_TYPE)
 
     async def refused(request: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, HTTPException)
@@ -137,7 +143,7 @@ def serve(
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         **_tls_of(settings.tls),
     )
-    server = uvicorn.Server(config)
+    server = _Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), name="http", daemon=True)
     health.start()
     thread.start()
@@ -160,6 +166,14 @@ def serve(
         health.close()
         with contextlib.suppress(OSError):
             listener.close()
+
+
+class _Server(uvicorn.Server):
+    """Wakes less often than uvicorn's own, which looks ten times a second whether to end."""
+
+    async def main_loop(self) -> None:
+        while not await self.on_tick(0):
+            await asyncio.sleep(TICK_SECONDS)
 
 
 def _allow_many_connections() -> None:

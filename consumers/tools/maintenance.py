@@ -30,7 +30,7 @@ from consumers.tools.removals import REMOVAL_SECONDS, Removals
 from consumers.tools.table_acts import Act, OnAct, TableActs, done, rewrite_for_a_turn
 
 NICENESS = 10
-GLANCE_SECONDS = 2.0
+GLANCE_SECONDS = 5.0
 """So often the leaders are asked whether a table takes many commits."""
 BUSY_VERSIONS = 500
 """A table that took so many since it was looked at isn't left for the next regular look."""

@@ -6,6 +6,7 @@ alike.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import time
@@ -20,6 +21,7 @@ from commitlog.client.connection import LeaderConnection
 from commitlog.client.moved import where_moved
 from commitlog.errors import CommitLogError
 from commitlog.ports import Log
+from consumers.partition.mailbox import PendingReply, Reply
 
 LEADER_TIMEOUT_SECONDS = 2.0
 UNDECIDED_MAX = 20_000
@@ -37,6 +39,10 @@ INDEX_LAG_SECONDS = 5.0
 CLUSTER_SECONDS = 10.0
 """So often the cluster is asked though its leaders get on: this process needs it as well."""
 INTERVAL_SECONDS = 1.0
+QUIET_SECONDS = 5.0
+"""How often it looks though nobody asks and all was well."""
+FRESH_SECONDS = 2.0
+"""How long who asks waits for a look."""
 STALE_SECONDS = 10.0
 CLOSE_SECONDS = 2.0
 
@@ -108,6 +114,9 @@ class Health:
         self._found: tuple[Check, ...] = ()
         self._found_at = float("-inf")
         self._closed = threading.Event()
+        self._wanted = threading.Event()
+        self._asking: list[Reply[None]] = []
+        """Who waits for the end of a look."""
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -118,10 +127,21 @@ class Health:
     def close(self) -> None:
         """Stop looking."""
         self._closed.set()
+        self._wanted.set()
         for connection in self._connections:
             connection.close()
         if self._thread is not None:
             self._thread.join(CLOSE_SECONDS)
+
+    async def fresh(self) -> tuple[Check, ...]:
+        """Return what is found now, or what was found a moment ago."""
+        if time.monotonic() - self._found_at > INTERVAL_SECONDS and self._thread is not None:
+            pending = PendingReply[None]()
+            self._asking.append(pending.reply)
+            self._wanted.set()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await pending.result(FRESH_SECONDS)
+        return self.found()
 
     def found(self) -> tuple[Check, ...]:
         """Return what was found last; a failure if that is too long ago."""
@@ -156,7 +176,12 @@ class Health:
     def _run(self) -> None:
         while not self._closed.is_set():
             self._found, self._found_at = self.check(), time.monotonic()
-            self._closed.wait(INTERVAL_SECONDS)
+            self._wanted.clear()
+            asking, self._asking = self._asking, []
+            for reply in asking:
+                reply.give(None)
+            if not self._closed.wait(INTERVAL_SECONDS) and is_whole(self._found):
+                self._wanted.wait(QUIET_SECONDS - INTERVAL_SECONDS)
 
     def _broker(self) -> Check:
         """Ask the cluster for the log, unless what a leader counts shows that it is there.

@@ -399,7 +399,7 @@ class _NoHealth:
     def close(self) -> None:
         return
 
-    def found(self) -> tuple[()]:
+    async def fresh(self) -> tuple[()]:
         return ()
 
 

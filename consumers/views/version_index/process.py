@@ -30,7 +30,7 @@ BATCH_RECORDS_MAX = 5_000
 POLL_RECORDS_MAX = 1_000
 """Records asked for at once; a record may have 16 MiB, so not too many."""
 
-POLL_TIMEOUT_SECONDS = 0.2
+POLL_TIMEOUT_SECONDS = 0.5
 """How long an idle loop waits at once, and how late it may notice `stop`."""
 
 CATCH_UP_PUBLISH_SECONDS = 2.0
