@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.codecs.manifest_file import (
     VERSIONS_DIRECTORY,
     decode_manifest,
@@ -69,8 +69,13 @@ def referenced_versions(location: str) -> set[int]:
 
 def versions_with_files(location: str) -> dict[int, str]:
     """Return the paths of published manifests by version, ascending; raise OSError."""
+    return versions_in(store_for(location))
+
+
+def versions_in(store: ObjectStore) -> dict[int, str]:
+    """Return what `versions_with_files` does, of a location that is open."""
     found = {}
-    for name in store_for(location).names(VERSIONS_DIRECTORY):
+    for name in store.names(VERSIONS_DIRECTORY):
         parsed = parse_manifest_name(name)
         if parsed is not None and not parsed.staged_by and not parsed.is_detached:
             found[parsed.version] = f"{VERSIONS_DIRECTORY}/{name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from commitlog.core.log.replica import check_answers
 from commitlog.errors import CorruptLog, Unavailable
@@ -19,9 +20,17 @@ AHEAD_MAX = 10_000
 class TransactionsByOffset:
     """Transactions by offset: read along while they are asked for in order, else one by one."""
 
-    def __init__(self, log: Log, partition: int, *, patient: bool = False) -> None:
+    def __init__(
+        self,
+        log: Log,
+        partition: int,
+        *,
+        patient: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Remember where to read; nothing is read before the first question."""
         self._log, self._partition, self._patient = log, partition, patient
+        self._clock = clock
         self._reader: Reader[Submitted] | None = None
         self._ahead: dict[int, Submitted] = {}
 
@@ -50,7 +59,7 @@ class TransactionsByOffset:
             )
         if offset < self._reader.position():
             return self._alone(offset)
-        deadline = time.monotonic() + LOOK_UP_SECONDS
+        deadline = self._clock() + LOOK_UP_SECONDS
         while self._reader.position() <= offset:
             for submitted in self._reader.poll(timeout_seconds=SLICE_SECONDS):
                 self._ahead[submitted.offset] = submitted
@@ -67,7 +76,7 @@ class TransactionsByOffset:
     def _alone(self, offset: int) -> Submitted:
         # Decided late, after others that were submitted later.
         reader = self._log.read_transactions(self._partition, offset)
-        deadline = time.monotonic() + LOOK_UP_SECONDS
+        deadline = self._clock() + LOOK_UP_SECONDS
         try:
             while reader.position() <= offset:
                 for submitted in reader.poll(records_max=1, timeout_seconds=SLICE_SECONDS):
@@ -78,7 +87,7 @@ class TransactionsByOffset:
         return self._found(None, offset)
 
     def _check_time(self, deadline: float, offset: int) -> None:
-        if time.monotonic() > deadline:
+        if self._clock() > deadline:
             raise Unavailable(
                 f"Kafka did not return the transaction at offset {offset} of partition"
                 f" {self._partition} within {LOOK_UP_SECONDS:g} s; try again"

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from commitlog.adapters.lance_refs import versions_with_files
-from commitlog.adapters.storage import store_for
+from commitlog.adapters.lance_refs import versions_in
+from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.client.transactions_by_offset import TransactionsByOffset
 from commitlog.client.valid_outcomes import Valid, ValidOutcomes
 from commitlog.codecs.manifest_file import (
@@ -70,9 +70,17 @@ class OldVersions:
     """Looks back in one partition's log; from any thread."""
 
     def __init__(
-        self, log: Log, partition: int, recordings: Recordings, places: ReadPlaces
+        self,
+        log: Log,
+        partition: int,
+        recordings: Recordings,
+        places: ReadPlaces,
+        *,
+        open_store: Callable[[str], ObjectStore] = store_for,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Search this partition of the log."""
+        self._open_store, self._clock = open_store, clock
         self._log = log
         self._partition = partition
         self._recordings = recordings
@@ -93,7 +101,7 @@ class OldVersions:
 
     def transaction(self, outcome: Outcome) -> Submitted:
         """Return the transaction that an outcome answers."""
-        transactions = TransactionsByOffset(self._log, self._partition)
+        transactions = TransactionsByOffset(self._log, self._partition, clock=self._clock)
         try:
             return transactions.of(outcome)
         finally:
@@ -101,7 +109,7 @@ class OldVersions:
 
     def transaction_at(self, offset: int) -> Submitted:
         """Return the transaction at an offset."""
-        transactions = TransactionsByOffset(self._log, self._partition)
+        transactions = TransactionsByOffset(self._log, self._partition, clock=self._clock)
         try:
             return transactions.at(offset)
         finally:
@@ -117,7 +125,7 @@ class OldVersions:
                 f"version {version} of table {format_table_id(head.table)} was deleted"
                 f"{self._by_whom(head, version)}; {head.version} is the newest"
             )
-        store = store_for(head.location)
+        store = self._open_store(head.location)
         for scheme in NamingScheme:
             # A table has many names to look through, and nearly always the file is there.
             path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
@@ -127,7 +135,7 @@ class OldVersions:
         if version not in made:
             raise NoSuchVersion(
                 f"table {format_table_id(head.table)} has no version {version}; it has "
-                f"{min(versions_with_files(head.location), default=1)} to {head.version}"
+                f"{min(versions_in(store), default=1)} to {head.version}"
             )
         return made[version]
 
@@ -137,7 +145,8 @@ class OldVersions:
         Returns their paths. A version that the log didn't make isn't among them: a registered
         table has older ones.
         """
-        store, there = store_for(head.location), versions_with_files(head.location)
+        store = self._open_store(head.location)
+        there = versions_in(store)
         wanted = {v for v in versions if 1 <= v <= head.version}
         made = {v: there[v] for v in wanted if v in there}
         wanted -= made.keys()
@@ -166,11 +175,11 @@ class OldVersions:
 
     def _by_whom(self, head: Head, version: int) -> str:
         """Say which record deleted a version; nothing, if that takes long to find."""
-        transactions = TransactionsByOffset(self._log, self._partition)
-        deadline = time.monotonic() + BLAME_SECONDS
+        transactions = TransactionsByOffset(self._log, self._partition, clock=self._clock)
+        deadline = self._clock() + BLAME_SECONDS
         try:
             for valid in self._outcomes_from(self._places.before_version(head, version)):
-                if time.monotonic() > deadline:
+                if self._clock() > deadline:
                     break
                 outcome = valid.outcome
                 if not _deletes(outcome, head):
@@ -229,7 +238,7 @@ class OldVersions:
 
     def _decided(self, head: Head, base: int, version: int) -> Iterator[tuple[Outcome, Submitted]]:
         """Yield the outcomes that made versions after `base`, with their transactions."""
-        transactions = TransactionsByOffset(self._log, self._partition)
+        transactions = TransactionsByOffset(self._log, self._partition, clock=self._clock)
         try:
             for valid in self._outcomes_from(self._places.before_version(head, base + 1)):
                 outcome = valid.outcome
@@ -246,7 +255,7 @@ class OldVersions:
     def _outcomes_from(self, place: ChainPlace) -> Iterator[Valid]:
         """Yield valid outcomes behind a place, to the present end of the topic."""
         outcomes = ValidOutcomes(self._log, self._partition, place)
-        deadline = time.monotonic() + SEARCH_SECONDS
+        deadline = self._clock() + SEARCH_SECONDS
         passed: list[ChainPlace] = []
         try:
             end = outcomes.end_offset()
@@ -255,7 +264,7 @@ class OldVersions:
                     if valid.place.sequence % EVERY == 0:
                         passed.append(valid.place)
                     yield valid
-                if time.monotonic() > deadline:
+                if self._clock() > deadline:
                     raise Unavailable(
                         f"searching the outcomes from {place.sequence} on took over "
                         f"{SEARCH_SECONDS:.0f} s; ask again: the search continues where it stopped"

@@ -56,6 +56,16 @@ class Told:
 
 
 @dataclass
+class Answered:
+    """What was answered about the past, to be held against the log at the end."""
+
+    by_id: list[tuple[str, int, int, bytes]] = field(default_factory=list)
+    """Id, sequence, offset and hash."""
+    by_version: list[tuple[str, int, bytes]] = field(default_factory=list)
+    """Incarnation, version and the manifest's sha256."""
+
+
+@dataclass
 class TableLog:
     """An incarnation as the log has it."""
 
@@ -98,6 +108,7 @@ class Auditor:
         """Offset and hash by sequence."""
         self.told: dict[tuple[str, int], Told] = {}
         """By id and attempt."""
+        self.answered = Answered()
         self.tables: dict[str, TableLog] = {}
         self.by_location: dict[str, str] = {}
         self.views: OrderedDict[tuple[str, int], View] = OrderedDict()

@@ -51,8 +51,11 @@ RATES: dict[str, tuple[float, ...]] = {
     "acknowledged twice": (0.004,),
     "two leaders": (0.002, 0.01),
     "overtaken": (0.5, 1.0),
+    "hang": (0.01, 0.05),
 }
 """How often something goes wrong when it may; one of these, or never."""
+TROUBLE_STEPS_MAX = 30_000
+"""Some seeds have so many faults that hardly anything commits; they end here."""
 COSTLY_EVERY = 100
 """One seed in so many has a record of 16 MiB, and one an id that is sent a thousand times."""
 
@@ -146,6 +149,7 @@ class Faults:
             "acknowledged twice": of(world, "told_twice"),
             "two leaders": of(world, "spurious_campaigns"),
             "overtaken": of(world, "overtaken"),
+            "hang": of(world, "hangs"),
         }
 
     def _often(self, do: Callable[[], bool]) -> None:
@@ -160,6 +164,9 @@ class Faults:
     def step(self) -> bool:
         """Heal what is due; sometimes do something bad."""
         scheduler = self.world.scheduler
+        # Here and not between steps: a step may be held up until the faults are over.
+        if scheduler.steps > TROUBLE_STEPS_MAX and not self.is_over:
+            self.heal()
         for due, heal in list(self._healing):
             if due <= scheduler.now:
                 self._healing.remove((due, heal))
@@ -180,7 +187,7 @@ class Faults:
         world.objects.hidden.clear()
         world.late_files = world.build_refusals = 0.0
         world.answers_lost = world.answers_twice = world.spurious_campaigns = 0.0
-        world.told_twice = world.overtaken = 0.0
+        world.told_twice = world.overtaken = world.hangs = 0.0
         healing, self._healing = self._healing, []
         for _, heal in healing:
             heal()

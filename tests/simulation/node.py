@@ -25,6 +25,7 @@ from consumers.partition.session import Session
 from tests.core_world import _simple_delta
 from tests.simulation.disk import MemoryFolder, SimulatedStore
 from tests.simulation.log import SimulatedLog
+from tests.simulation.looking_back import LookingBack
 from tests.simulation.scheduler import Process, Task
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ class SimulatedLanes(Lanes):
     def _hand_out(self, job: Job) -> None:
         most = 0.2 if isinstance(job.lane, tuple) else 0.01
         due = self._scheduler.now + self._scheduler.random.random() * most
+        world = self._node.world
+        if self._scheduler.chance(world.hangs):
+            world.count("store hangs")
+            due += self._scheduler.random.choice((1.0, 4.0, 8.0))
         self._jobs.append((due, job))
         self._task.wakes_at = min(self._task.wakes_at, due)
 
@@ -104,6 +109,7 @@ class Node:
         self.world = world
         self.number = number
         self.disk: dict[str, bytes] = {}
+        self.past: dict[str, bytes] = {}
         self.process = Process(f"n{number}", is_alive=False)
         self.session: Session | None = None
         self.leader: Leader | None = None
@@ -170,6 +176,7 @@ class Node:
             log,
             world.genesis,
             checkpoints,
+            past=MemoryFolder(world.scheduler, process, self.past),
             lanes=lanes,
             open_store=self.opener(process),
             clock=world.scheduler.clock,
@@ -184,6 +191,13 @@ class Node:
         session.catch_up()
         chain = session.follower.replica.chain
         world.auditor.digest(chain.sequence, session.follower.machine.digest(), process.name)
+        back = LookingBack(self, process, log, session)
+        self._add(process, "past", lambda: self._look_back(session, back), lambda: False)
+
+    def _look_back(self, session: Session, back: LookingBack) -> bool:
+        if session is self.session:
+            back.step()
+        return session is self.session
 
     def _add(
         self,

@@ -54,6 +54,7 @@ FAULTS = (
     "stale list",
     "store error after the effect",
     "store error before the effect",
+    "store hangs",
     "store without put-if-absent",
     "stray tombstone",
     "table dropped, renamed or made again",
@@ -131,6 +132,8 @@ class Total:
         yield "outcomes: " + ", ".join(f"{n} {name}" for name, n in self.statuses.most_common())
         injected = {name: self.counters[name] for name in FAULTS}
         yield "faults: " + ", ".join(f"{n} {name}" for name, n in sorted(injected.items()))
+        answers = {n: c for n, c in sorted(self.counters.items()) if n.startswith("answer: ")}
+        yield "answers: " + ", ".join(f"{c} {n[8:]}" for n, c in answers.items())
         endings = {n: c for n, c in sorted(self.counters.items()) if n.startswith("ending: ")}
         yield "endings: " + ", ".join(f"{c} {n[8:]}" for n, c in endings.items())
         for seed, problem in sorted(self.problems.items()):

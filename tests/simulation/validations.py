@@ -29,6 +29,7 @@ def validate(world: World) -> None:
     check_checkpoints(world)
     check_manifests(world)
     check_totality(world)
+    check_answers(world)
     problems = check(auditor.entries, auditor.told_times(), rows_by_path(auditor))
     auditor.expect(not problems, "; ".join(problems[:5]))
 
@@ -114,6 +115,19 @@ def check_manifests(world: World) -> None:
             stored == data for name, stored in objects.bytes.items() if name.startswith(location)
         )
         auditor.expect(kept, f"I13 what was written around the log to {path} is lost")
+
+
+def check_answers(world: World) -> None:
+    """I16: every answer that was ever given is still what the log says."""
+    auditor = world.auditor
+    records = world.cluster.partition(world.topics[1], 0).records
+    at = {record.offset: record.value for record in records}
+    for chosen, sequence, offset, digest in auditor.answered.by_id:
+        is_so = auditor.outcomes[sequence] == (offset, digest) and at.get(offset) is not None
+        auditor.expect(is_so, f"I16 {chosen} was answered with {sequence}, which isn't the log's")
+    for incarnation, version, digest in auditor.answered.by_version:
+        is_so = auditor.tables[incarnation].hashes[version] == digest
+        auditor.expect(is_so, f"I16 version {version} of {incarnation} was answered wrongly")
 
 
 def rows_by_path(auditor: Auditor) -> FinalRows:

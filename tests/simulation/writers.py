@@ -85,9 +85,10 @@ class Writer:
                     attempt=transaction.attempt + 1,
                 )
                 if self.world.scheduler.chance(self.world.overtaken):
-                    # A resend of the older one, which was on its way for longer.
+                    # Resends of the older one, which were on their way for longer.
                     self.world.count("attempt overtaken by a newer one")
-                    self._writer.append(transaction, partition=0)
+                    for _ in range(self.world.scheduler.random.choice((1, 2, 4))):
+                        self._writer.append(transaction, partition=0)
                 return
         del self.pending[outcome.transaction_id]
 
