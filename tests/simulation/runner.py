@@ -24,6 +24,7 @@ FAULTS = (
     "answer lost",
     "answer twice",
     "acknowledged twice",
+    "an application's sequence again",
     "append while cut off",
     "attempt overtaken by a newer one",
     "broker's clock errs",

@@ -188,7 +188,10 @@ class Writer:
         application: Application | None = None
         expects: tuple[tuple[str, int], ...] = ()
         if kind in {"append", "both"} and not transaction_id and chance.random() < 0.15:
-            self._sequence += 1
+            if self._sequence and chance.random() < 0.3:
+                world.count("an application's sequence again")
+            else:
+                self._sequence += 1
             application = Application(self._application, self._sequence)
         if chance.random() < 0.1:
             name = request.intents[0].table
