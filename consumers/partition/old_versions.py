@@ -7,10 +7,14 @@ finds it. Outcomes are read by the chain, from the nearest place that is known t
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
+
+from google.protobuf.message import DecodeError
 
 from commitlog.adapters.lance_refs import versions_in
 from commitlog.adapters.storage import ObjectStore, store_for
@@ -33,7 +37,7 @@ from commitlog.core.log.chain import ChainPlace
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, is_in
-from commitlog.errors import CorruptLog, NoSuchVersion, Unavailable
+from commitlog.errors import CommitLogError, CorruptLog, NoSuchVersion, Unavailable
 from commitlog.model.limits import Rules
 from commitlog.model.operations import (
     CreateTable,
@@ -43,14 +47,19 @@ from commitlog.model.operations import (
     RegisterTable,
 )
 from commitlog.model.records import OperationResult, Outcome, Status, Submitted, Transaction
-from commitlog.model.table import format_table_id
+from commitlog.model.table import Policy, format_table_id
 from commitlog.ports import Log
 from consumers.partition.catalogue import Head
+from consumers.partition.events import Version
 from consumers.partition.follower import Recordings
 from consumers.partition.past import EVERY
+from consumers.partition.table_files import quarantined
 
 SEARCH_SECONDS = 60.0
 BLAME_SECONDS = 3.0
+OURS_MAX = 10_000
+
+logger = logging.getLogger(__name__)
 
 
 class ReadPlaces(Protocol):
@@ -81,6 +90,8 @@ class OldVersions:
     ) -> None:
         """Search this partition of the log."""
         self._open_store, self._clock = open_store, clock
+        self._ours: OrderedDict[Version, None] = OrderedDict()
+        """Versions under `latest` whose files were seen to be the log's."""
         self._log = log
         self._partition = partition
         self._recordings = recordings
@@ -129,7 +140,8 @@ class OldVersions:
         for scheme in NamingScheme:
             # A table has many names to look through, and nearly always the file is there.
             path = f"{VERSIONS_DIRECTORY}/{manifest_name(version, scheme)}"
-            if 1 <= version <= head.version and store.size(path) >= 0:
+            is_there = 1 <= version <= head.version and store.size(path) >= 0
+            if is_there and self._is_ours(head, version, store, path):
                 return path
         made = self.make_again(head, [version])
         if version not in made:
@@ -148,11 +160,15 @@ class OldVersions:
         store = self._open_store(head.location)
         there = versions_in(store)
         wanted = {v for v in versions if 1 <= v <= head.version}
-        made = {v: there[v] for v in wanted if v in there}
+        made = {
+            v: there[v] for v in wanted if v in there and self._is_ours(head, v, store, there[v])
+        }
         wanted -= made.keys()
         if not wanted:
             return made
-        base, last = max((v for v in there if v < min(wanted)), default=0), max(wanted)
+        older = sorted((v for v in there if v < min(wanted)), reverse=True)
+        ours = (v for v in older if self._is_ours(head, v, store, there[v]))
+        base, last = next(ours, 0), max(wanted)
         scheme = parse_manifest_name(next(iter(there.values()), manifest_name(1)).split("/")[-1])
         assert scheme is not None
         state = decode_manifest(store.read(there[base]))[0] if base else None
@@ -164,7 +180,7 @@ class OldVersions:
                 if change.message and (beside := transaction_path(now)):
                     store.write_ahead(beside, change.message)
                 path = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, scheme.scheme)}"
-                store.create(path, encode_manifest(now, change.message or None))
+                _put(store, path, encode_manifest(now, change.message or None))
                 made[change.version] = path
         if 0 < table.version < last:
             raise CorruptLog(
@@ -172,6 +188,27 @@ class OldVersions:
                 f"{last}; run `commitlog verify`"
             )
         return made
+
+    def _is_ours(self, head: Head, version: int, store: ObjectStore, path: str) -> bool:
+        """Return False if a file has a version's name and isn't the log's.
+
+        Under `latest` the log passes names over, and who commits around it may have taken one.
+        """
+        known = head.incarnation, version
+        if head.policy is not Policy.LATEST or version >= head.version or known in self._ours:
+            return True
+        try:
+            state, _ = decode_manifest(store.read(path))
+        except (CommitLogError, DecodeError):
+            return False
+        for outcome, submitted in self._decided(head, version - 1, version):
+            if not _may_have_made(outcome, submitted, known, state):
+                return False
+            break
+        self._ours[known] = None
+        if len(self._ours) > OURS_MAX:
+            self._ours.popitem(last=False)
+        return True
 
     def _by_whom(self, head: Head, version: int) -> str:
         """Say which record deleted a version; nothing, if that takes long to find."""
@@ -273,6 +310,36 @@ class OldVersions:
             outcomes.close()
             if passed:
                 self._places.came_by(passed)
+
+
+def _may_have_made(
+    outcome: Outcome, submitted: Submitted, version: tuple[str, int], state: ManifestState
+) -> bool:
+    """Return True unless a version's state names another transaction than its record."""
+    record = submitted.record
+    assert isinstance(record, Transaction)
+    for operation, result in zip(record.operations, outcome.results, strict=True):
+        if (result.incarnation, result.version) != version:
+            continue
+        name = ""
+        if isinstance(operation, CreateTable):
+            name = record.transaction_id
+        elif isinstance(operation, LanceCommit | CreateTableVersion):
+            name = parse(operation).transaction.uuid
+        return name in state.transaction_file
+    return True
+
+
+def _put(store: ObjectStore, path: str, data: bytes) -> None:
+    """Put a manifest; what a stranger has put under its name is kept in quarantine."""
+    if store.create(path, data):
+        return
+    existing = store.read(path)
+    if existing != data:
+        target = quarantined(path, existing)
+        store.create(target, existing)
+        store.write(path, data)
+        logger.error("%s was written around the log; what it was is now %s", path, target)
 
 
 def _deletes(outcome: Outcome, head: Head) -> bool:

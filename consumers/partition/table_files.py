@@ -182,7 +182,7 @@ def resolve_existing(
     is_adopted = _is_adopted(files, existing)
     if not is_adopted:
         _move_those_ahead(files, name, existing, version, newest_named)
-    target = _quarantined(name, existing)
+    target = quarantined(name, existing)
     # Copied, then replaced: moving it away could take what another process has put there since.
     files.store.create(target, existing)
     files.store.write(name, data)
@@ -226,14 +226,15 @@ def _move_those_ahead(
             )
     for later in reversed(ahead):
         try:
-            target = _quarantined(found[later], files.store.read(found[later]))
+            target = quarantined(found[later], files.store.read(found[later]))
             files.store.move(found[later], target)
         except FileNotFoundError:
             continue  # another process was faster
         _note_stranger(files, later, target)
 
 
-def _quarantined(path: str, data: bytes) -> str:
+def quarantined(path: str, data: bytes) -> str:
+    """Return where a stranger's manifest is kept."""
     digest = hashlib.sha256(data).hexdigest()[:16]
     return f"{QUARANTINE}/{path.rsplit('/', 1)[1]}-{digest}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import lance
 import pytest
 
+from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.codecs.manifest_file import decode_manifest
 from commitlog.errors import NoSuchVersion
 from consumers.tools.verify import VerifyOptions, verify
@@ -39,6 +40,24 @@ def test_a_head_that_was_lost_is_made_again(tmp_path: Path, policy: str, damage:
         assert ids_of(running.client.open("t")) == [0, 1, 2, 3, 9]
         assert ids_of(running.client.open("t", 4)) == [0, 1, 2]
         assert not list(location.glob("_quarantine/*"))
+
+
+def test_a_strangers_file_stands_for_no_version_that_latest_passed_over(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        client = running.client
+        client.create_table("t", SCHEMA, policy="latest")
+        for number in range(5):
+            client.append("t", rows(number))
+        location = running.location("t")
+        files = {v: location / name for v, name in versions_with_files(str(location)).items()}
+        stranger = files[3].read_bytes()
+        files[4].write_bytes(stranger)
+        files[5].unlink()
+        assert ids_of(client.open("t", 5)) == [0, 1, 2, 3], "made on what is the log's"
+        assert ids_of(client.open("t", 4)) == [0, 1, 2]
+        kept = location.glob("_quarantine/*")
+        assert [path.read_bytes() for path in kept] == [stranger]
+        assert ids_of(client.open("t", 3)) == [0, 1]
 
 
 def look_around(running: Service) -> list[str]:

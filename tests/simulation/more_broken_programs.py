@@ -144,6 +144,7 @@ ADDED: dict[str, Break] = {
     ),
     "a look into the past begins behind what it seeks": _on(Past, "before", _behind),
     "a place of the past is another outcome's": _on(Past, "before", _wrong_place),
+    "a stranger's file stands for an old version": _on(OldVersions, "_is_ours", lambda *_: True),
     "an old version is answered with the newest": _on(OldVersions, "materialize", _newest_for_any),
     "a checkpoint has the newest ids alone": _on(Deduplication, "chunks", _newest_chunk),
     "what was undecided is skipped after a restart": _on(Replica, "resume_point", _skip_undecided),
