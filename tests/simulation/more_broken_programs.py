@@ -82,7 +82,7 @@ def _wrong_place(self: Past, sequence: int) -> ChainPlace:
 
 
 def _newest_for_any(self: OldVersions, head: Any, version: int) -> str:
-    from consumers.partition.old_versions import versions_in
+    from commitlog.adapters.lance_refs import versions_in
 
     there = versions_in(self._open_store(head.location))
     return there.get(version, there[max(there)])
