@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,13 +22,15 @@ from consumers.broker.child import BrokerProcess
 from consumers.broker.configuration import HOST, JVM_FLAGS
 from consumers.broker.diagnosis import failure, port_in_use
 from consumers.broker.errors import BrokerError, PortInUse
-from consumers.broker.home import Home, full_disk_named, new_cluster_id
+from consumers.broker.home import Home, full_disk_named, new_id
 from consumers.broker.jars import ensure_jars
 from consumers.broker.java import Java, find_java
+from consumers.broker.prepared import QuickStart, ensure_prepared
 from consumers.broker.readiness import wait_until_ready
 from consumers.runtime.patience import START_SECONDS, Patience
 
 FORMAT_TIMEOUT_SECONDS = 60.0
+ARCHIVE_TIMEOUT_SECONDS = 120.0
 START_TRIES = 3
 LOG_TAIL_BYTES = 64 * 1024
 
@@ -45,6 +48,9 @@ class _Plan:
     start_seconds: float
     cluster_id: str
     """What data that is made now is formatted with."""
+    prepared: QuickStart | None
+    archiving: tuple[str, ...]
+    """Flags that read the prepared classes, or write them."""
 
 
 class EmbeddedBroker:
@@ -93,16 +99,19 @@ class EmbeddedBroker:
             try:
                 java = find_java()
                 jars = ensure_jars(java, on_progress=on_progress)
+                prepared = ensure_prepared(java, jars, partial(_prepare, java, jars), on_progress)
                 tell(f"starting Kafka with Java {java.version} ({java.source})")
                 plan = _Plan(
                     home=home,
                     java=java,
-                    class_path=str(jars / "*"),
+                    class_path=_class_path(jars),
                     lock=lock,
                     fsync=fsync,
                     settings=settings or {},
                     start_seconds=start_seconds,
-                    cluster_id=cluster_id or new_cluster_id(),
+                    cluster_id=cluster_id or new_id(),
+                    prepared=prepared,
+                    archiving=_reading(prepared),
                 )
                 _format_once(plan)
                 broker = cls._start_somewhere(plan, port)
@@ -136,7 +145,7 @@ class EmbeddedBroker:
         home.configure(
             port=port, controller_port=controller_port, fsync=plan.fsync, settings=plan.settings
         )
-        command = [str(plan.java.path), *JVM_FLAGS]
+        command = [str(plan.java.path), *JVM_FLAGS, *plan.archiving]
         command += [f"-XX:ErrorFile={home.folder / 'crash-%p.log'}"]
         command += [f"-Dlog4j2.configurationFile={home.log_properties.as_uri()}"]
         command += ["-cp", plan.class_path, "kafka.Kafka", str(home.server_properties)]
@@ -239,9 +248,51 @@ def _why(home: Home, lines: Sequence[str], exit_code: int | None, doing: str) ->
     return failure(lines, root=home.root, exit_code=exit_code, doing=doing, free_bytes=free_bytes)
 
 
+def _class_path(jars: Path) -> str:
+    return str(jars / "*")
+
+
+def _reading(prepared: QuickStart | None) -> tuple[str, ...]:
+    if prepared is None or not prepared.classes.is_file():
+        return ()
+    return (f"-XX:SharedArchiveFile={prepared.classes}",)
+
+
+def _prepare(java: Java, jars: Path, root: Path, into: QuickStart) -> None:
+    """Run a broker on a root that nobody needs, and keep what later starts can use."""
+    home = Home(root)
+    home.folder.mkdir(parents=True)
+    lock = home.lock()
+    try:
+        plan = _Plan(
+            home=home,
+            java=java,
+            class_path=_class_path(jars),
+            lock=lock,
+            fsync=False,
+            settings={},
+            start_seconds=START_SECONDS,
+            cluster_id=new_id(),
+            prepared=None,
+            archiving=(f"-XX:ArchiveClassesAtExit={into.classes}",),
+        )
+        _format_once(plan)
+        shutil.copytree(home.data, into.data)
+        for path in into.data.rglob("*"):
+            # Kafka keeps some to itself; a cache may have been filled by another user.
+            path.chmod(path.stat().st_mode | 0o444)
+        EmbeddedBroker._start_somewhere(plan, 0).stop(ARCHIVE_TIMEOUT_SECONDS)
+    finally:
+        os.close(lock)
+
+
 def _format_once(plan: _Plan) -> None:
     home = plan.home
     if home.cluster_id() is not None:
+        return
+    # A setting may be one that formatting writes down.
+    if plan.prepared is not None and not plan.settings:
+        home.copy_formatted(plan.prepared.data, plan.cluster_id)
         return
     home.configure(port=1, controller_port=2, fsync=False, settings={})
     with home.being_formatted(plan.settings) as configuration:

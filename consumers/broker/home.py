@@ -24,6 +24,9 @@ from consumers.broker.errors import BrokerRunning
 LOCK_TIMEOUT_SECONDS = 10.0
 LOCK_POLL_SECONDS = 0.05
 
+META = "meta.properties"
+"""What tells which cluster a data folder is of."""
+
 
 @dataclass(frozen=True, slots=True)
 class Home:
@@ -72,7 +75,7 @@ class Home:
     def cluster_id(self) -> str | None:
         """The identity that formatting gave the data, None before."""
         try:
-            text = (self.data / "meta.properties").read_text()
+            text = (self.data / META).read_text()
         except FileNotFoundError:
             return None
         return parse_properties(text).get("cluster.id")
@@ -94,18 +97,34 @@ class Home:
     @contextlib.contextmanager
     def being_formatted(self, settings: Mapping[str, str]) -> Iterator[Path]:
         """A configuration that formats a folder aside, which becomes the data in one rename."""
-        aside = self.folder / "data.new"
-        shutil.rmtree(aside, ignore_errors=True)
         configuration = self.folder / "format.properties"
-        properties = server_properties(
-            port=1, controller_port=2, data=aside, fsync=False, settings=settings
-        )
-        configuration.write_text(properties)
         try:
-            yield configuration
-            aside.rename(self.data)
+            with self._aside() as aside:
+                properties = server_properties(
+                    port=1, controller_port=2, data=aside, fsync=False, settings=settings
+                )
+                configuration.write_text(properties)
+                yield configuration
         finally:
             configuration.unlink(missing_ok=True)
+
+    def copy_formatted(self, formatted: Path, cluster_id: str) -> None:
+        """Begin with a copy of formatted data, under ids of its own, in one rename."""
+        with self._aside() as aside:
+            shutil.copytree(formatted, aside)
+            properties = parse_properties((aside / META).read_text())
+            properties |= {"cluster.id": cluster_id, "directory.id": new_id()}
+            lines = [f"{name}={value}\n" for name, value in properties.items()]
+            (aside / META).write_text("".join(lines))
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[Path]:
+        aside = self.folder / "data.new"
+        shutil.rmtree(aside, ignore_errors=True)
+        try:
+            yield aside
+            aside.rename(self.data)
+        finally:
             shutil.rmtree(aside, ignore_errors=True)
 
     def lock(self) -> int:
@@ -150,7 +169,7 @@ class Home:
         )
 
 
-def new_cluster_id() -> str:
+def new_id() -> str:
     """A random id in Kafka's own form: 22 characters, the first not a dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")

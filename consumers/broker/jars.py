@@ -72,7 +72,7 @@ def ensure_jars(
     folder = cache_root() / f"jars-{digest}"
     if not mismatches(folder, pins):
         return folder
-    with _locked(folder.with_suffix(".lock"), deadline, on_progress):
+    with locked(folder.with_suffix(".lock"), deadline, on_progress):
         if not mismatches(folder, pins):  # another process fetched them meanwhile
             return folder
         _fetch(java, pins, folder, deadline, on_progress)
@@ -197,7 +197,12 @@ def _ivy_jar() -> Path:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, deadline: float, on_progress: Progress | None) -> Iterator[None]:
+def locked(path: Path, deadline: float, on_progress: Progress | None) -> Iterator[None]:
+    """Hold a lock in the cache.
+
+    Raises:
+        JarsUnavailable: another process holds it beyond the deadline.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
         told = False
@@ -208,11 +213,11 @@ def _locked(path: Path, deadline: float, on_progress: Progress | None) -> Iterat
             except BlockingIOError:
                 if time.monotonic() >= deadline:
                     raise JarsUnavailable(
-                        f"another process holds {path} and did not finish fetching Kafka's jars"
+                        f"another process holds {path} and did not finish preparing Kafka"
                         " in time; end it, then start again"
                     ) from None
             if on_progress and not told:
-                on_progress("waiting for another process that fetches Kafka's jars")
+                on_progress("waiting for another process that prepares Kafka")
                 told = True
             time.sleep(0.1)
         yield

@@ -1,16 +1,17 @@
 """The pure parts of the embedded broker: pins, Java's version, configuration, diagnosis."""
 
+import os
 import re
 import stat
 from pathlib import Path
 
 import pytest
 
-from commitlog.java import parse_version
+from commitlog.java import Java, parse_version
 from consumers.broker import BrokerFailed, BrokerHasNoJava, DiskFull, PortInUse, find_java, ports
 from consumers.broker.configuration import parse_properties, server_properties
 from consumers.broker.diagnosis import failure
-from consumers.broker.home import Home, new_cluster_id
+from consumers.broker.home import META, Home, new_id
 from consumers.broker.jars import cache_root
 from consumers.broker.pins import (
     Pin,
@@ -21,6 +22,7 @@ from consumers.broker.pins import (
     pin_of,
     read_pins,
 )
+from consumers.broker.prepared import QuickStart, ensure_prepared
 
 SHA_OF_NOTHING = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 REPOSITORY = Path(__file__).parents[2]
@@ -158,4 +160,50 @@ def test_a_picked_port_is_free_and_kept(tmp_path: Path) -> None:
 
 def test_cluster_ids_have_the_form_that_kafka_takes() -> None:
     for _ in range(200):
-        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", new_cluster_id())
+        assert re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{21}", new_id())
+
+
+def test_starts_are_prepared_once_for_a_java(tmp_path: Path) -> None:
+    executable = tmp_path / "java"
+    executable.touch()
+    java, jars, made = Java(executable, 17, "PATH"), tmp_path / "jars-1", []
+
+    def make(root: Path, into: QuickStart) -> None:
+        assert not root.exists()
+        into.classes.write_text("classes")
+        made.append(into)
+
+    first, again = (ensure_prepared(java, jars, make, None) for _ in range(2))
+    assert first == again
+    assert first is not None
+    assert first.classes.read_text() == "classes"
+    assert len(made) == 1
+    os.utime(executable, (1, 1))
+    assert ensure_prepared(java, jars, make, None) != first, "another build of Java"
+
+
+def test_a_start_goes_on_without_what_could_not_be_prepared(tmp_path: Path) -> None:
+    executable = tmp_path / "java"
+    executable.touch()
+
+    def make(root: Path, into: QuickStart) -> None:
+        into.classes.touch()
+        raise BrokerFailed("no room", 1, ())
+
+    told: list[str] = []
+    java = Java(executable, 17, "PATH")
+    assert ensure_prepared(java, tmp_path / "jars-1", make, told.append) is None
+    assert "no room" in told[-1]
+    assert {path.name for path in tmp_path.iterdir()} == {"java", "jars-1.lock"}
+
+
+def test_copied_data_has_ids_of_its_own(tmp_path: Path) -> None:
+    formatted, home = tmp_path / "formatted", Home(tmp_path / "root")
+    formatted.mkdir()
+    home.folder.mkdir(parents=True)
+    (formatted / META).write_text("#\nversion=1\ndirectory.id=theirs\ncluster.id=theirs\n")
+    (formatted / "log").touch()
+    home.copy_formatted(formatted, "ours")
+    assert home.cluster_id() == "ours"
+    assert (home.data / "log").exists()
+    assert "theirs" not in (home.data / META).read_text()
