@@ -262,6 +262,7 @@ def bench_report(
     *,
     into: Path = Path("BENCHMARKS.md"),
     plots: Path | None = None,
+    readme: Path | None = None,
 ) -> None:
     """Make a page of what `bench all` measured: each aim with its figure, met or missed.
 
@@ -273,11 +274,18 @@ def bench_report(
         The page.
     plots
         A folder for pictures (extra `plots`); none are drawn without it.
+    readme
+        A page whose table of commits beside pylance is made anew.
     """
     report = need_module("consumers.tools.bench.report", extra="bench")
     found = json.loads(measured.read_text(encoding="utf-8"))
     into.write_text(report.page(found), encoding="utf-8")
     print(into)
+    if readme is not None:
+        tables = need_module("consumers.tools.bench.readme", extra="bench")
+        made = tables.with_table(readme.read_text(encoding="utf-8"), found)
+        readme.write_text(made, encoding="utf-8")
+        print(readme)
     if plots is not None:
         need_module("matplotlib", extra="plots")
         pictures = need_module("consumers.tools.bench.pictures", extra="bench")

@@ -14,9 +14,20 @@ from typing import Any
 import lance
 import pytest
 
+from commitlog.errors import InvalidRequest
 from consumers import cli
 from consumers.commands.exit_codes import ExitCode
-from consumers.tools.bench import beside, everything, growth, measure, merge, peers, replay, report
+from consumers.tools.bench import (
+    beside,
+    everything,
+    growth,
+    measure,
+    merge,
+    peers,
+    readme,
+    replay,
+    report,
+)
 from consumers.tools.bench.aims import LATEST, MET, MISSED, SMALLER, UNKNOWN, judge
 from consumers.tools.bench.environment import environment, fsync_ms, service_cpu_seconds
 from consumers.tools.bench.measure import NothingLeft, Round
@@ -301,6 +312,22 @@ def test_the_page_says_where_a_peer_is_faster(replayed: dict[str, Any]) -> None:
     assert page.count("Not run.") == len(everything.SUITES) - 2
     rows[0]["p50_ms"] = 4.0
     assert "Nowhere in this run." in report.page({"suites": {"commit": commit}})
+
+
+def test_the_readmes_table_is_made_of_the_report() -> None:
+    rows = [committed(system, n, fairness=1.28) for n in (1, 32) for system in ("pylance", LATEST)]
+    found = {"suites": {"commit": {"summary": rows}}}
+    page = (Path(report.__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    made = readme.with_table(page, found)
+    assert readme.with_table(made, found) == made
+    before, after = page.splitlines(), made.splitlines()
+    changed = [(b, a) for b, a in zip(before, after, strict=True) if b != a]
+    assert len(changed) == 4
+    assert all(b.split("|")[1:3] == a.split("|")[1:3] for b, a in changed)
+    assert changed[1][1].endswith("| 1.3 |")
+    for text, measured in (("no table", found), (page, {})):
+        with pytest.raises(InvalidRequest, match="no table of commits"):
+            readme.with_table(text, measured)
 
 
 def test_pictures_are_drawn_of_what_was_measured(tmp_path: Path) -> None:
