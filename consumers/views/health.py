@@ -300,8 +300,12 @@ class Health:
 
     def _ask(self, root: Path) -> dict[int, int]:
         from consumers.views.version_index.comparison import check_index_of
+        from consumers.views.version_index.layout import noted_counts
 
-        check_index_of(root, self._log.name, self._log.genesis().log_id)
+        log_id = self._log.genesis().log_id
+        if noted := noted_counts(root, log_id):
+            return noted  # under writes there is another index each second
+        check_index_of(root, self._log.name, log_id)
         return published(root)
 
 

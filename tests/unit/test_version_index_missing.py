@@ -13,6 +13,7 @@ from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Submitted
 from commitlog.ports import Log
 from consumers import history
+from consumers.views import health
 from consumers.views.health import Health, Level, index_check
 from consumers.views.version_index import process, run_index
 from consumers.views.version_index.layout import last_failure
@@ -73,7 +74,9 @@ def test_a_transaction_that_the_log_has_lost_is_named(tmp_path: Path) -> None:
     assert "offset 30, which the log has no more" in late.message + last_failure(tmp_path)
 
 
-def test_who_finds_the_index_late_is_told_why(tmp_path: Path) -> None:
+def test_who_finds_the_index_late_is_told_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = HeldLog(held_from=COUNT, end=COUNT)
     whole.let_go.set()
     stop = threading.Event()
@@ -84,6 +87,12 @@ def test_who_finds_the_index_late_is_told_why(tmp_path: Path) -> None:
         on_progress=lambda done, total: stop.set() if done == total else None,
     )
     assert history.status(tmp_path)[0]["sequence"] == COUNT
+    watched = Health(cast(Log, whole), tmp_path)
+    with monkeypatch.context() as patched:  # who asks each second doesn't open the index
+        patched.setattr(health, "published", None)
+        assert watched.has(tmp_path) == {0: COUNT}
+    (tmp_path / "index" / "published.json").write_text("{}")
+    assert Health(cast(Log, whole), tmp_path).has(tmp_path) == {0: COUNT}
     shorter: Any = PartitionLog()
     shorter.grow(20)
     with pytest.raises(CorruptLog, match="ends before"):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,6 +59,11 @@ class Layout:
         """What the keeper said when it ended last."""
         return self.folder / "failure.txt"
 
+    @property
+    def counts(self) -> Path:
+        """What the published file has, for who asks each second: opening that file costs more."""
+        return self.folder / "published.json"
+
     def prepare(self) -> None:
         """Make the folders and remove what an interrupted publication left."""
         self.segments.mkdir(parents=True, exist_ok=True)
@@ -78,6 +85,35 @@ class Layout:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         return descriptor
+
+
+def note_counts(layout: Layout, file: Path, log_id: str, sequences: Mapping[int, int]) -> None:
+    """Leave what a file has that is about to be published; `file` is what it is called now."""
+    said = {"file": _identity(file), "log_id": log_id, "sequences": list(sequences.items())}
+    staged = layout.counts.with_suffix(".tmp")
+    staged.write_text(json.dumps(said), encoding="utf-8")
+    staged.replace(layout.counts)
+
+
+def noted_counts(root: str | os.PathLike[str], log_id: str) -> dict[int, int] | None:
+    """Return by partition how many outcomes the published file has; None: open it to know.
+
+    None too if it is another log's.
+    """
+    layout = Layout.of(root)
+    try:
+        said = json.loads(layout.counts.read_text(encoding="utf-8"))
+        if said["file"] != _identity(layout.public) or said["log_id"] != log_id:
+            return None
+        return {int(partition): int(sequence) for partition, sequence in said["sequences"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _identity(file: Path) -> list[int]:
+    """Return what tells a file from the one before it, whatever it is called."""
+    found = file.stat()
+    return [found.st_ino, found.st_mtime_ns, found.st_size]
 
 
 def note_failure(root: str | os.PathLike[str], message: str) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import duckdb
 
 from commitlog.adapters.disk import sync
-from consumers.views.version_index.layout import Layout
+from consumers.views.version_index.layout import Layout, note_counts
 from consumers.views.version_index.live import Live
 from consumers.views.version_index.question import quoted
 
@@ -33,6 +33,10 @@ def publish(live: Live) -> None:
         os.fsync(target)
     finally:
         os.close(target)
+    [(log_id,)] = live.query("SELECT value FROM meta WHERE key = 'log_id'")
+    positions = live.query("SELECT partition, sequence FROM positions")
+    sequences = {int(str(partition)): int(str(sequence)) for partition, sequence in positions}
+    note_counts(layout, staged, str(log_id), sequences)
     os.replace(staged, layout.public)
     sync(layout.root)
 
