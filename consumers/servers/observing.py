@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from commitlog.adapters.tracing import tracing
 from consumers.runtime.log_lines import VARIABLE
 from consumers.servers.metrics import Metrics
+from consumers.servers.security.answers import served_path
 
 _PLACES = (
     *("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/api", "/page"),
@@ -45,10 +46,11 @@ def tell(scope: Scope, **facts: Any) -> None:
 class Observe:
     """Counts, logs and traces what passes through."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        """Watch an application."""
+    def __init__(self, app: ASGIApp, metrics: Metrics, base_path: str = "") -> None:
+        """Watch an application that is served below `base_path`."""
         self._app = app
         self._metrics = metrics
+        self._base_path = base_path
         self._tracer = _tracer()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -72,12 +74,15 @@ class Observe:
             finally:
                 seconds = time.perf_counter() - began
                 self._metrics.running.dec()
-                operation = str(facts.get("operation") or _place(scope["path"]))
+                operation = str(facts.get("operation") or self._place(scope))
                 self._metrics.request(operation, _method(scope), status, seconds)
                 if span is not None:
                     _describe(span, operation, status, facts)
                 if scope["path"] not in QUIET:
                     _log(scope, operation, status, seconds, facts)
+
+    def _place(self, scope: Scope) -> str:
+        return _place(served_path(scope["path"], self._base_path))
 
     @contextlib.contextmanager
     def _span(self, scope: Scope) -> Iterator[Any]:
@@ -111,6 +116,9 @@ def _place(path: str) -> str:
 def _log(
     scope: Scope, operation: str, status: int, seconds: float, facts: Mapping[str, Any]
 ) -> None:
+    level = logging.INFO if _TELLS_ALL or status in _TELLING or status >= 500 else logging.DEBUG
+    if not logger.isEnabledFor(level):
+        return
     said = {
         "operation": operation,
         "method": _method(scope),
@@ -122,7 +130,7 @@ def _log(
     more = "".join(f" {name}={value}" for name, value in said.items() if name in facts)
     # A path may hold whatever a client sent: as one line, it stays one line.
     logger.log(
-        logging.INFO if _TELLS_ALL or status in _TELLING or status >= 500 else logging.DEBUG,
+        level,
         "%s %s %d in %.1f ms%s",
         said["method"],
         ascii(scope["path"])[1:-1],

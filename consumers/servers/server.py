@@ -109,7 +109,7 @@ def make_app(
         ],
         exception_handlers={HTTPException: refused},
         middleware=[
-            Middleware(Observe, metrics=settings.metrics),
+            Middleware(Observe, metrics=settings.metrics, base_path=base),
             Middleware(
                 Limits, settings=settings.limits, security=settings.security, base_path=base
             ),

@@ -92,6 +92,8 @@ def test_everything_is_below_the_base_path_and_guarded_there(world: World, tmp_p
     assert world.send("GET", "/v1/table", b"", key)[0] == 404
     assert world.send("GET", "/healthz")[0] == 200
     assert world.send("GET", "/openapi.json")[1]["servers"] == [{"url": "/lance"}]
+    counted = world.send("GET", "/metrics", b"", key)[1].decode()
+    assert 'operation="iceberg",status="200"} 1.0' in counted, "the base is no part of a place"
 
     long = {**key, "x-long": "x" * 40_000}
     for path in ("config", "namespaces/a/tables", "at-5/namespaces", "views/rename"):
