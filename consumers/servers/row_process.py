@@ -10,10 +10,12 @@ import importlib
 import logging
 import os
 import resource
+import socket
 import sys
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from typing import Any
+
+from consumers.servers.row_frames import receive, send
 
 OUT_OF_MEMORY_FIRST = "800"
 """How much rather than others the kernel ends this process when memory runs out: up to 1000."""
@@ -23,19 +25,19 @@ logger = logging.getLogger(__name__)
 
 def main() -> None:
     """Answer until the connection ends."""
-    connection = Connection(int(sys.argv[1]))
-    factory, argument, memory_bytes = connection.recv()
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    factory, argument, memory_bytes = receive(connection)
     _limit(memory_bytes)
     try:
         handler = _handler(factory)(argument)
     except Exception as error:  # said to who started it, and by exit
         logger.exception("the handler of a process for work on rows can't be made")
-        connection.send(f"{type(error).__name__}: {error}")
+        send(connection, f"{type(error).__name__}: {error}")
         return
-    connection.send("")
+    send(connection, "")
     with contextlib.suppress(EOFError, OSError):
         while True:
-            connection.send(handler(connection.recv()))
+            send(connection, handler(receive(connection)))
 
 
 def _handler(factory: str) -> Callable[[Any], Callable[[Any], Any]]:

@@ -3,27 +3,32 @@
 Pylance is native code: one of its panics, or one request for too much memory, ends the process that
 it is in. So such work is done in children, one piece at a time in each. A child that dies costs the
 piece that it was at, and the next piece starts another one.
+
+Work is small and many ask for it, so the event loop itself talks to the children: no thread stands
+between a request and its rows.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-import queue
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from collections import deque
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from typing import Any
 
 from commitlog.errors import CommitLogError, Unavailable
+from consumers.servers import row_frames
+from consumers.servers.row_frames import HEAD_BYTES, frame_bytes, packed, unpacked
 
 START_SECONDS = 120.0
 END_SECONDS = 5.0
+_SMALL_BYTES = 65536
+"""Answers up to this are received where the ones before them were."""
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +48,7 @@ class WorkLost(CommitLogError):
 
 
 class RowProcesses:
-    """Children that all do the same kind of work. Thread-safe."""
+    """Children that all do the same kind of work, asked in one event loop."""
 
     def __init__(self, factory: str, argument: Any, settings: ProcessSettings) -> None:
         """Have each child make its handler by `factory`, "module:function", of `argument`."""
@@ -51,11 +56,10 @@ class RowProcesses:
         self._children = [
             _Child(factory, argument, settings.memory_bytes) for _ in range(settings.processes)
         ]
-        self._lock = threading.Lock()
-        self._free = list(self._children)
-        """The last one used has the most in its caches."""
-        self._waiting: deque[queue.SimpleQueue[_Child]] = deque()
-        """Who waits for a free child, in their order: nobody is passed over."""
+        self._free: asyncio.LifoQueue[_Child] = asyncio.LifoQueue()
+        """The last one used has the most in its caches; who came first is served first."""
+        for child in self._children:
+            self._free.put_nowait(child)
 
     @property
     def count(self) -> int:
@@ -66,73 +70,56 @@ class RowProcesses:
         """Start a child in the background: the first piece of work need not wait for that."""
         threading.Thread(target=self._warm, name="row-process", daemon=True).start()
 
-    def ask(self, work: Any, seconds: float) -> Any:
+    async def ask(self, work: Any, seconds: float) -> Any:
         """Return the answer to a piece of work.
 
         Raises WorkLost if its child died, or took longer than that and was ended; Unavailable if
         no child was free, and nothing was done.
         """
-        child = self._take(self._settings.wait_seconds)
-        if child is None:
-            raise Unavailable("other work on rows is being done; send it again in a while")
+        child = await self._take()
         try:
-            return child.ask(work, seconds)
+            return await child.ask(work, seconds)
         finally:
-            self._give_back(child)
+            self._free.put_nowait(child)
 
     def pids(self) -> list[int]:
         """Return the ids of the children that run."""
         return [child.pid for child in self._children if child.pid is not None]
 
     def close(self) -> None:
-        """End the children."""
+        """End the children. From any thread."""
         for child in self._children:
             child.end()
 
-    def _warm(self) -> None:
-        child = self._take(0)
-        if child is None:
-            return
+    async def _take(self) -> _Child:
+        if not self._free.empty():
+            return self._free.get_nowait()
         try:
-            child.start()
+            async with asyncio.timeout(self._settings.wait_seconds):
+                return await self._free.get()
+        except TimeoutError as error:
+            raise Unavailable(
+                "other work on rows is being done; send it again in a while"
+            ) from error
+
+    def _warm(self) -> None:
+        try:
+            self._children[-1].start()  # who is taken first
         except Unavailable as error:
             logger.warning("%s", error)
-        finally:
-            self._give_back(child)
-
-    def _take(self, wait_seconds: float) -> _Child | None:
-        """Return a free child, None if there is none in time."""
-        with self._lock:
-            if self._free and not self._waiting:
-                return self._free.pop()
-            if not wait_seconds:
-                return None
-            place: queue.SimpleQueue[_Child] = queue.SimpleQueue()
-            self._waiting.append(place)
-        with contextlib.suppress(queue.Empty):
-            return place.get(timeout=wait_seconds)
-        with self._lock:
-            if place in self._waiting:
-                self._waiting.remove(place)
-                return None
-        return place.get()  # it came just now
-
-    def _give_back(self, child: _Child) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().put(child)
-            else:
-                self._free.append(child)
 
 
 class _Child:
-    """One process and the connection to it; one thread at a time uses it."""
+    """One process and the connection to it; one task at a time asks it."""
 
     def __init__(self, factory: str, argument: Any, memory_bytes: int) -> None:
         self._made_of = (factory, argument, memory_bytes)
         self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+        self._socket: socket.socket | None = None
+        """The connection to a process that was started and not asked yet."""
+        self._channel: _Channel | None = None
         self._is_over = False
+        self._starting = threading.Lock()
 
     @property
     def pid(self) -> int | None:
@@ -140,10 +127,13 @@ class _Child:
         return process.pid if process is not None and process.poll() is None else None
 
     def start(self) -> None:
-        """Start it unless it runs; Unavailable if it can't."""
-        if self.pid is not None:
-            return
-        self.close()
+        """Start it unless it runs; Unavailable if it can't. It takes a while."""
+        with self._starting:
+            if self._socket is None or self.pid is None:
+                self._start()
+
+    def _start(self) -> None:
+        self._reap(self.close())
         ours, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -153,49 +143,68 @@ class _Child:
                 pass_fds=(theirs.fileno(),),
                 start_new_session=True,
             )
-        connection = self._connection = Connection(ours.detach())
+        self._socket = ours
         problem = "the server ends" if self._is_over else ""
         try:
             if not problem:
-                connection.send(self._made_of)
-                problem = _received(connection, START_SECONDS)
-        except (EOFError, OSError, TimeoutError) as error:
+                ours.settimeout(START_SECONDS)
+                row_frames.send(ours, self._made_of)
+                problem = row_frames.receive(ours)
+                ours.setblocking(False)
+        except (EOFError, OSError) as error:
             problem = f"it ended as it started, or took over {START_SECONDS:g} s: {error}"
         if problem:
             self.close()
             raise Unavailable(f"the process for work on rows can't start: {problem}")
 
-    def ask(self, work: Any, seconds: float) -> Any:
+    async def ask(self, work: Any, seconds: float) -> Any:
         """Return its answer; WorkLost if there is none in time."""
-        self.start()
-        connection = self._connection
+        channel = self._channel
+        if channel is None or channel.is_over:
+            channel = await self._connect()
         try:
-            if connection is None:
-                raise EOFError
-            connection.send(work)
-            return _received(connection, seconds)
+            async with asyncio.timeout(seconds):
+                return await channel.ask(work)
         except TimeoutError:
-            self.close()
             raise WorkLost(f"it took over {seconds:g} s and was ended; ask for less") from None
-        except (EOFError, OSError) as error:
-            reason = self._ended()
-            self.close()
+        except OSError as error:
+            reason = await asyncio.to_thread(self._ended)
             logger.error("a process for work on rows ended: %s", reason)
             raise WorkLost(f"the process that was at it ended: {reason}") from error
+        finally:
+            if not channel.is_idle:  # it is at work for nobody
+                self._channel = None
+                channel.end()
+                self.close()
+
+    async def _connect(self) -> _Channel:
+        await asyncio.to_thread(self.start)
+        opened, self._socket = self._socket, None
+        if opened is None:
+            raise WorkLost("the server ends")
+        loop = asyncio.get_running_loop()
+        _, channel = await loop.create_unix_connection(_Channel, sock=opened)
+        self._channel = channel
+        return channel
 
     def end(self) -> None:
         """Kill it for good, whatever it is at, and though it may be starting just now."""
         self._is_over = True
-        self.close()
+        self._reap(self.close())
 
-    def close(self) -> None:
-        """Kill it."""
-        process, self._process = self._process, None
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+    def close(self) -> subprocess.Popen[bytes] | None:
+        """Kill it; return what may be waited for. Its end ends the connection."""
+        opened, self._socket = self._socket, None
+        if opened is not None:
+            opened.close()
+        process = self._process
         if process is not None:
             process.kill()
+        return process
+
+    @staticmethod
+    def _reap(process: subprocess.Popen[bytes] | None) -> None:
+        if process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(END_SECONDS)
 
@@ -214,7 +223,59 @@ class _Child:
         return f"by signal {-code}"
 
 
-def _received(connection: Connection, seconds: float) -> Any:
-    if not connection.poll(seconds):
-        raise TimeoutError
-    return connection.recv()
+class _Channel(asyncio.BufferedProtocol):
+    """A connection in the event loop: one piece of work, then its answer."""
+
+    def __init__(self) -> None:
+        self._transport: asyncio.WriteTransport | None = None
+        self._answer: asyncio.Future[Any] | None = None
+        self._small = self._frame = bytearray(_SMALL_BYTES)
+        self._filled = 0
+        self.is_over = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the next piece of work can be sent."""
+        return self._answer is None and not self.is_over
+
+    async def ask(self, work: Any) -> Any:
+        """Send a piece of work and return its answer; ConnectionError if the child ended."""
+        if self.is_over or self._transport is None:
+            raise ConnectionResetError
+        answer = self._answer = asyncio.get_running_loop().create_future()
+        for piece in packed(work):
+            self._transport.write(piece)
+        return await answer
+
+    def end(self) -> None:
+        """Close the connection, whatever is under way."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_over = True
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(ConnectionResetError())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(self._frame)[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._filled += nbytes
+        if self._filled < HEAD_BYTES:
+            return
+        total = frame_bytes(self._frame)
+        if total > len(self._frame):
+            self._frame = bytearray(total)
+            self._frame[: self._filled] = self._small[: self._filled]
+        if self._filled < total:
+            return
+        frame = self._frame if self._frame is not self._small else self._frame[:total]
+        self._frame, self._filled = self._small, 0
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_result(unpacked(memoryview(frame)))

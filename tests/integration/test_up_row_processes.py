@@ -99,5 +99,5 @@ def test_an_abort_costs_the_request_that_it_hits_and_nothing_else(running: Servi
     # One that is hit as it starts has done nothing yet.
     assert {status for status, _ in lost} <= {500, 503}, lost
     assert all("SIGABRT" in body["error"] for status, body in lost if status == 500), lost
-    assert {status for status, _ in commits} == {200}
+    assert [one for one in commits if one[0] != 200] == []
     assert ask(running, "/v1/table/a$t/count_rows") == (200, 50)

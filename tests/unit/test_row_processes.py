@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
+import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sized
+from concurrent.futures import Future
 from functools import partial
+from pickle import PickleBuffer
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,6 +46,8 @@ def _do(work: tuple[str, Any]) -> Any:
         return _panic_of_lance()
     if what == "sleep":
         time.sleep(value)
+    if isinstance(value, memoryview):
+        return PickleBuffer(value)
     return os.getpid() if what == "pid" else value
 
 
@@ -59,54 +66,87 @@ def has(several: Sized, count: int) -> bool:
     return len(several) >= count
 
 
+class Asked:
+    """Processes, asked from threads in an event loop of their own."""
+
+    def __init__(self, count: int, argument: str = "", wait_seconds: float = 240) -> None:
+        self.made = RowProcesses(_MINE, argument, ProcessSettings(count, GIGABYTE, wait_seconds))
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread.start()
+
+    def begin(self, work: Any, seconds: float = 60) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(self.made.ask(work, seconds), self.loop)
+
+    def ask(self, work: Any, seconds: float = 60) -> Any:
+        return self.begin(work, seconds).result(300)
+
+    def close(self) -> None:
+        self.made.close()
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(60)
+        self.loop.run_until_complete(self.loop.shutdown_default_executor())
+        self.loop.close()
+
+
 @pytest.fixture
-def processes() -> Iterator[RowProcesses]:
-    made = RowProcesses(_MINE, "", ProcessSettings(3, GIGABYTE, wait_seconds=240))
-    yield made
-    made.close()
+def asked() -> Iterator[Callable[..., Asked]]:
+    made: list[Asked] = []
+
+    def make(*arguments: Any, **more: Any) -> Asked:
+        made.append(Asked(*arguments, **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def processes(asked: Callable[..., Asked]) -> Asked:
+    return asked(3)
 
 
 def test_a_child_that_is_ended_as_it_starts_is_gone_and_says_so(
-    monkeypatch: pytest.MonkeyPatch,
+    asked: Callable[..., Asked], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, started = RowProcesses(_MINE, "", ProcessSettings(1, GIGABYTE)), []
+    processes, started = asked(1), []
 
     def popen(*arguments: Any, **options: Any) -> Any:
         process = subprocess.Popen(*arguments, **options)
         started.append(process)
-        made.close()
+        processes.made.close()
         return process
 
     patched = SimpleNamespace(**{**vars(subprocess), "Popen": popen})
     monkeypatch.setattr(row_processes, "subprocess", patched)
     with pytest.raises(Unavailable, match="the server ends"):
-        made.ask(("pid", None), 60)
+        processes.ask(("pid", None))
     assert started[0].wait(60) is not None
-    assert made.pids() == []
+    assert processes.made.pids() == []
 
 
-@pytest.mark.parametrize("when", ["starting", "at work"])
-def test_a_child_that_is_ended_meanwhile_says_so(
-    when: str, processes: RowProcesses, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    original = row_processes._received
-
-    def closing(connection: Any, seconds: float) -> Any:
-        processes.close()
-        return original(connection, seconds)
-
-    if when == "at work":
-        processes.ask(("pid", None), 60)
-    monkeypatch.setattr(row_processes, "_received", closing)
-    with pytest.raises(Unavailable if when == "starting" else WorkLost):
-        processes.ask(("pid", None), 60)
+def test_children_that_are_ended_at_work_say_so(processes: Asked) -> None:
+    processes.ask(("pid", None))
+    waiting = processes.begin(("sleep", 600), 240)
+    assert processes.ask(("echo", 1)) == 1, "it began"
+    processes.made.close()
+    with pytest.raises(WorkLost, match="SIGKILL"):
+        waiting.result(60)
+    with pytest.raises(Unavailable, match="the server ends"):
+        processes.ask(("echo", 1))
 
 
-def test_a_child_answers_again_and_again(processes: RowProcesses) -> None:
-    first = processes.ask(("pid", None), 60)
+def test_a_child_answers_again_and_again(processes: Asked) -> None:
+    first = processes.ask(("pid", None))
     assert first != os.getpid()
-    assert processes.ask(("pid", None), 60) == first, "the one that was used last"
-    assert processes.ask(("echo", b"x" * 50_000_000), 60) == b"x" * 50_000_000
+    assert processes.ask(("pid", None)) == first, "the one that was used last"
+    for size in (0, 1, 65_500, 65_536, 50_000_000):
+        given = random.Random(size).randbytes(size)
+        assert processes.ask(("echo", given)) == given
+        found = processes.ask(("echo", PickleBuffer(given)))
+        assert bytes(found) == given, "what goes beside the object"
+    assert processes.ask(("pid", None)) == first
 
 
 @pytest.mark.parametrize(
@@ -118,23 +158,42 @@ def test_a_child_answers_again_and_again(processes: RowProcesses) -> None:
     ],
 )
 def test_a_child_that_dies_costs_its_own_work_only(
-    processes: RowProcesses, work: Any, reason: str
+    processes: Asked, work: Any, reason: str
 ) -> None:
-    before = processes.ask(("pid", None), 60)
+    before = processes.ask(("pid", None))
     with pytest.raises(WorkLost, match=reason):
         processes.ask(work, 1 if work[0] == "sleep" else 60)
-    after = processes.ask(("pid", None), 60)
+    after = processes.ask(("pid", None))
     assert after != before
-    assert before not in processes.pids()
+    assert before not in processes.made.pids()
 
 
-def test_memory_is_bounded(processes: RowProcesses) -> None:
+def test_who_gives_up_leaves_no_answer_to_the_next(asked: Callable[..., Asked]) -> None:
+    processes = asked(1)
+    before = processes.ask(("pid", None))
+    given_up = processes.begin(("sleep", 600), 240)
+    wait_until(processes.made._free.empty, "its child is at work")
+    given_up.cancel()
+    assert processes.ask(("echo", 5)) == 5
+    assert processes.ask(("pid", None)) != before, "nobody waits for what that one does"
+
+
+def test_a_child_that_died_at_rest_is_not_asked(asked: Callable[..., Asked]) -> None:
+    processes = asked(1)
+    pid = processes.ask(("pid", None))
+    [child] = processes.made._children
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: child._channel is None or child._channel.is_over, "its connection ends")
+    assert processes.ask(("pid", None)) != pid
+
+
+def test_memory_is_bounded(processes: Asked) -> None:
     with pytest.raises(WorkLost):
-        processes.ask(("take", 4 * GIGABYTE), 60)
-    assert processes.ask(("take", 1000), 60) == 1000
+        processes.ask(("take", 4 * GIGABYTE))
+    assert processes.ask(("take", 1000)) == 1000
 
 
-def test_others_go_on_beside_aborts_and_panics_of_lance(processes: RowProcesses) -> None:
+def test_others_go_on_beside_aborts_and_panics_of_lance(processes: Asked) -> None:
     stop = threading.Event()
     answers: list[int] = []
     wrong: list[BaseException] = []
@@ -161,52 +220,37 @@ def test_others_go_on_beside_aborts_and_panics_of_lance(processes: RowProcesses)
     assert set(answers) == {0, 1, 2, 3}
 
 
-def test_who_came_first_is_served_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    processes = RowProcesses(_MINE, "", ProcessSettings(1, GIGABYTE, wait_seconds=240))
+def test_who_came_first_is_served_first(asked: Callable[..., Asked]) -> None:
+    processes = asked(1)
+    processes.ask(("pid", None))
     served: list[int] = []
-    child = processes._take(0)
-    assert child is not None
-    monkeypatch.setattr(child, "ask", lambda work, seconds: served.append(work))
-    threads = []
+    waiting = [processes.begin(("sleep", 0.5))]
     for number in range(5):
-        threads.append(threading.Thread(target=processes.ask, args=(number, 240)))
-        threads[-1].start()
-        wait_until(partial(has, processes._waiting, number + 1), f"number {number} in the queue")
-    processes._give_back(child)
-    for thread in threads:
-        thread.join(240)
+        waiting.append(processes.begin(("echo", number)))
+        waiting[-1].add_done_callback(lambda done: served.append(done.result()))
+    for one in waiting:
+        one.result(240)
+    wait_until(partial(has, served, 5), "all are served")
     assert served == [0, 1, 2, 3, 4]
-    assert processes._take(0) is child
-    assert processes._take(0.01) is None
 
 
-def test_who_finds_none_free_is_told_to_come_again() -> None:
-    processes = RowProcesses(_MINE, "", ProcessSettings(1, GIGABYTE, wait_seconds=0.1))
-    processes.ask(("pid", None), 60)
-    busy = threading.Thread(target=lambda: processes.ask(("sleep", 3), 60))
-    busy.start()
-    deadline = time.monotonic() + 60
-    try:
-        while True:
-            assert time.monotonic() < deadline
-            try:
-                processes.ask(("echo", 1), 60)
-            except Unavailable:
-                break
-    finally:
-        busy.join(60)
-        processes.close()
+def test_who_finds_none_free_is_told_to_come_again(asked: Callable[..., Asked]) -> None:
+    processes = asked(1, wait_seconds=0.1)
+    processes.ask(("pid", None))
+    busy = processes.begin(("sleep", 600), 240)
+    with pytest.raises(Unavailable, match="in a while"):
+        processes.ask(("echo", 1))
+    busy.cancel()
 
 
-def test_a_child_that_cannot_start_says_why() -> None:
-    processes = RowProcesses(_MINE, "broken", ProcessSettings(1, GIGABYTE))
+def test_a_child_that_cannot_start_says_why(asked: Callable[..., Asked]) -> None:
     with pytest.raises(Unavailable, match="it is broken"):
-        processes.ask(("pid", None), 60)
+        asked(1, "broken").ask(("pid", None))
 
 
-def test_children_end_with_their_parent(processes: RowProcesses) -> None:
-    pid = processes.ask(("pid", None), 60)
-    processes.close()
-    assert processes.pids() == []
+def test_children_end_with_their_parent(processes: Asked) -> None:
+    pid = processes.ask(("pid", None))
+    processes.made.close()
+    assert processes.made.pids() == []
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)

@@ -73,7 +73,8 @@ def routes(
         processes,
     )
     found = []
-    for entry in (*OPERATIONS, *LOG_OPERATIONS):
+    # Routes are tried in their order.
+    for entry in sorted((*OPERATIONS, *LOG_OPERATIONS), key=lambda one: one.name not in _OFTEN):
         endpoint = partial(_answer, entry, service, workers)
         for path in (entry.path, f"{entry.path}/"):
             found.append(Route(path, endpoint, methods=[entry.method], name=entry.name))
@@ -84,6 +85,9 @@ def routes(
     return found
 
 
+_OFTEN = frozenset(
+    {"CountTableRows", "CreateTableVersion", "DescribeTable", "DescribeTableVersion", "QueryTable"}
+)
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
@@ -138,9 +142,9 @@ async def _answer(entry: Entry, service: Service, workers: _Workers, request: Re
         else:  # there is nothing to wait for
             admit(entry, call)
         async with workers.turns.turn(call.principal.name):
-            in_pool = partial(asyncio.get_running_loop().run_in_executor, workers.row_threads)
             if workers.processes is not None and entry.operation is not None:
-                return await in_pool(by_process, workers.processes, service, entry, call)
+                return await by_process(workers.processes, service, entry, call)
+            in_pool = partial(asyncio.get_running_loop().run_in_executor, workers.row_threads)
             return await in_pool(respond, entry, service, call)
     except ClientDisconnect:
         return Response(status_code=400)
@@ -168,7 +172,7 @@ def _call(entry: Entry, service: Service, request: Request) -> Call:
     headers = {name.lower(): value for name, value in request.headers.items()}
     return Call(
         operation=entry.name,
-        path=request.url.path,
+        path=request.scope["path"],
         object_id=request.path_params.get("id"),
         index_name=request.path_params.get("index_name", ""),
         query=tuple(request.query_params.multi_items()),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import IO, Any
+from pickle import PickleBuffer
+from typing import IO, Any, NamedTuple
 
 from starlette.responses import Response
 
@@ -29,8 +29,7 @@ READ_SECONDS, WRITE_SECONDS = 300.0, 3700.0
 _ENTRIES = {entry.name: entry for entry in (*OPERATIONS, *LOG_OPERATIONS)}
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """A request."""
 
     operation: str
@@ -41,21 +40,20 @@ class Work:
     headers: dict[str, str]
     body: bytes
     principal: Principal
-    rows: bytes | None = None
+    rows: PickleBuffer | None = None
     rows_file: str = ""
     """Where the rows are, if they are too many to be sent along."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """Its answer."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
-    body: bytes
+    body: PickleBuffer
     committed: str
     position: int | None
-    outcomes: list[tuple[Outcome, float]] = field(default_factory=list)
+    outcomes: list[tuple[Outcome, float]]
 
 
 class NotedMetrics(Metrics):
@@ -100,25 +98,28 @@ def _carry_out(service: Service, metrics: NotedMetrics, work: Work) -> Done:
     return Done(
         status=response.status_code,
         headers=response.raw_headers,
-        body=bytes(response.body),
+        body=PickleBuffer(response.body),
         committed=call.committed,
         position=call.position,
         outcomes=metrics.outcomes,
     )
 
 
-def by_process(processes: RowProcesses, service: Service, entry: Entry, call: Call) -> Response:
+async def by_process(
+    processes: RowProcesses, service: Service, entry: Entry, call: Call
+) -> Response:
     """Have a process carry a request out; what became of one that died isn't known."""
     seconds = READ_SECONDS if entry.access is Access.READ else WRITE_SECONDS
     try:
-        done: Done = processes.ask(_work(call), seconds)
+        done: Done = await processes.ask(_work(call), seconds)
     except WorkLost as lost:
         sure = "nothing was changed" if entry.access is Access.READ else _UNKNOWN
         return error_response(WorkLost(f"{call.operation}: {lost}; {sure}"), call.path)
     call.committed, call.position = done.committed, done.position
     for outcome, took in done.outcomes:
         service.metrics.outcome(outcome, took)
-    response = Response(done.body, done.status)
+    # Where it was received it is a view of what came.
+    response = Response(memoryview(done.body), done.status)
     response.raw_headers[:] = done.headers
     return response
 
@@ -130,7 +131,7 @@ def _work(call: Call) -> Work:
     rows, rows_file = None, ""
     if call.stream is not None:
         rows_file = _name_of(call.stream)
-        rows = None if rows_file else call.stream.read()
+        rows = None if rows_file else PickleBuffer(call.stream.read())
     return Work(
         operation=call.operation,
         path=call.path,
