@@ -16,7 +16,7 @@ from lance import LanceOperation
 from commitlog.adapters.storage import store_for
 from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
 from commitlog.core.manifest.header import ManifestHeader
-from commitlog.lancepb.table_pb2 import Manifest
+from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.access_file import AccessFile
@@ -123,6 +123,42 @@ def test_an_allowed_prefix_may_be_a_base_path(world: World, table: str) -> None:
     assert submit(world, table, request, "version/create", BOB)[0] == 200
 
 
+def test_a_branch_leads_nowhere_else(world: World, secret: str, table: str) -> None:
+    status, made = world.post(f"/v1/table/{table}/branches/create", {"name": "b"}, headers=BOB)
+    assert status == 200, made
+    base = lance.DatasetBasePath(f"{ALLOWED}/t", name="base", is_dataset_root=True)
+    for place in places(secret):
+        request = stage(world, table, lambda dataset: dataset.add_bases([base]))
+        _put_place(request, f"{ALLOWED}/t", place)
+        status, body = submit(world, table, _of_branch(request), "version/create", BOB)
+        assert status in (400, 403), (place, body)
+    (fragment,) = lance.dataset(secret).get_fragments()
+    (theirs,) = fragment.metadata.files
+    folder = secret.rsplit("/", 1)[1]
+    for path in (f"../../{folder}/data/{theirs.path}", f"{secret}/data/{theirs.path}"):
+        request = stage(world, table, lambda dataset: dataset.delete("id = 0"))
+        _put_file(request, path)
+        status, body = submit(world, table, _of_branch(request), "version/create", BOB)
+        assert status in (400, 403), (path, body)
+    # Who writes to the bucket goes round the server, and reads nothing through it.
+    store = store_for(f"s3://{BUCKET}")
+    asked = {"vector": {}, "k": 10, "branch": "b"}
+    for puts_place in (True, False):
+        request = stage(world, table, lambda dataset: dataset.add_bases([base]))
+        if puts_place:
+            _put_place(request, f"{ALLOWED}/t", secret)
+        else:
+            _put_file(request, f"../../{folder}/data/{theirs.path}")
+        staged = _of_branch(request)["manifest_path"]
+        store.write(staged.rsplit("-", 5)[0], store.read(staged))
+        for version in (None, 2):
+            found = world.post(
+                f"/v1/table/{table}/query", {**asked, "version": version}, headers=BOB
+            )
+            assert (found[0], found[1]["code"]) == (403, 15), found
+    assert ids(world, table, BOB) == [0, 1]
+
+
 def test_a_data_file_leads_nowhere_else(world: World, secret: str, table: str) -> None:
     (fragment,) = lance.dataset(secret).get_fragments()
     found = fragment.metadata.to_json()
@@ -204,6 +240,34 @@ def test_no_table_is_declared_or_registered_elsewhere(world: World, location: st
     for what in ("declare", "register"):
         path = f"/v1/table/bobs${world.fresh_name()}/{what}"
         assert world.post(path, {"location": location}, headers=BOB)[0] in (400, 403), what
+
+
+def _of_branch(request: dict[str, Any]) -> dict[str, Any]:
+    """Have a request be for the branch "b", with its staged manifest where those of "b" are."""
+    store = store_for(f"s3://{BUCKET}")
+    path = request["manifest_path"].replace("/_versions/", "/tree/b/_versions/")
+    state, transaction = decode_manifest(store.read(request["manifest_path"]))
+    header = Manifest()
+    header.CopyFrom(state.header.message)
+    header.branch = "b"
+    state.header = ManifestHeader.of(header)
+    data = encode_manifest(state, transaction)
+    store.write(path, data)
+    return {**request, "branch": "b", "manifest_path": path, "manifest_size": len(data)}
+
+
+def _put_file(request: dict[str, Any], path: str) -> None:
+    """Have the data files of a staged manifest be another one."""
+    store = store_for(f"s3://{BUCKET}")
+    state, transaction = decode_manifest(store.read(request["manifest_path"]))
+    for number, encoded in list(state.fragments.items()):
+        fragment = DataFragment.FromString(encoded)
+        for file in fragment.files:
+            file.path = path
+        state.fragments.put(number, fragment.SerializeToString())
+    data = encode_manifest(state, transaction or b"")
+    store.write(request["manifest_path"], data)
+    request["manifest_size"] = len(data)
 
 
 def _put_place(request: dict[str, Any], old: str, new: str) -> None:

@@ -63,19 +63,23 @@ def check_new_fragment(header: ManifestHeader, fragment: DataFragment, *, is_cur
 
 def check_address(header: ManifestHeader, data_file: DataFile) -> None:
     """Refuse a data file whose path leads out of the table and its base paths."""
-    path = data_file.path
-    if (
+    if leads_out(data_file.path):
+        raise DeltaRefused("path_escapes", field="files.path", value=data_file.path)
+    if data_file.HasField("base_id") and data_file.base_id not in header.base_ids:
+        raise DeltaRefused(
+            "unknown_base_path", field=place_in(data_file, ".base_id"), value=data_file.base_id
+        )
+
+
+def leads_out(path: str) -> bool:
+    """Say whether a data file's path is none below the folder of its table's, or base's, files."""
+    return (
         not path
         or "\\" in path
         or "\0" in path
         or path in {".", ".."}
         or ("/" in path and not {"", ".", ".."}.isdisjoint(path.split("/")))
-    ):
-        raise DeltaRefused("path_escapes", field="files.path", value=path)
-    if data_file.HasField("base_id") and data_file.base_id not in header.base_ids:
-        raise DeltaRefused(
-            "unknown_base_path", field=place_in(data_file, ".base_id"), value=data_file.base_id
-        )
+    )
 
 
 def check_size(data_file: DataFile) -> None:

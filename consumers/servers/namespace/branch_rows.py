@@ -15,7 +15,7 @@ from lance_namespace import TableBranchNotFoundError, TableVersionNotFoundError
 from commitlog.adapters.lance_datasets import let_through
 from commitlog.client.merging import MergeOptions
 from commitlog.client.tables import TableInfo
-from consumers.servers.namespace.branches import is_branch, refuse_kept_by_log
+from consumers.servers.namespace.branches import check_files, is_branch, refuse_kept_by_log
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import Service
 
@@ -43,6 +43,7 @@ def open_branch(
         raise TableVersionNotFoundError(
             f"branch {branch!r} of {info.name} has no version {version}: {error}"
         ) from error
+    check_files(info, (fragment.metadata for fragment in dataset.get_fragments()))
     return let_through(dataset, info.location)
 
 

@@ -6,6 +6,7 @@ without a log: of two writers who stage the same version one gets 409 and finds 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 from lance_namespace import (
@@ -14,6 +15,7 @@ from lance_namespace import (
     DeleteTableBranchRequest,
     InvalidInputError,
     ListTableBranchesRequest,
+    PermissionDeniedError,
     TableBranchAlreadyExistsError,
     TableBranchNotFoundError,
     TableVersionNotFoundError,
@@ -30,8 +32,10 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
+from commitlog.core.manifest.data_files import leads_out
 from commitlog.core.tables.branch_names import MAIN, branch_location, branch_name_problem
 from commitlog.errors import CommitLogError
+from commitlog.lancepb.table_pb2 import DataFragment
 from consumers.servers.namespace.call import Call, page
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.staged import read_confined
@@ -140,6 +144,7 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
     except (CommitLogError, ValueError) as error:
         raise InvalidInputError(f"{request.manifest_path!r} is no manifest: {error}") from error
     check_gate(info.location, [base.path for base in state.header.message.base_paths])
+    check_files(info, map(DataFragment.FromString, state.fragments.values()))
     if state.version != request.version:
         raise InvalidInputError(
             f"{request.manifest_path!r} holds version {state.version}, not {request.version}"
@@ -156,6 +161,17 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
         )
     store.delete(staged)
     return {"version": branch_entry(info, request.version, path)}
+
+
+def check_files(info: TableInfo, fragments: Iterable[Any]) -> None:
+    """Refuse fragments, Lance's or pylance's, one of whose files lies outside of its folder.
+
+    The log checks those of the main line; a branch's manifest is nobody else's to check.
+    """
+    for fragment in fragments:
+        files = (*fragment.files, *(overlay.data_file for overlay in fragment.overlays))
+        if path := next((file.path for file in files if leads_out(file.path)), None):
+            raise PermissionDeniedError(f"a branch of {info.name} names the data file {path!r}")
 
 
 def refuse_kept_by_log(service: Service, info: TableInfo, branch: str) -> None:
