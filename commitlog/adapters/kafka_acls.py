@@ -65,6 +65,11 @@ ROLES: Mapping[str, Role] = {
         ("Create", *_WRITE),
     ),
     "archive": Role("commitlog archive: reads all, and gives up what is archived", _WRITE, _WRITE),
+    "eraser": Role(
+        "commitlog erase: archives, submits, and has Kafka's cleaner work at once",
+        (*_BOTH, "AlterConfigs"),
+        _WRITE,
+    ),
 }
 
 

@@ -13,7 +13,8 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from operator import and_
 from typing import Any, NamedTuple
 
 import lance
@@ -22,13 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog.adapters.row_text import check_text
-from commitlog.adapters.row_values import Misfit, convert, holds_blobs
+from commitlog.adapters.row_values import Misfit, convert
 from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
 from commitlog.client.tables import TableInfo
 from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Code
 
-FILTERED_KEYS_MAX = 10_000
+FILTERED_KEYS_MAX = 1_000_000
 """Of more keys than this, all rows' keys are read instead of looked for."""
 _TARGET, _SOURCE = "target", "source"
 _MISSING = -1
@@ -90,14 +91,13 @@ def read_write(info: TableInfo, operation: WriteRows, payload: bytes | None) -> 
 
 
 def _check_columns(info: TableInfo, operation: WriteRows, rows: pa.Table) -> None:
-    if operation.mode is RowsMode.UPSERT and any(map(holds_blobs, info.schema)):
+    if operation.mode is RowsMode.UPSERT and info.has_blobs:
         problem = "rows of a table with columns of blobs can't be updated by writes of rows"
         raise RowsUnusable(Code.ROWS_REFUSED, problem)
-    known = {f.name: i for i, f in info.field_ids.items() if f.parent_id == -1}
     if [column.name for column in operation.columns] != rows.schema.names:
         raise RowsUnusable(Code.ROWS_REFUSED, "its columns aren't those that its record names")
     for column in operation.columns:
-        if known.get(column.name) != column.field_id:
+        if info.column_ids.get(column.name) != column.field_id:
             problem = f"column {column.name!r} was dropped or replaced since it was accepted"
             raise RowsUnusable(Code.WRONG_SCHEMA, problem)
         wanted, given = info.schema.field(column.name), rows.schema.field(column.name)
@@ -108,7 +108,7 @@ def _check_columns(info: TableInfo, operation: WriteRows, rows: pa.Table) -> Non
             problem = f"column {column.name!r} may not be null now, and its rows have nulls"
             raise RowsUnusable(Code.WRONG_SCHEMA, problem)
     brings_rows = operation.mode is RowsMode.APPEND or operation.insert_all
-    lacking = [f.name for f in info.schema if not f.nullable and f.name not in rows.schema.names]
+    lacking = [name for name in info.required_columns if name not in rows.schema.names]
     if brings_rows and lacking:
         raise RowsUnusable(Code.WRONG_SCHEMA, f"column {lacking[0]!r} may not be null now")
 
@@ -117,10 +117,8 @@ class BaseScan(NamedTuple):
     """What a group needs to know of the rows that have its keys."""
 
     columns: tuple[str, ...]
-    key: str
-    """The first of the key's columns."""
-    keys: pa.Array | None
-    """Values of `key` whose rows are read; None: all rows are."""
+    keys: Mapping[str, pa.Array]
+    """Values of the key's columns: a row is read if each is among them; what isn't here is any."""
 
 
 def base_scan(info: TableInfo, writes: Sequence[Write]) -> BaseScan | None:
@@ -130,22 +128,22 @@ def base_scan(info: TableInfo, writes: Sequence[Write]) -> BaseScan | None:
         return None
     on = keyed[0].operation.on
     needs_all = any(_needs_values(info, write.operation) for write in keyed)
-    firsts = pa.chunked_array(
-        [chunk for write in keyed for chunk in write.rows.column(on[0]).chunks],
-        info.schema.field(on[0]).type,
-    )
     columns = tuple(info.schema.names) if needs_all else on
-    return BaseScan(columns, on[0], _distinct(firsts))
+    distinct = {name: _distinct(info, name, keyed) for name in on}
+    return BaseScan(columns, {name: keys for name, keys in distinct.items() if keys is not None})
 
 
-def _distinct(keys: pa.ChunkedArray) -> pa.Array | None:
-    """Return the values to look for; None: there are too many, or Arrow can't compare the type."""
-    if len(keys) > FILTERED_KEYS_MAX:
+def _distinct(info: TableInfo, name: str, writes: Sequence[Write]) -> pa.Array | None:
+    """Return the values to look for; None: there are too many, or none are compared as keys are."""
+    kind = info.schema.field(name).type
+    if pa.types.is_nested(kind) or pa.types.is_date64(kind):  # of a date64 a key is the day
         return None
+    chunks = [chunk for write in writes for chunk in write.rows.column(name).chunks]
     try:
-        return keys.unique()
+        keys = pa.chunked_array(chunks, kind).unique()
     except pa.ArrowNotImplementedError:
         return None
+    return keys if len(keys) <= FILTERED_KEYS_MAX else None
 
 
 def scan_base(
@@ -161,9 +159,10 @@ def scan_base(
         with_row_address=True,
         with_row_id=True,
     )
-    if scan.keys is not None:
+    wanted = [pc.field(name).isin(keys) for name, keys in scan.keys.items()]
+    if wanted:
         try:
-            return read(filter=pc.field(scan.key).isin(scan.keys)).to_table()
+            return read(filter=reduce(and_, wanted)).to_table()
         except (ValueError, pa.ArrowException):
             pass  # a type that Lance takes no such filter of
     return read().to_table()

@@ -21,7 +21,6 @@ from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.adapters.lance_refs import versions_with_files
 from commitlog.adapters.places import bound
 from commitlog.adapters.row_digest import joined_digests, row_hashes, rows_digest
-from commitlog.adapters.row_values import holds_blobs
 from commitlog.client.row_groups import Group, RowsUnusable, Write, read_write
 from commitlog.client.row_tail import Tail, rows_of
 from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
@@ -132,7 +131,7 @@ class RowHistories:
         the rows of writes are gone. `on_rows` is told how many rows were compared.
         """
         table = self._tables.get(info.incarnation)
-        if table is None or not table.has_writes or any(map(holds_blobs, info.schema)):
+        if table is None or not table.has_writes or info.has_blobs:
             return None
         try:
             return _compare(table, info, tail, on_rows)

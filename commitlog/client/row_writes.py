@@ -108,7 +108,7 @@ def encode_write(
                 )
     names = rows.schema.names
     if settings.get("insert_all"):
-        lacking = [f.name for f in info.schema if not f.nullable and f.name not in names]
+        lacking = [name for name in info.required_columns if name not in names]
         if lacking:
             raise InvalidTransaction(
                 f"column {lacking[0]!r} of {info.name} may not be null and is missing",
@@ -158,7 +158,7 @@ def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
 
 
 def _check(info: TableInfo, rows: pa.Table, mode: RowsMode) -> None:
-    if mode is RowsMode.UPSERT and any(map(holds_blobs, info.schema)):
+    if mode is RowsMode.UPSERT and info.has_blobs:
         raise NotForTheLog(
             f"{info.name} has columns of blobs, and rows that are updated would have to carry them",
             field="mode",
@@ -169,7 +169,7 @@ def _check(info: TableInfo, rows: pa.Table, mode: RowsMode) -> None:
         raise NotForTheLog("there are no rows", field="data", advice="Pass at least one")
     for column in rows.schema:
         wanted = info.schema.field(column.name)
-        if holds_blobs(wanted):
+        if info.has_blobs and holds_blobs(wanted):
             raise NotForTheLog(
                 f"column {column.name!r} of {info.name} holds blobs, which a write of rows cannot",
                 field=column.name,

@@ -55,10 +55,26 @@ class TableInfo(TableDescription):
         """All fields by id."""
         return {field.id: field for field in map(Field.FromString, self.fields)}
 
+    @cached_property
+    def column_ids(self) -> Mapping[str, int]:
+        """The field ids of top-level columns, by their names."""
+        return {field.name: field.id for field in self.field_ids.values() if field.parent_id == -1}
+
+    @cached_property
+    def required_columns(self) -> tuple[str, ...]:
+        """The top-level columns that may not be null."""
+        return tuple(field.name for field in self.schema if not field.nullable)
+
+    @cached_property
+    def has_blobs(self) -> bool:
+        """Whether a column holds blobs."""
+        from commitlog.adapters.row_values import holds_blobs
+
+        return any(map(holds_blobs, self.schema))
+
     def top_level_ids(self, names: tuple[str, ...] | list[str]) -> tuple[int, ...]:
         """Return the ids of top-level columns."""
-        by_name = {f.name: f.id for f in self.field_ids.values() if f.parent_id == -1}
-        return tuple(by_name[name] for name in names)
+        return tuple(self.column_ids[name] for name in names)
 
 
 class Tables:

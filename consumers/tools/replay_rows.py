@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from commitlog.adapters.lance_datasets import open_dataset
-from commitlog.adapters.row_values import holds_blobs
 from commitlog.client.row_copy import RowCopy
 from commitlog.client.row_groups import RowsUnusable, Write, read_write
 from commitlog.client.row_rebuild import KEPT_AS_THEY_ARE, content_of, info_of
@@ -86,7 +85,7 @@ class _RowsAgain:
         self._on: tuple[str, ...] = ()
         self._copy: RowCopy | None = None
         self._why = "" if self._since else "no version of it was without rows"
-        if any(map(holds_blobs, info.schema)):
+        if info.has_blobs:
             self._why = "it has columns of blobs, which no write of rows carries"
         shutil.rmtree(place.made_in, ignore_errors=True)
 

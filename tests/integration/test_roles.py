@@ -59,6 +59,7 @@ MAY: dict[str, set[tuple[str, str]]] = {
     "maintenance": BOTH | {(WRITE, SENT)},
     "auditor": BOTH | LOOKING,
     "archive": BOTH | WRITING,
+    "eraser": BOTH | WRITING | {(LOOK, SENT), (CHANGE, SENT)},
     "mover": BOTH
     | WRITING
     | LOOKING
@@ -207,6 +208,8 @@ def test_each_role_does_its_work(secured: Secured) -> None:
             ("auditor", "verify"),
             ("auditor", "doctor"),
             ("reader", "log"),
+            ("eraser", "erase", "shop$t", "--where", "id = 4", "--reason", "asked", "--now"),
+            ("auditor", "verify"),
         ):
             assert secured.run(who, *arguments) == ExitCode.OK, (who, arguments)
     assert secured.run("archive", "archive", "--give-up") == ExitCode.OK

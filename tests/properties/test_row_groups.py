@@ -5,11 +5,19 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
 from commitlog.adapters.row_contract import present
-from commitlog.client.row_groups import Group, MergedGroup, Write, read_write
+from commitlog.client.row_groups import (
+    Group,
+    MergedGroup,
+    Write,
+    base_scan,
+    read_write,
+    scan_base,
+)
 from commitlog.client.row_writes import encode_write
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.lance_schema import schema_fields
@@ -132,6 +140,26 @@ def test_a_group_comes_to_what_its_writes_come_to_one_by_one(seed: int) -> None:
     assert set(moved) <= set(merged.gone.to_pylist())
     ids = {start[a - 100]["id"] for a in moved}
     assert {row["id"] for row in merged.rows.slice(0, merged.moved).to_pylist()} == ids
+
+
+def test_only_rows_that_may_have_a_groups_keys_are_read() -> None:
+    """Whatever there is besides: a table may have ten million rows."""
+    table = pa.table(
+        {"id": range(60_000), "a": [n % 2 for n in range(60_000)], "b": ["x"] * 60_000}
+    )
+    dataset = lance.write_dataset(table.cast(SCHEMA), "memory://base")
+    rows = pa.table({"id": range(0, 40_000, 2), "b": ["y"] * 20_000})
+    settings: dict[str, Any] = {"update_all": True, "insert_all": True}
+    operation, payload = encode_write(INFO, rows, RowsMode.UPSERT, **settings)
+    scan = base_scan(INFO, [read_write(INFO, operation, payload)])
+    assert scan is not None
+    assert scan_base(dataset, scan)["id"].to_pylist() == rows["id"].to_pylist()
+    # Of a key of several columns each one narrows it.
+    both = rows.slice(0, 100).append_column("a", pa.array([0] * 100, pa.int64()))
+    operation, payload = encode_write(INFO, both, RowsMode.UPSERT, ("a", "id"), **settings)
+    scan = base_scan(INFO, [read_write(INFO, operation, payload)])
+    assert scan is not None
+    assert scan_base(dataset, scan).num_rows == 100
 
 
 def test_a_bad_condition_refuses_its_write_alone() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.codecs.keys import key_hashes, packed
+from commitlog.codecs.keys import TOGETHER_MIN, key_hashes, packed
 from commitlog.errors import InvalidTransaction
 
 MAP = pa.map_(pa.string(), pa.int8())
@@ -108,3 +108,13 @@ def test_nanoseconds_count_inside_of_lists() -> None:
 def test_what_cannot_be_a_key_is_refused() -> None:
     with pytest.raises(InvalidTransaction, match="cannot be part of a key"):
         key_hashes([pa.array([pa.MonthDayNano([1, 2, 3])])])
+
+
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+@pytest.mark.parametrize("sign", ["", "u"])
+def test_many_integers_have_the_hashes_that_each_has_alone(bits: int, sign: str) -> None:
+    kind = pa.type_for_alias(f"{sign}int{bits}")
+    low, high = (0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    values = [low, high, *range(TOGETHER_MIN)]
+    for array in (pa.array([None, *values, None], kind), pa.array([0, *values], kind).slice(1)):
+        assert key_hashes([array]) == [_one(value, kind) for value in array.to_pylist()]

@@ -265,7 +265,7 @@ class Carrying:
         data = [p for p in gone if p.endswith((".lance", ".parquet", ".arrow", ".idx"))]
         if not data and not any(_holds(raw, wanted) for raw in records):
             return Copy(name, True, "it was made after")
-        said = "it has them: make another backup at a new place, and remove this one"
+        said = f"it has them: run `commitlog backup NEW` to a new place, and remove {place}"
         return Copy(name, False, said)
 
 
