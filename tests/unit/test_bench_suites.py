@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 from collections import Counter
@@ -28,6 +29,7 @@ from consumers.tools.bench import (
     replay,
     report,
 )
+from consumers.tools.bench import rows as row_bench
 from consumers.tools.bench.aims import LATEST, MET, MISSED, SMALLER, UNKNOWN, judge
 from consumers.tools.bench.environment import environment, fsync_ms, service_cpu_seconds
 from consumers.tools.bench.measure import NothingLeft, Round
@@ -423,3 +425,15 @@ def test_writers_of_rows_share_hot_keys_and_no_others() -> None:
     assert len(set.union(*uniform)) == 600
     assert len(set.union(*hot)) == HOT_KEYS
     assert all(len(one) == 10 for one in (*uniform, *hot))
+
+
+def test_a_round_of_rows_that_fails_is_told_and_the_others_are_measured() -> None:
+    def fails() -> Round:
+        raise TimeoutError("nobody came")
+
+    load = Load(1, 32)
+    failed = row_bench._ended(row_bench.PEER, load, fails)
+    assert "TimeoutError: nobody came" in row_bench.line(load, failed)
+    own = dataclasses.replace(failed, system="readable", commits_per_second=9.0)
+    peer, ours = row_bench.summary([(load, failed), (load, own)])
+    assert (peer["wrong"], ours["times_pylance"], ours["writes_per_second"]) == (1, None, 9.0)

@@ -69,6 +69,8 @@ class Round:
     @property
     def fairness(self) -> float:
         """How many times the slowest writer's commits the fastest made."""
+        if not self.fastest_writer:
+            return 1.0
         return self.fastest_writer / self.slowest_writer if self.slowest_writer else float("inf")
 
     def to_json(self) -> dict[str, Any]:

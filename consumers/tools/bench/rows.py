@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 from uuid import UUID
@@ -48,6 +49,7 @@ CHANGED = -1.0
 NAMESPACE = "bench"
 DRAIN_SECONDS = 300.0
 WARM_UP_WRITES = 20
+FAILURE_CHARACTERS = 300
 IN_NO_VERSION = "verified: durable by its own word, in no version yet"
 SCHEMA = pa.schema([("id", pa.int64()), ("x", pa.float64())])
 KEYED = pa.schema(
@@ -118,7 +120,8 @@ def run(
     for load in loads:
         for _ in range(rounds):
             with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
-                for one in _turn(log, target, load, seconds, folder):
+                for system, measure in _turn(log, target, load, seconds, folder):
+                    one = _ended(system, load, measure)
                     measured.append((load, one))
                     report(line(load, one))
     log.close()
@@ -131,13 +134,37 @@ def run(
 
 def _turn(
     log: CommitLog, target: tuple[str, str], load: Load, seconds: float, folder: str
-) -> Iterator[Round]:
-    yield _pylance(f"{folder}/plain", load, seconds)
-    yield _memwal(f"{folder}/memwal", load, seconds)
+) -> Iterator[tuple[str, Callable[[], Round]]]:
+    yield PEER, partial(_pylance, f"{folder}/plain", load, seconds)
+    yield MEMWAL, partial(_memwal, f"{folder}/memwal", load, seconds)
     if find_spec("lancedb"):
-        yield _lancedb(f"{folder}/lancedb", load, seconds)
+        yield LANCEDB, partial(_lancedb, f"{folder}/lancedb", load, seconds)
     for wait in WAITS:
-        yield _ours(log, target, wait, load, seconds)
+        yield wait, partial(_ours, log, target, wait, load, seconds)
+
+
+def _ended(system: str, load: Load, measure: Callable[[], Round]) -> Round:
+    """Return a round, or what it failed of: others may have run for an hour before it."""
+    try:
+        return measure()
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"[:FAILURE_CHARACTERS]
+        return Round(
+            system=system,
+            writers=load.writers,
+            seconds=0.0,
+            commits=0,
+            failures=1,
+            failure=said,
+            commits_per_second=0.0,
+            p50_ms=0.0,
+            p99_ms=0.0,
+            max_ms=0.0,
+            slowest_writer=0,
+            fastest_writer=0,
+            writer_cpu_ms=0.0,
+            verified="FAILED",
+        )
 
 
 def line(load: Load, measured: Round) -> str:
