@@ -204,8 +204,7 @@ def lost(root: Path) -> Path:
 @pytest.mark.broker
 def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -> None:
     root, place = tmp_path / "root", tmp_path / "backup"
-    with running_up(root) as up:
-        log = CommitLog.connect(up.kafka)
+    with running_up(root) as up, CommitLog.connect(up.kafka) as log:
         log.create_table("shop$orders", SCHEMA)
         for number in range(5):
             log.append("shop$orders", numbers(number))
@@ -246,8 +245,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
     for one in named["lost"]:
         manifest = Path(one["file"])
         assert lance.dataset(manifest.parents[1], version=one["version"]).version == one["version"]
-    with running_up(root) as up:
-        log = CommitLog.connect(up.kafka)
+    with running_up(root) as up, CommitLog.connect(up.kafka) as log:
         opened = log.open("shop$orders")
         assert sorted(opened.to_table()["id"].to_pylist()) == [0, 1, 2, 3, 4, 5]
         assert opened.version == last.version
@@ -261,8 +259,7 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
 
     earlier = commitlog("restore", str(place), "--root", str(root), "--at", "4", "--json")
     assert earlier.returncode == 0, earlier.stderr
-    with running_up(root) as up:
-        log = CommitLog.connect(up.kafka)
+    with running_up(root) as up, CommitLog.connect(up.kafka) as log:
         assert [info.name for info in log.tables()] == ["shop$orders"]
         had = log.open("shop$orders").count_rows()
         assert log.append("shop$orders", numbers(8)).sequence == 5
