@@ -157,9 +157,12 @@ class RemovableFiles:
         yield from (self.data, self.manifests, self.manifest_lists, self.previous, self.last)
 
 
-def contents(table: IcebergTable, files: IcebergFiles) -> RemovableFiles:
-    """Return all files that a table's last metadata leads to."""
-    found = RemovableFiles(last={table.metadata_location: None})
+def contents(
+    table: IcebergTable, files: IcebergFiles, known: RemovableFiles | None = None
+) -> RemovableFiles:
+    """Return all files that a table's last metadata leads to, and those that are `known`."""
+    found = known or RemovableFiles()
+    found.last[table.metadata_location] = None
     for entry in table.metadata_log:
         found.previous[str(entry.value["metadata-file"])] = None
     for shelf in (table.statistics, table.partition_statistics):
@@ -167,6 +170,8 @@ def contents(table: IcebergTable, files: IcebergFiles) -> RemovableFiles:
     for snapshot in table.snapshots:
         if "manifest-list" in snapshot:
             place = str(snapshot["manifest-list"])
+            if place in found.manifest_lists:
+                continue
             found.manifest_lists[place] = None
             named = _listed(files, place, manifest_paths, found)
         else:  # as the first format also wrote it

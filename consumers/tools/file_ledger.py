@@ -23,6 +23,7 @@ from commitlog.core.catalogue.version_deletion import held_versions, merged, wit
 from commitlog.core.decisions import Change, ChangeKind, Refused
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.header import ManifestHeader
+from commitlog.core.operations.awaited_columns import PRIVATE_DIRECTORY
 from commitlog.core.rows.deciding import ROWS_DIRECTORY
 from commitlog.core.tables.lance_tables import VersionRanges, normalize_location
 from commitlog.lancepb.table_pb2 import (
@@ -46,7 +47,7 @@ from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
 
 DATA, INDICES = "data", "_indices"
-JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/")})
+JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/"), PRIVATE_DIRECTORY})
 """Folders in which each file is named by the log, or by nobody."""
 
 

@@ -18,6 +18,7 @@ from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import Orphan, find_orphans
 from consumers.tools.iceberg_upkeep import DroppedTables, IcebergUpkeep
+from consumers.tools.orphans import clean
 from tests.iceberg_server import IcebergServer, serving
 from tests.namespace_world import World
 
@@ -37,6 +38,10 @@ class FilesWorld(World):
 
     def orphans(self) -> list[Orphan]:
         return find_orphans(self._other, str(self.tables_root))
+
+    def clean(self, *, age_seconds: float) -> None:
+        """Remove what nobody needs."""
+        clean(self._other, None, age_seconds, self.log)
 
     def maintain(self) -> list[str]:
         """Do what is due, as a new process would; return what came of it."""
@@ -303,6 +308,53 @@ def test_metadata_that_fell_out_of_the_log_goes_if_the_table_says_so(
         if is_on:
             places = places[2:]
         assert sorted(map(str, below(table.location()))) == sorted(places)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[tuple[Any, FilesWorld]]:
+    """A catalogue of its own: no other test has broken a file there."""
+    from pyiceberg.catalog import load_catalog
+
+    running = FilesWorld(tmp_path)
+    service = LogIcebergService(running.log)
+    with serving(service, IcebergSettings(service.tables_root)) as at:
+        found = load_catalog("alone", type="rest", uri=at.uri)
+        found.create_namespace("files")
+        yield found, running
+    running.close()
+
+
+def test_what_no_snapshot_leads_to_is_listed_and_removed_once_it_is_old(
+    alone: tuple[Any, FilesWorld],
+) -> None:
+    catalog, world = alone
+    table, dropped = made(catalog, world), made(catalog, world)
+    names = ("data/by-a-task-that-died.parquet", "metadata/snap-refused.avro")
+    mine, strays = ([Path(one.location()) / name for name in names] for one in (table, dropped))
+    for path in (*mine, *strays):
+        path.write_bytes(b"stray")
+    catalog.drop_table(dropped.name())  # another catalogue may have it now
+    elsewhere = Path(table.location()) / "checkpoint"
+    elsewhere.write_bytes(b"not Iceberg's")
+    found = {one.location: one.reason for one in world.orphans()}
+    assert {Path(place) for place in found} >= set(mine)
+    assert all(found[str(path)] == "no snapshot leads to it" for path in mine)
+    judged = [one for one in found if one.startswith((table.location(), dropped.location()))]
+    assert sorted(judged) == sorted(map(str, mine))
+    world.clean(age_seconds=3600)
+    assert all(path.exists() for path in mine)
+    world.clean(age_seconds=0)
+    assert not any(path.exists() for path in mine)
+    assert elsewhere.exists()
+    assert all(path.exists() for path in strays)
+    assert catalog.load_table(table.name()).scan().to_arrow().num_rows == 5
+    past = table.history()[0].snapshot_id
+    assert table.scan(snapshot_id=past).to_arrow().num_rows == 3
+    mine[0].write_bytes(b"stray")
+    Path(table.current_snapshot().manifest_list).write_bytes(b"Obj\x01rubbish")
+    assert str(mine[0]) not in {one.location for one in world.orphans()}
+    Path(table.current_snapshot().manifest_list).unlink()
+    assert str(mine[0]) not in {one.location for one in world.orphans()}
 
 
 def test_a_metadata_file_decompresses_to_a_bounded_size(

@@ -75,6 +75,16 @@ def ids_of(world: Service, version: int | None = None) -> list[int]:
     return sorted(dataset.to_table()["id"].to_pylist())
 
 
+def test_what_a_killed_client_kept_for_itself_is_abandoned(world: Service) -> None:
+    private = world.location(TABLE) / "_commitlog-private" / "killed-7.columns"
+    private.parent.mkdir()
+    private.write_bytes(b"fragments")
+    path = "_commitlog-private/killed-7.columns"
+    assert found(world)[path] == (Why.ABANDONED, "no transaction names it")
+    assert remove(world) == [path]
+    assert not private.exists()
+
+
 def test_a_transactions_file_goes_with_its_version(world: Service) -> None:
     for number in range(3):
         world.client.append(TABLE, rows(number))
