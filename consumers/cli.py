@@ -38,8 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from consumers.commands.exit_codes import ExitCode, exit_code
 
     try:
-        code = app(arguments, exit_on_error=False, print_error=True, result_action="return_value")
-    except CycloptsError:
+        code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        print(f"commitlog: {error}", file=sys.stderr)
         return ExitCode.USAGE
     except BrokenPipeError:
         # Whoever read our output has seen enough.

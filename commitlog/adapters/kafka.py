@@ -25,7 +25,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin
 from commitlog.adapters.kafka_moved import Moves, identity_in
-from commitlog.adapters.kafka_settings import ClientSettings, error_of
+from commitlog.adapters.kafka_settings import ClientSettings, check_timeout, error_of
 from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
 from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
 from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
@@ -92,8 +92,9 @@ class KafkaLog:
 
         Raises:
             Unavailable: nobody answers there in time, or the credentials are refused.
-            InvalidSettings: a setting that the client doesn't know, or that is not to be changed.
+            InvalidSettings: an address, timeout or setting that can't be, or is not to be changed.
         """
+        check_timeout(timeout_seconds)
         connected = cls(ClientSettings(bootstrap_servers, settings or {}), log, timeout_seconds)
         connected.cluster_id()
         return connected

@@ -7,6 +7,7 @@ on are not theirs to change. Values may be secrets: they are in no message, log 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -98,6 +99,14 @@ _NOT_YOURS = {
 _ALIASES = {"delivery.timeout.ms": "message.timeout.ms", "queue.buffering.max.ms": "linger.ms"}
 _UNDERSCORED = {"ssl_ca", "ssl_certificate", "ssl_key", "ssl_engine_callback_data"}
 """Names that have an underscore of their own."""
+_ADDRESS = re.compile(
+    r"(?:(?:plaintext|ssl|sasl_plaintext|sasl_ssl)://)?"
+    r"(?:\[[0-9a-f:.%]+\]|[^\s\x00-\x1f:/,;\[\]]+)(?::(?P<port>\d{1,5}))?",
+    re.IGNORECASE,
+)
+_PORT_MAX = 65_535
+_TIMEOUT_SECONDS_MAX = 3600
+"""What Kafka's client can wait for."""
 
 
 _NO_TOPIC = {
@@ -137,12 +146,12 @@ class ClientSettings:
     """What the clients of one connection are set to; shows no value that the caller passed."""
 
     def __init__(self, bootstrap_servers: str, passed: Mapping[str, Any]) -> None:
-        """Check the names passed; a `kafka.` before them and `_` for `.` are fine.
+        """Check address and names; a `kafka.` before a name and `_` for `.` are fine.
 
         Raises:
-            InvalidSettings: one that this log must set itself.
+            InvalidSettings: an address that leads nowhere, or a setting that is not to be changed.
         """
-        self.address = bootstrap_servers
+        self.address = _checked_address(bootstrap_servers)
         self._passed = {_name(name): value for name, value in passed.items()}
         for name in self._passed:
             if name in _NOT_YOURS:
@@ -261,6 +270,36 @@ def error_of(error: KafkaError | KafkaException) -> KafkaError:
     found = error.args[0] if isinstance(error, KafkaException) else error
     assert isinstance(found, KafkaError)
     return found
+
+
+def check_timeout(seconds: object) -> None:
+    """Refuse what Kafka's client can't wait for."""
+    if not isinstance(seconds, int | float) or not 0 < seconds <= _TIMEOUT_SECONDS_MAX:
+        raise InvalidSettings(
+            f"timeout cannot be {seconds!r}: give seconds, above 0 and at most"
+            f" {_TIMEOUT_SECONDS_MAX}"
+        )
+
+
+def _checked_address(servers: object) -> str:
+    """Return what names a cluster; librdkafka takes anything and waits for it."""
+    if not isinstance(servers, str):
+        raise InvalidSettings(
+            f"bootstrap_servers cannot be {servers!r}: name the cluster as text, HOST:PORT,..."
+        )
+    named = [one.strip() for one in servers.split(",") if one.strip()]
+    if not named:
+        raise InvalidSettings(
+            f"bootstrap_servers cannot be {servers!r}: it names no cluster. Give HOST:PORT,..."
+        )
+    for one in named:
+        found = _ADDRESS.fullmatch(one)
+        if not found or not 0 < int(found["port"] or 1) <= _PORT_MAX:
+            raise InvalidSettings(
+                f"bootstrap_servers cannot have {one!r}: give HOST:PORT, with a port from 1 to"
+                f" {_PORT_MAX} and an IPv6 address in brackets"
+            )
+    return servers
 
 
 def _name(name: str) -> str:

@@ -55,7 +55,7 @@ def token_places(token: str, log_id: str, partitions: int) -> list[ChainPlace]:
         found = str(body["log"])
     except (ValueError, KeyError, TypeError, binascii.Error, RecursionError) as error:
         raise InvalidRequest(
-            "that is no resume token",
+            f"{token[:80]!r} is no resume token",
             field="from_position",
             value=token[:80],
             advice="Give the token of an event as it is, a sequence, 'beginning' or 'now'",
@@ -75,13 +75,15 @@ class Selection:
     """Which transactions are told: those that touch a table and ended in a certain way."""
 
     tables: tuple[str, ...] = ()
-    """Names; `ns$*` is all in a namespace. Empty: all."""
+    """Names; `ns$*` is all in a namespace. Empty, or `*` among them: all."""
     statuses: tuple[Status, ...] = (Status.COMMITTED,)
 
     @classmethod
     def of(cls, tables: str | Sequence[str | Sequence[str]] | None, refused: bool) -> Selection:
         """Make a selection of what callers give; raises InvalidRequest for a wrong name."""
         names = [tables] if isinstance(tables, str) else list(tables or ())
+        if "*" in names:
+            names = []
         return cls(tuple(map(_name, names)), tuple(Status) if refused else (Status.COMMITTED,))
 
     @property

@@ -18,7 +18,7 @@ from commitlog.client import catalogue
 from commitlog.client.caller import caller
 from commitlog.client.host import Pairs, TableName
 from commitlog.client.lance_request import new_transaction_id
-from commitlog.client.names import check_names, pairs
+from commitlog.client.names import check_names, checked_principal, pairs
 from commitlog.client.opening import Opened, is_readable
 from commitlog.client.roots import BindsPlaces
 from commitlog.client.row_tickets import RowsWait, settled_if_rows
@@ -59,7 +59,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
     ) -> None:
         """Use `connect`; this takes how to open a log, which happens once in each process."""
         self._open_log = open_log
-        self._principal = principal
+        self._principal = checked_principal(principal)
         self._settings = settings or RuntimeSettings()
         self._tables = Tables()
         self._runtime: Runtime | None = None
@@ -87,7 +87,8 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
         `security_protocol="SASL_SSL"`, or `**{"sasl.mechanism": "PLAIN"}`. The leader's `token`, if
         it asks for one, is that of the environment's COMMITLOG_TOKEN, if none is given.
 
-        Raises Unavailable if the cluster can't be reached, WrongLog if it has no such log.
+        Raises Unavailable if the cluster can't be reached, WrongLog if it has no such log,
+        InvalidSettings or InvalidTransaction for what can't be right.
         """
         from commitlog.adapters.kafka import KafkaLog
 

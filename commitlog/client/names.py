@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from commitlog.client.host import Pairs
 from commitlog.codecs.record_ids import id_problem
-from commitlog.model.names import first_problem, key_problem, properties_problem
+from commitlog.errors import InvalidTransaction
+from commitlog.model.names import first_problem, key_problem, principal_problem, properties_problem
 from commitlog.model.operations import LanceCommit, Operation, Properties
 from commitlog.model.records import Application
 
@@ -50,6 +51,20 @@ def check_names(
         problem = problem or operation_problem(operation, message)
     if problem is not None:
         raise problem.error()
+
+
+def checked_principal(name: str) -> str:
+    """Return what a writer calls itself; raises InvalidTransaction for what isn't a name."""
+    if not isinstance(name, str):
+        raise InvalidTransaction(
+            f"principal cannot be {name!r}",
+            field="principal",
+            value=name,
+            advice="Give text, or leave it out",
+        )
+    if problem := first_problem("principal", (name,), principal_problem):
+        raise problem.error()
+    return name
 
 
 def pairs(properties: Pairs) -> Properties:

@@ -88,6 +88,11 @@ def key_problem(key: str) -> Phrase | None:
     return _no_nul(key, KEY_BYTES_MAX)
 
 
+def principal_problem(name: str) -> Phrase | None:
+    """Return what is wrong with a writer's name, None if nothing: terminals show it."""
+    return Phrase("name_control") if _CONTROL.search(name) else key_problem(name)
+
+
 def column_problem(name: str, *, is_nested: bool = False) -> Phrase | None:
     """Return what is wrong with a column's name, None if nothing.
 

@@ -7,7 +7,7 @@ of several parts is the commit domain, which decides the partition (`DomainMap`)
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -32,7 +32,17 @@ _FORBIDDEN = frozenset("/\\\0" + DELIMITER)
 
 def parse_table_id(table: str | Sequence[str]) -> TableId:
     """Split and check a table id: no part is empty, `.`, `..`, or contains `/`."""
-    return _split(table) if isinstance(table, str) else _checked(tuple(table), table)
+    if isinstance(table, str):
+        return _split(table)
+    parts = tuple(table) if isinstance(table, Iterable) else (table,)
+    if not all(isinstance(part, str) for part in parts):
+        raise InvalidTransaction(
+            f"table id {table!r} is no name",
+            field="table",
+            value=table,
+            advice="Give text such as 'namespace$table', or its parts",
+        )
+    return _checked(parts, table)
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 from cyclopts.validators import Number
 
 from commitlog.adapters.places import use_named, use_places
@@ -40,6 +40,16 @@ AsCsv = Annotated[bool, Parameter(name="--csv", negative="", show_default=False,
 LIMIT_MAX = 2**31
 
 
+def _folder(_: object, tokens: Sequence[Token]) -> Path:
+    """Refuse what a variable that isn't set leaves: `Path("")` is where one happens to be."""
+    if not tokens[0].value.strip():
+        raise ValueError("it names no folder; `.` is this one")
+    return Path(tokens[0].value)
+
+
+Folder = Annotated[Path, Parameter(converter=_folder)]
+
+
 def _from_zero(_: object, value: float | None) -> None:
     if value is not None and not 0 <= value < math.inf:
         raise ValueError("It must be a number from 0 on.")
@@ -67,7 +77,7 @@ Limit = Annotated[
 class Where:
     """Names a log; each flag is also a setting (environment, `commitlog.toml`)."""
 
-    root: Path | None = None
+    root: Folder | None = None
     """Folder of the log: broker, tables, index, checkpoints, logs. [COMMITLOG_ROOT]"""
 
     bootstrap_servers: str | None = None

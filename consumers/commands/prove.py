@@ -14,6 +14,7 @@ from consumers.commands.options import (
     FROM_ZERO,
     HERE,
     AsJson,
+    Folder,
     Where,
     connect,
     connect_to_files,
@@ -185,7 +186,7 @@ def _show_expired(expired: Expired) -> None:
 
 
 def replay(
-    into: Path,
+    into: Folder,
     /,
     *,
     where: Where = HERE,

@@ -130,6 +130,7 @@ class Supervisor:
             return config.bootstrap_servers
         if Home(self._root).cluster_id() is None:
             check_unused(self._root, config.log)
+            writable_tables_root(config)
         self._broker = EmbeddedBroker.start(
             self._root,
             port=config.kafka_port,

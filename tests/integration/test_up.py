@@ -280,6 +280,18 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None
     assert not (tmp_path / "root" / "kafka").exists()
 
 
+def test_a_tables_root_that_cannot_be_is_refused_before_a_broker_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    root = tmp_path / "root"
+    refused = run(
+        "up", "--root", str(root), "--port", "0", "--tables-root", str(tmp_path / "file/t")
+    )
+    assert refused.returncode == ExitCode.MACHINE
+    assert "no log was made" in refused.stderr
+    assert not (root / "kafka" / "data").exists()
+    assert "starting Kafka" not in refused.stderr
+
+
 def test_no_java_is_refused_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -274,3 +274,18 @@ def test_a_transaction_of_another_incarnation_is_not_sent_blindly(
     assert isinstance(commit, LanceCommit)
     assert commit.incarnation == client.table("a$t").incarnation
     assert replace(commit, incarnation="") != commit
+
+
+@pytest.mark.parametrize("name", [None, 5, b"me", "a\nb", "\0", "\x1b[2J", "\ud800", "x" * 5000])
+def test_a_principal_that_a_terminal_or_the_log_cannot_carry_is_refused(
+    log: MemoryLog, name: object
+) -> None:
+    with pytest.raises(InvalidTransaction, match="principal"):
+        CommitLog(lambda: log, principal=name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("table", [None, 5, b"a$t", ("a", None), [1]])
+def test_what_is_no_name_of_a_table_is_named(client: CommitLog, table: Any) -> None:
+    for ask in (client.table, client.open, lambda table: client.append(table, {"id": [1]})):
+        with pytest.raises(InvalidTransaction, match="is no name"):
+            ask(table)

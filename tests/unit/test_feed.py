@@ -156,6 +156,7 @@ def test_a_feed_is_of_tables_namespaces_or_all(shop: Service) -> None:
         return [{o["table"] for o in event.to_json()["operations"]} for event in events]
 
     everything = tables()
+    assert tables("*") == everything
     assert tables("audit") == [one for one in everything if "audit" in one]
     assert {"shop$orders", "shop$stock"} in tables("shop$stock")
     assert tables("shop$*") == [one for one in everything if one & {"shop$orders", "shop$stock"}]

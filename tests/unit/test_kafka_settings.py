@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
+from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_settings import ClientSettings, appended_of, ends_reading, is_passing
 from commitlog.errors import (
     CommitLogError,
@@ -110,3 +111,27 @@ def test_a_group_id_may_be_given_where_rights_depend_on_it() -> None:
     assert settings.consumer()["group.id"] == "ours"
     assert "group.id" not in settings.producer()
     assert "group.id" not in settings.admin()
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["b:1", "b", "b:1,c:2", ",b:1,", "b:1 , c:2", "[::1]:9092", "SASL_SSL://b:1", "10.0.0.7:65535"],
+)
+def test_an_address_is_what_librdkafka_reads(address: str) -> None:
+    assert ClientSettings(address, {}).admin()["bootstrap.servers"] == address
+
+
+@pytest.mark.parametrize(
+    "address",
+    [None, 9092, b"b:1", ["b:1"], "", "  ", ",", "b:", "b:x", "b:0", "b:-1", "b:65536", "::1:9092"]
+    + ["http://b:1", "kafka://b:1", "b:1 c:2", "b:1,c:x", "b;1", "\0", "b\n:1", "[::1", ":9092"],
+)
+def test_an_address_that_leads_nowhere_is_refused_at_once(address: object) -> None:
+    with pytest.raises(InvalidSettings, match=r"bootstrap_servers.*HOST:PORT"):
+        KafkaLog.connect(address, timeout_seconds=60)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seconds", [None, "5", -1, 0, float("nan"), float("inf"), 3601])
+def test_a_timeout_that_cannot_be_waited_for_is_refused_at_once(seconds: object) -> None:
+    with pytest.raises(InvalidSettings, match="timeout cannot be"):
+        KafkaLog.connect("127.0.0.1:1", timeout_seconds=seconds)  # type: ignore[arg-type]
