@@ -231,6 +231,11 @@ def test_keys_alone_are_enough(visit: Callable[..., Visit]) -> None:
     keys.press("Home")
     keys.press("Enter")
     window.page.wait_for_selector("#detail .facts")
+    keys.press("Escape")  # the list has kept the focus
+    window.page.wait_for_selector("#detail", state="hidden")
+    window.page.locator(".rows").focus()
+    keys.press("Enter")
+    window.page.wait_for_selector("#detail .facts")
     keys.press("Tab")
     window.page.locator("#detail button").first.focus()
     keys.press("Escape")

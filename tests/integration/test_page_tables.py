@@ -90,6 +90,8 @@ class Shop:
         opened.tags.create("launch", 3)
         log.compact("shop$orders", properties={"commitlog.maintenance": "two fragments are small"})
         log.create_table("shop$eu$stock", SCHEMA)
+        log.append("shop$eu$stock", rows(0, 3))
+        log.delete("shop$eu$stock", "true")
         log.create_table("audit", SCHEMA, properties={"owner": "somebody else"})
         log.drop_table("audit")
         log.create_table("audit", SCHEMA)
@@ -269,6 +271,15 @@ def test_rows_are_counted_in_files_whatever_was_rewritten(visit: Callable[..., V
         " row.querySelector('.name').textContent === 'orders'"
         " && row.querySelector('.rowcount').textContent === '108')"
     )
+    # One never had a row, the other has lost all of them.
+    for name in ("audit", "stock"):
+        window.until(
+            "name => [...document.querySelectorAll('.window .row:not([hidden])')].some(row =>"
+            " row.querySelector('.name').textContent === name"
+            " && row.querySelector('.rowcount').textContent === '0'"
+            " && row.querySelector('.bytes').textContent === '0 B')",
+            name,
+        )
 
 
 def test_an_unknown_table_is_helped(visit: Callable[..., Visit]) -> None:

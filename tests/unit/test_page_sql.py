@@ -241,6 +241,8 @@ def test_a_question_that_is_left_alone_ends_by_itself(root: Path) -> None:
 def test_too_much_memory_or_too_long_an_answer_is_refused(root: Path) -> None:
     process = SqlProcess(root, SqlSettings(seconds=60, answer_bytes_max=100_000))
     try:
+        wide = process.ask("SELECT * FROM range(100000000) a, range(100000000) b", [])
+        assert "of memory; ask for less" in wide["error"]
         much = "SELECT list(a.range ORDER BY hash(a.range)) FROM range(200000000) a"
         try:
             assert "memory" in process.ask(much, [])["error"].lower()

@@ -166,18 +166,27 @@ def growth(ask: Ask, table: str) -> list[Row]:
 def sizes(ask: Ask, incarnations: list[str]) -> Row:
     """Return rows and bytes of Lance tables as they stand, by incarnation: what their files hold.
 
-    Whoever wrote them, and however: a registered table's first files are not known.
+    Whoever wrote them, and however. A table is left out whose first files nobody saw.
     """
     marks = ", ".join("?" * len(incarnations))
     rows = ask(
-        "SELECT incarnation, sum(rows - deleted)::BIGINT AS rows, sum(bytes)::BIGINT AS bytes"
+        "SELECT incarnation, coalesce(sum(rows - deleted) FILTER (NOT removed), 0)::BIGINT AS rows,"
+        " coalesce(sum(bytes) FILTER (NOT removed), 0)::BIGINT AS bytes"
         " FROM (SELECT incarnation, fragment_id, arg_max(removed, version) AS removed,"
         " arg_max(physical_rows, version) AS rows, arg_max(deleted_rows, version) AS deleted,"
         f" arg_max(bytes, version) AS bytes FROM fragment_changes WHERE incarnation IN ({marks})"
-        " GROUP BY incarnation, fragment_id) WHERE NOT removed GROUP BY incarnation",
+        " GROUP BY incarnation, fragment_id) GROUP BY incarnation",
         incarnations,
     )
-    return {"sizes": {str(row["incarnation"]): [row["rows"], row["bytes"]] for row in rows}}
+    found = {str(row["incarnation"]): [row["rows"], row["bytes"]] for row in rows}
+    if bare := [one for one in incarnations if one not in found]:
+        made_empty = ask(
+            "SELECT DISTINCT incarnation FROM operations WHERE operation = 'CreateTable'"
+            f" AND status = 'committed' AND incarnation IN ({', '.join('?' * len(bare))})",
+            bare,
+        )
+        found |= {str(row["incarnation"]): [0, 0] for row in made_empty}
+    return {"sizes": found}
 
 
 def upkeep(ask: Ask, table: str) -> list[Row]:

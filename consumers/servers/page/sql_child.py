@@ -27,7 +27,7 @@ SETTINGS: dict[str, str | bool | int | float | list[str]] = {
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
     "allow_community_extensions": False,
-    "max_temp_directory_size": "0B",
+    "temp_directory": "",
     "memory_limit": MEMORY_LIMIT,
     "threads": THREADS,
 }
@@ -75,6 +75,8 @@ def answer(root: Path, asked: dict[str, Any]) -> dict[str, Any]:
             found = connection.execute(asked["sql"], asked.get("parameters") or None)
             described = found.description or []
             rows = found.fetchmany(asked["rows_max"] + 1)
+    except duckdb.OutOfMemoryException:
+        return {"error": f"the question needs more than {MEMORY_LIMIT} of memory; ask for less"}
     except duckdb.Error as error:
         return {"error": NO_ZONES if "pytz" in str(error) else str(error)}
     except (OverflowError, ValueError) as error:

@@ -8,7 +8,7 @@ export const compact = (value) => (value === null || value === undefined ? "–"
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;
 
 /** A writer's name; some don't say who they are. */
-export const writerName = (name) => name || "(unnamed)";
+export const writerName = (name) => (name?.trim() ? name : "(unnamed)");
 
 /** Bytes, in powers of 1024. */
 export function bytes(value) {

@@ -9,8 +9,9 @@ import { address, change, current } from "./state.js";
 export class TransactionPanel {
   constructor(element) {
     this.element = element;
-    element.addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.close();
+    document.addEventListener("keydown", (event) => {
+      // Wherever the focus is: a list keeps it while its transactions are shown beside it.
+      if (event.key === "Escape" && !element.hidden && !event.target.closest?.("input, textarea, select")) this.close();
     });
   }
 
