@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import Published, referenced_versions
 from commitlog.client.full_storage import names_full_storage
-from commitlog.client.new_columns import NewColumns
 from commitlog.client.opening import materialize
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -196,6 +195,9 @@ class KeepsTables(ABC):
         When the log comes to decide it, others wait for a moment, in which the column is computed
         for what they have committed meanwhile: for 10 seconds at most.
         """
+        # Loaded here: it needs what decides.
+        from commitlog.client.new_columns import NewColumns
+
         columns = NewColumns(
             self.runtime(),
             lambda table: self.describe(table, fresh=True, readable=True),

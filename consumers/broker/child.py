@@ -6,11 +6,11 @@ exit code comes back through the watcher.
 
 import contextlib
 import os
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from multiprocessing.connection import wait  # `select` takes no descriptor above 1,023
 from pathlib import Path
 
 SPAWN_TIMEOUT_SECONDS = 15.0
@@ -43,7 +43,7 @@ class BrokerProcess:
 
     def _read_pid(self) -> int:
         assert self._watcher.stdout is not None
-        ready, _, _ = select.select([self._watcher.stdout], [], [], SPAWN_TIMEOUT_SECONDS)
+        ready = wait([self._watcher.stdout], SPAWN_TIMEOUT_SECONDS)
         line = self._watcher.stdout.readline() if ready else b""
         if not line.strip():
             raise OSError("the broker's process could not be started")

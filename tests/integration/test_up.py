@@ -4,13 +4,13 @@ import contextlib
 import http.client
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import wait
 from pathlib import Path
 
 import pytest
@@ -43,7 +43,7 @@ class Service:
 
     def await_ready(self) -> "Service":
         assert self.process.stdout is not None
-        ready, _, _ = select.select([self.process.stdout], [], [], START_SECONDS)
+        ready = wait([self.process.stdout], START_SECONDS)
         self.line = self.process.stdout.readline().strip() if ready else ""
         assert self.line, self.errors.read_text()[-4000:]
         return self

@@ -11,13 +11,13 @@ import asyncio
 import json
 import os
 import queue
-import select
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from multiprocessing.connection import wait  # `select` takes no descriptor above 1,023
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ class SqlProcess:
         size = 0
         while not pieces or not pieces[-1].endswith(b"\n"):
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([number], [], [], left)[0]:
+            if left <= 0 or not wait([number], left):
                 raise Failed(f"no answer within {seconds:g} s; ask for less")
             piece = os.read(number, READ_BYTES)
             if not piece:
