@@ -53,6 +53,7 @@ class RestoredTopics:
         self._settings = settings
         self._names = (transactions_topic(log), outcomes_topic(log))
         self._admin = new_admin(settings)
+        self._found: set[str] = set()
         asked = []
         for name, base in zip(self._names, (TRANSACTIONS_SETTINGS, OUTCOMES_SETTINGS), strict=True):
             config = {**settings_at_creation(base, factor), TIMESTAMPS: "CreateTime"}
@@ -64,11 +65,16 @@ class RestoredTopics:
                 future.result()
             except KafkaException as error:
                 if goes_on and error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                    self._found.add(name)
                     continue
                 raise WrongLog(
                     f"topic {name} could not be made: {error.args[0].str()}. A log is restored to"
                     " a cluster that has none of its name"
                 ) from error
+
+    def is_new(self, *, is_transactions: bool) -> bool:
+        """Return True if a topic was made here; brokers may not all know of it yet."""
+        return self._names[0 if is_transactions else 1] not in self._found
 
     def put(
         self,

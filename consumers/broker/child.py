@@ -43,7 +43,7 @@ class BrokerProcess:
 
     def _read_pid(self) -> int:
         assert self._watcher.stdout is not None
-        ready = wait([self._watcher.stdout], SPAWN_TIMEOUT_SECONDS)
+        ready = wait([self._watcher.stdout.fileno()], SPAWN_TIMEOUT_SECONDS)
         line = self._watcher.stdout.readline() if ready else b""
         if not line.strip():
             raise OSError("the broker's process could not be started")

@@ -43,7 +43,7 @@ class Service:
 
     def await_ready(self) -> "Service":
         assert self.process.stdout is not None
-        ready = wait([self.process.stdout], START_SECONDS)
+        ready = wait([self.process.stdout.fileno()], START_SECONDS)
         self.line = self.process.stdout.readline().strip() if ready else ""
         assert self.line, self.errors.read_text()[-4000:]
         return self

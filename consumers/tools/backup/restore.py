@@ -224,7 +224,9 @@ def _put(
         (True, with_archived(kept(source, saved, end), archive, end)),
         (False, answers(source, saved, end)),
     ):
-        sent, start = _Digest(found), end_of_topic(log, saved.partition, is_transactions)
+        sent, start = _Digest(found), 0
+        if topics is None or not topics.is_new(is_transactions=is_transactions):
+            start = end_of_topic(log, saved.partition, is_transactions)
         # A restore that was killed left the first ones; what they are is compared below.
         left = (one for one in sent if one.offset >= start)
         if topics is not None:
