@@ -8,13 +8,11 @@ from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AlterConfigOpType,
-    ConfigEntry,
     ConfigResource,
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import ALTER_SECONDS, new_admin
+from commitlog.adapters.kafka_io import ALTER_SECONDS, new_admin, set_topics
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import Unavailable
 from commitlog.protocol import TRANSACTIONS_SETTINGS, transactions_topic
@@ -47,28 +45,12 @@ def cleaned_at_once(bootstrap_servers: str, log: str, passed: Mapping[str, Any])
         }
         if own == AT_ONCE:  # a killed run has left it so
             own = {n: v for n, v in TRANSACTIONS_SETTINGS.items() if n in AT_ONCE}
-        _set(admin, topic.name, AT_ONCE)
+        set_topics(admin, [topic.name], AT_ONCE)
         try:
             yield
         finally:
-            _set(admin, topic.name, {name: own.get(name) for name in AT_ONCE})
+            set_topics(admin, [topic.name], {name: own.get(name) for name in AT_ONCE})
     except KafkaException as error:
         raise settings.translate(error, "setting the transactions topic for its cleaner") from None
     except TimeoutError:
         raise Unavailable(f"Kafka did not set {topic.name} within {ALTER_SECONDS:g} s") from None
-
-
-def _set(admin: Any, topic: str, values: Mapping[str, str | None]) -> None:
-    entries = [
-        ConfigEntry(
-            name,
-            value,
-            incremental_operation=AlterConfigOpType.DELETE
-            if value is None
-            else AlterConfigOpType.SET,
-        )
-        for name, value in values.items()
-    ]
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
-    for future in admin.incremental_alter_configs([resource]).values():
-        future.result(ALTER_SECONDS)

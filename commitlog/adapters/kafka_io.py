@@ -268,10 +268,13 @@ def _new(
         raise settings.translate(error, "setting up Kafka's client") from None
 
 
-def set_topics(admin: AdminClient, names: Sequence[str], settings: Mapping[str, str]) -> None:
-    """Set the same for all of these topics, each topic at once."""
+def set_topics(
+    admin: AdminClient, names: Sequence[str], settings: Mapping[str, str | None]
+) -> None:
+    """Set the same for all of these topics, each topic at once; None: as the cluster has it."""
+    act = AlterConfigOpType
     entries = [
-        ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+        ConfigEntry(name, value, incremental_operation=act.DELETE if value is None else act.SET)
         for name, value in settings.items()
     ]
     resources = [

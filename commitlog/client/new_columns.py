@@ -101,24 +101,26 @@ class NewColumns:
 
     def _lacking(self, info: TableInfo, message: Transaction) -> bytes:
         """Return what a transaction lacks of a version, as the leader wants it."""
-        newer = self._upon(info)
+        path, fragments = self._read(info)
+        newer = self._merge(info, path, fragments)
         if newer is None or newer.merge.schema != message.merge.schema:
             return b""
-        fragments = self._fragments(info)
         missing = set(compare(message.merge, fragments).missing)
         return delivery(one for one in newer.merge.fragments if one.id in missing)
 
-    def _fragments(self, info: TableInfo) -> Mapping[int, bytes]:
+    def _read(self, info: TableInfo) -> tuple[str, Mapping[int, bytes]]:
+        """Return the path of a version's manifest, and its fragments."""
         path = materialize(self._runtime, info, info.version)
         state, _ = decode_manifest(store_for(info.location).read(path))
-        return state.fragments
+        return path, state.fragments
 
     def _upon(self, info: TableInfo) -> Transaction | None:
-        path = materialize(self._runtime, info, info.version)
-        state, _ = decode_manifest(store_for(info.location).read(path))
+        return self._merge(info, *self._read(info))
+
+    def _merge(self, info: TableInfo, path: str, there: Mapping[int, bytes]) -> Transaction | None:
         if self._schema != tuple(info.fields):
             self._made, self._files, self._schema = None, {}, tuple(info.fields)
-        fragments = [DataFragment.FromString(encoded) for encoded in state.fragments.values()]
+        fragments = [DataFragment.FromString(encoded) for encoded in there.values()]
         lacking = {one.id for one in fragments if _values(one) not in self._files}
         if self._made is None or lacking:
             made = self._compute(info, path, None if self._made is None else lacking)
@@ -128,7 +130,7 @@ class NewColumns:
             if before is not None and list(before.merge.schema) != list(made.merge.schema):
                 # Fields got other numbers, of which fewer fragments know.
                 self._made, self._files = None, {}
-                return self._upon(info)
+                return self._merge(info, path, there)
             self._made = self._made or made
             self._note(fragments, made)
         message = Transaction()

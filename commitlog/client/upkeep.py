@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import Published, referenced_versions
-from commitlog.client.full_storage import names_full_storage
+from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.opening import materialize
 from commitlog.errors import InvalidTransaction, Unavailable
 from commitlog.lancepb.transaction_pb2 import Transaction
@@ -284,7 +284,8 @@ class KeepsTables(ABC):
         refusals: list[str] = []
         while True:
             info = self.describe(parse_table_id(table_id), fresh=True, readable=True)
-            done = names_full_storage(attempt)(info, deadline)
+            with naming_full_storage(info.name, info.location):
+                done = attempt(info, deadline)
             if done is None:
                 return Kept(refusals=tuple(refusals))
             if time.monotonic() > deadline:
@@ -293,8 +294,10 @@ class KeepsTables(ABC):
             told = {**(properties or {}), TRY_PROPERTY: str(len(refusals) + 1)}
             encoded = message.SerializeToString(deterministic=True)
             ticket = self.submit(info.table_id, encoded, properties=told)
-            outcome = finish(ticket, info, message, deadline) if finish is not None else None
-            outcome = outcome or ticket.result(_left(deadline))
+            if finish is None:
+                outcome = ticket.result(_left(deadline))
+            else:
+                outcome = finish(ticket, info, message, deadline)
             if outcome.status is not Status.RETRYABLE or len(refusals) + 1 >= tries_max:
                 outcome.raise_for_conflict()
                 return Kept(outcome, metrics, tuple(refusals))

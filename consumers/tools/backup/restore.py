@@ -110,7 +110,8 @@ def restore(
         done.remains = _beyond(remains, source, backup, heads if not at else None)
     goes_on = _take(root, backup, place)
     ends = {one.partition: end for one, end in zip(backup.partitions, cuts, strict=True)}
-    _files(ARCHIVE, str(root / ARCHIVE), place, source, backup, heads, done, on_progress)
+    files = files_of(source, backup).values()
+    _files(files, ARCHIVE, str(root / ARCHIVE), place, heads, done, on_progress)
     archives = archives_of(root / ARCHIVE, ends)
     with _cluster(config, root, backup) as servers:
         settings = ClientSettings(servers, config.kafka)
@@ -137,7 +138,7 @@ def restore(
         finally:
             log.close()
     if backup.tables_root:
-        _files(TABLES, backup.tables_root, place, source, backup, heads, done, on_progress)
+        _files(files, TABLES, backup.tables_root, place, heads, done, on_progress)
     (root / RESTORING).unlink()
     return done
 
@@ -282,20 +283,19 @@ class _Digest:
 
 
 def _files(
+    files: Iterable[SavedFile],
     kind: str,
     to: str,
     place: str,
-    source: Store,
-    backup: Backup,
     heads: Heads,
     done: Restored,
     on_progress: OnProgress,
 ) -> None:
     """Copy the tables' or the archive's files that belong to what is restored, and read each."""
     copies, target = part(place, kind), store_for(to)
-    for one in files_of(source, backup).values():
+    for one in files:
         name, _, path = one.path.partition("/")
-        if name != kind or (name == TABLES and not heads.have(backup.tables_root, path)):
+        if name != kind or (name == TABLES and not heads.have(to, path)):
             continue
         _copy(copies, target, path, one)
         done.files += 1
