@@ -20,7 +20,7 @@ help: ## Show this
 
 setup: $(STAMP) ## Install what the other targets need into .venv (they do it themselves)
 
-$(STAMP): requirements.lock pyproject.toml infra/set-up.sh
+$(STAMP): requirements.lock pyproject.toml infra/set-up.sh infra/native.py $(wildcard commitlog/codecs/_native*.[ch])
 	@infra/set-up.sh $(VENV)
 	@touch $@
 
@@ -32,7 +32,7 @@ demo: $(STAMP) ## Run the main job on real data: broker, log, Spark, writers, re
 WORKERS := $(if $(ARGS),0,3)
 
 test: $(STAMP) ## Run all tests; ARGS="tests/unit -k word" chooses
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TRIES) $(ARGS)
 
 UNITS := tests/test_house.py tests/scenarios tests/properties tests/unit
 
@@ -50,12 +50,15 @@ soak: $(STAMP) ## Search for hours: SEED=1 SEEDS=100000 HISTORIES_SECONDS=3600 F
 	$(BIN)/python -m tests.simulation --from $(SEED) --seeds $(SEEDS)
 	$(BIN)/python -m tests.histories --seed $(SEED) --seconds $(HISTORIES_SECONDS)
 	$(BIN)/python -m tests.histories.rows --seed $(SEED) --seconds $(HISTORIES_SECONDS)
+	$(BIN)/python -m tests.histories.columns --seed $(SEED) --seconds $(HISTORIES_SECONDS)
 	$(BIN)/python -m tests.histories.iceberg --seed $(SEED) --seconds $(HISTORIES_SECONDS)
 	FUZZ_SEED=$(SEED) FUZZ_SECONDS=$(HISTORIES_SECONDS) $(BIN)/python -m pytest -q --timeout=0 \
 	  tests/conformance/test_fuzzed_tables.py
 	COMMITLOG_FUZZ_SECONDS=300 COMMITLOG_HOSTILE_SECONDS=$(HISTORIES_SECONDS) $(BIN)/python -m pytest \
 	  -q -s --timeout=0 -k "minutes or hostile" tests/unit/test_openapi.py \
 	  tests/integration/test_hostile_clients.py
+	COMMITLOG_SOAK_SECONDS=$(SERVICE_SECONDS) $(BIN)/python -m pytest -q --timeout=0 \
+	  tests/integration/test_kept.py
 	$(BIN)/commitlog bench rag --seconds 180
 	$(BIN)/python -m tests.faults --seed $(SEED) --rounds $(FAULT_ROUNDS)
 	@mkdir -p build

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.broker_fixture"]
+pytest_plugins = ["tests.broker_fixture", "tests.leaks", "tests.second_tries"]
 
 _SLOW_MACHINE = (HealthCheck.too_slow, HealthCheck.data_too_large)
 settings.register_profile(
@@ -119,7 +119,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
 
 
 @pytest.fixture
-def found_out(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
+def report_line(record_property: Callable[[str, object], None]) -> Callable[[str], None]:
     """Return a function whose text is printed at the end of the run."""
     return partial(record_property, _FOUND)
 
