@@ -27,12 +27,12 @@ import fastavro
 from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
 from commitlog.codecs import avro_values as values
-from commitlog.codecs.avro_compiled import Compiler, Encode, write_bytes, write_long, write_text
+from commitlog.codecs.avro_compiled import write_bytes, write_long, write_text
+from commitlog.codecs.avro_lanes import CompiledSchema, sha256
 from commitlog.codecs.record_ids import id_in_key, id_problem, is_keyed_by
 from commitlog.errors import CorruptLog, InvalidTransaction, UnsupportedFormat
 from commitlog.model.operations import ROW_OPERATIONS
 from commitlog.model.records import (
-    Code,
     Genesis,
     LeaderStarted,
     LogRecord,
@@ -161,57 +161,16 @@ def _known(names: tuple[str, ...]) -> dict[bytes, RecordSchema]:
     return {schema.prefix: schema for schema in map(_schema, names)}
 
 
-class CompiledSchema:
-    """The newest schema of a record that each commit writes and reads, made into functions.
-
-    The last field is a record whose fields are the value's own.
-    """
-
-    def __init__(self, name: str) -> None:
-        schema = load_schema(name)
-        self.prefix = MARKER + schema_fingerprint(_parsed(schema))
-        tail = schema["fields"][-1]["type"]
-        classes, derived = values.CLASSES, {"Transaction": ("payload_hash", _sha256)}
-        compiler = Compiler(
-            classes,
-            inlined=frozenset({tail["name"]}),
-            texts={"code": Code},
-            derived=derived,
-            sorted_pairs=values.SORTED_PAIRS,
-        )
-        self.encode, self.decode = compiler.compile(schema)
-        own = {**classes, tail["name"]: classes[schema["name"]]}
-        compiler = Compiler(
-            own, inlined=frozenset(), texts={}, derived={}, sorted_pairs=values.SORTED_PAIRS
-        )
-        self.encode_tail: Encode = compiler.compile(tail)[0]
-
-    def read(self, data: bytes) -> tuple[Any, int] | None:
-        """Return a record's value and where its last field begins.
-
-        None if it is of another schema or broken: whoever reads it then finds the reason.
-        """
-        if not data.startswith(self.prefix):
-            return None
-        try:
-            value, end, tail = self.decode(data, PREFIX_BYTES)
-        except Exception:  # broken bytes make nearly every kind
-            return None
-        return (value, tail) if end == len(data) else None
-
-
 @cache
-def _compiled(name: str) -> CompiledSchema:
-    return CompiledSchema(name)
+def compiled(name: str) -> CompiledSchema:
+    """Return a schema of records that each commit writes and reads."""
+    schema = load_schema(name)
+    return CompiledSchema(schema, MARKER + schema_fingerprint(_parsed(schema)))
 
 
 @cache
 def _compiled_transactions() -> dict[bytes, CompiledSchema]:
-    return {compiled.prefix: compiled for compiled in map(_compiled, TRANSACTION_SCHEMAS)}
-
-
-def _sha256(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
+    return {one.prefix: one for one in map(compiled, TRANSACTION_SCHEMAS)}
 
 
 _NOT_ENCODED = (ValueError, TypeError, AttributeError, LookupError, OverflowError)
@@ -230,7 +189,7 @@ def _not_encoded(what: str, error: Exception) -> InvalidTransaction:
 def _schema_of(transaction: Transaction) -> CompiledSchema:
     # Programs that know no rows in a record read the first one.
     has_rows = not ROW_OPERATIONS.isdisjoint(map(type, transaction.operations))
-    return _compiled(TRANSACTION_SCHEMAS[has_rows or bool(transaction.payloads)])
+    return compiled(TRANSACTION_SCHEMAS[has_rows or bool(transaction.payloads)])
 
 
 def payload_hash(transaction: Transaction) -> bytes:
@@ -239,7 +198,7 @@ def payload_hash(transaction: Transaction) -> bytes:
         content = _schema_of(transaction).encode_tail(transaction)
     except _NOT_ENCODED as error:
         raise _not_encoded(f"transaction {transaction.transaction_id}", error) from error
-    return _sha256(content)
+    return sha256(content)
 
 
 def encode_transaction(transaction: Transaction) -> bytes:
@@ -253,7 +212,7 @@ def encode_transaction(transaction: Transaction) -> bytes:
         )
     schema = _schema_of(transaction)
     try:
-        return schema.prefix + schema.encode(transaction)
+        return schema.encode(transaction)
     except _NOT_ENCODED as error:
         raise _not_encoded(f"transaction {transaction.transaction_id}", error) from error
 
@@ -295,13 +254,13 @@ def seal_outcome(
 ) -> tuple[Outcome, bytes]:
     """Link a decision into the chain under a leader; return the whole value and its record.
 
-    The hash covers the decision and the hash before it, not the leader: whoever decides again
-    from the same log gets the same chain.
+    The hash covers the decision and the hash before it, not the leader: deciding the same log
+    again gives the same chain.
     """
-    schema = _compiled("outcome-v1" if outcome.reason is None else "outcome-v2")
+    schema = compiled("outcome-v1" if outcome.reason is None else "outcome-v2")
     try:
         decision = schema.encode_tail(outcome)
-        digest = _sha256(previous_hash + decision)
+        digest = sha256(previous_hash + decision)
         head = {"epoch": epoch, "node": node, "previous_hash": previous_hash, "hash": digest}
         start = schema.prefix + write_long(epoch) + write_text(node)
         record = start + write_bytes(previous_hash) + write_bytes(digest) + decision
@@ -320,12 +279,12 @@ def decode_log_record(key: bytes | None, value: bytes) -> LogRecord:
     if schema is None:
         return _of_unknown_schema(id_in_key(key), value)
     try:
-        compiled = _compiled_transactions().get(schema.prefix)
-        if compiled is not None and (known := compiled.read(value)) is not None:
+        quick = _compiled_transactions().get(schema.prefix)
+        if quick is not None and (known := quick.read(value)) is not None:
             record: Transaction | ProtocolVersion = known[0]
         elif schema.name == "Transaction":
             head, content, tail = schema.decode_parts(value)
-            record = values.transaction_to_value(head, content, _sha256(tail))
+            record = values.transaction_to_value(head, content, sha256(tail))
         else:
             record = values.protocol_version_to_value(schema.decode(value))
         if schema.prefix not in _known(FIRST_LOG_SCHEMAS):
@@ -351,9 +310,9 @@ def decode_outcome_record(value: bytes | None) -> OutcomeRecord:
     if value is None:
         raise CorruptLog("an outcome record's value is null")
     for name in ("outcome-v1", "outcome-v2"):
-        if (found := _compiled(name).read(value)) is not None:
+        if (found := compiled(name).read(value)) is not None:
             outcome: Outcome = found[0]
-            if _sha256(outcome.previous_hash + value[found[1] :]) != outcome.hash:
+            if sha256(outcome.previous_hash + value[found[1] :]) != outcome.hash:
                 raise _changed(outcome.sequence)
             return outcome if outcome.reason is None else worded(outcome)
     schema = _known(OUTCOME_SCHEMAS).get(value[:PREFIX_BYTES])

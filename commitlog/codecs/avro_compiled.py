@@ -102,8 +102,8 @@ def read_count(data: bytes, at: int) -> tuple[int, int]:
     return count, at
 
 
-# What the generated functions do with a scalar: {0} is the value's expression or variable. Whoever
-# reads beyond the end notices it at the next byte, or by the position after the last one.
+# What the generated functions do with a scalar: {0} is the value's expression or variable. Reading
+# beyond the end is noticed at the next byte, or by the position after the last one.
 _ADD_SIZE = "out += small[size] if size < 4096 else write_large(size)"
 _WRITING = {
     "long": ["number = {0}", "out += small[number] if 0 <= number < 4096 else write_large(number)"],
@@ -323,7 +323,7 @@ class Compiler:
                 f" out += {write_long(number)!r}",
                 f" write_{name}({source}, out)",
             ]
-        return [*lines, "else:", " raise TypeError(f'{kind.__name__} is no part of this record')"]
+        return [*lines, "else:", " raise TypeError(f'{kind.__name__} is not part of this record')"]
 
     def _read(self, kind: Any, variable: str) -> list[str]:
         """Return the lines that read a value into a variable."""

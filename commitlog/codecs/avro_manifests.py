@@ -1,4 +1,4 @@
-"""Iceberg's manifest lists: read whoever wrote them, written in one form of our own.
+"""Iceberg's manifest lists: read in any writer's form, written in one form.
 
 Writers name a column as they like, so columns are found by their ids. What this program writes
 isn't compressed: the bytes follow from the values alone, whatever library is at hand.

@@ -52,9 +52,18 @@ Encoder = Callable[[Any], bytes]
 
 def key_hashes(columns: Sequence[pa.ChunkedArray | pa.Array]) -> list[bytes]:
     """Return each row's hash; `columns` are the key's, in the order of their field ids."""
+    return hashed(encoded_keys(columns))
+
+
+def encoded_keys(columns: Sequence[pa.ChunkedArray | pa.Array]) -> Iterator[bytes]:
+    """Yield what each row's hash is made of; `columns` are in the order of their field ids."""
     encoded = [_encoded(column) for column in columns]
-    rows = encoded[0] if len(encoded) == 1 else map(b"".join, zip(*encoded, strict=True))
-    return [hashlib.blake2b(row, digest_size=HASH_BYTES).digest() for row in rows]
+    return encoded[0] if len(encoded) == 1 else map(b"".join, zip(*encoded, strict=True))
+
+
+def hashed(encoded: Iterable[bytes]) -> list[bytes]:
+    """Return the hashes of encoded keys."""
+    return [hashlib.blake2b(row, digest_size=HASH_BYTES).digest() for row in encoded]
 
 
 def packed(hashes: Iterable[bytes]) -> bytes:

@@ -100,11 +100,6 @@ def to_transaction(
     return BuiltTransaction(message, encode(message, operation))
 
 
-def fragment_bytes(metadata: FragmentMetadata) -> bytes:
-    """Encode pylance's fragment metadata as a `lance.table.DataFragment`."""
-    return _fragment(metadata).SerializeToString(deterministic=True)
-
-
 def _fragment(metadata: FragmentMetadata) -> DataFragment:
     fragment = DataFragment(
         id=metadata.id,

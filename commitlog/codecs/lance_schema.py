@@ -30,7 +30,7 @@ def schema_fields(schema: pa.Schema | LanceSchema) -> tuple[list[Field], SchemaM
             schema = LanceSchema.from_pyarrow(schema)
         except (ValueError, pa.ArrowException) as error:
             raise InvalidTransaction(
-                f"Lance has no place for this schema: {error}", field="schema", value=schema
+                f"Lance cannot store this schema: {error}", field="schema", value=schema
             ) from error
     metadata, fields = _parts(schema)
     pairs = {key: bytes(value) for key, value in json.loads(metadata).items()}

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -134,11 +133,6 @@ def manifest_name(version: int, scheme: str = NamingScheme.V2) -> str:
     return f"{_VERSION_MAX - version:020}.manifest"
 
 
-def staged_name(version: int, suffix: str, scheme: str = NamingScheme.V2) -> str:
-    """Return the file name of a version that is not published yet."""
-    return f"{manifest_name(version, scheme)}-{suffix}"
-
-
 def transaction_path(state: ManifestState) -> str:
     """Return where a version's transaction lies, below the location; empty if nowhere.
 
@@ -177,18 +171,3 @@ def parse_manifest_name(name: str) -> ManifestName | None:
     else:
         version, scheme = int(number), NamingScheme.V1
     return None if version < 0 else ManifestName(version, scheme, staged_by=staged_by)
-
-
-def detect_naming_scheme(names: Iterable[str]) -> NamingScheme | None:
-    """Return how a dataset names its manifests, None if there are none.
-
-    Where both are found, as after an interrupted migration, V2 is what Lance goes on with.
-    """
-    found = {
-        name.scheme
-        for name in map(parse_manifest_name, names)
-        if name is not None and not name.is_detached and not name.staged_by
-    }
-    if NamingScheme.V2 in found:
-        return NamingScheme.V2
-    return NamingScheme.V1 if found else None

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from commitlog.codecs import avro
 from commitlog.codecs.avro import load_schema, schema_fingerprint
 from commitlog.codecs.avro_compiled import read_long
+from commitlog.codecs.avro_lanes import CompiledSchema
 from commitlog.core.log.outcomes import _at_most, decision_bytes
 from commitlog.errors import CorruptLog, InvalidTransaction, UnsupportedFormat
 from commitlog.model.operations import ROW_OPERATIONS, LanceCommit
@@ -181,7 +182,7 @@ def test_what_is_read_quickly_is_what_fastavro_reads(
         avro.decode_log_record(key, avro.encode_transaction(transaction)),
         avro.decode_outcome_record(by_fastavro(schema_of(sealed), sealed)),
     ]
-    with patch.object(avro.CompiledSchema, "read", return_value=None):
+    with patch.object(CompiledSchema, "read", return_value=None):
         slow = [
             avro.decode_log_record(key, avro.encode_transaction(transaction)),
             avro.decode_outcome_record(by_fastavro(schema_of(sealed), sealed)),

@@ -7,7 +7,8 @@ index       the version index against one that is built from the log meanwhile
 witnesses   what others remember of the log's end: a log that lost its tail is whole by itself
 """
 
-from consumers.tools.verify.check import VerifyOptions, verify
+from consumers.tools.verify.check import verify
 from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
+from consumers.tools.verify.options import VerifyOptions
 
 __all__ = ["PartitionFindings", "Problem", "ProblemKind", "VerifyOptions", "verify"]

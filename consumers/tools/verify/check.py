@@ -7,35 +7,32 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator
 from importlib.metadata import version as package_version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from commitlog.adapters.storage import ObjectStore, store_for
-from commitlog.core.log.attribution import principal_in_content
+from commitlog.codecs.avro_chain import plain_chain
+from commitlog.core.log.attribution import PRINCIPAL_PROPERTY, principal_in_content
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.core.partition.machine import Machine
-from commitlog.errors import (
-    CommitLogError,
-    CorruptLog,
-    Unavailable,
-    UnsupportedFormat,
-)
+from commitlog.errors import CommitLogError, CorruptLog, Unavailable, UnsupportedFormat
 from commitlog.model.records import LeaderStarted, Status, Transaction
 from commitlog.model.table import format_table_id
-from commitlog.ports import Log
+from commitlog.ports import ArchivableLog, Log
 from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.follower import Recordings
 from consumers.tools.archive.log import ArchivedLog
+from consumers.tools.erasure.acts import ERASURE
 from consumers.tools.verify.contents import read_contents
 from consumers.tools.verify.deciding import Decider
 from consumers.tools.verify.files import PartitionFiles
 from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
 from consumers.tools.verify.iceberg import check_metadata
+from consumers.tools.verify.options import VerifyOptions
+from consumers.tools.verify.plain import PlainRun, PlainWalk
 from consumers.tools.verify.retention import GivenUp, explained
 from consumers.tools.verify.rows import WrittenRows
+from consumers.tools.verify.settling import settled
 from consumers.tools.verify.state import State
 from consumers.tools.verify.versions import Versions
 from consumers.tools.verify.walk import Walk, new_replica
@@ -44,45 +41,12 @@ from consumers.tools.verify.witnesses import Witness, check_root, check_table, h
 if TYPE_CHECKING:
     from consumers.tools.verify.rebuilt_index import RebuiltIndex
 
-SAVE_SECONDS = 15.0
 SAVE_SHARE = 10.0
 """After a save, wait at least so many times what it took."""
 INDEX = "index"
 
 OnProgress = Callable[[int, int], None]
 """Told (records of the outcomes topic that were read, all that there are)."""
-
-
-@dataclass(frozen=True, slots=True)
-class VerifyOptions:
-    """What to verify, and where things lie."""
-
-    root: Path | None = None
-    """The log's root: its checkpoint and version index are compared too."""
-    table: str = ""
-    """Look at this table's files only; the log is walked in whole all the same."""
-    chain_only: bool = False
-    """Hashes, order and answers; decide nothing again, look at no file and no index."""
-    log_only: bool = False
-    """Decide everything again, but look at no file and no index."""
-    contents: bool = False
-    """Read all rows of the newest versions as well."""
-    state: Path | None = None
-    """A folder in which an interrupted run goes on; None: it begins at Genesis each time."""
-    expected_head: Witness | None = None
-    """An outcome that somebody noted down."""
-    save_seconds: float = SAVE_SECONDS
-    open_store: Callable[[str], ObjectStore] = field(default=store_for, repr=False)
-
-    def wanted(self) -> dict[str, Any]:
-        """Return what a run that goes on must have wanted as well."""
-        return {
-            "root": str(self.root),
-            "table": self.table,
-            "chain_only": self.chain_only,
-            "log_only": self.log_only,
-            "program": package_version("lance-commitlog"),
-        }
 
 
 def verify(
@@ -130,7 +94,7 @@ class _Check:
         replica = self._go_on()
         self._voids_before = self._verdict.voids
         self._counted = (self._verdict.versions, self._verdict.files)
-        self._walk = Walk(log, partition, replica)
+        self._walk = self._new_walk(replica)
         self._save_at = time.monotonic() + options.save_seconds
         self._witnesses = list(witnesses(options.root, partition))
         for move in log.moves():
@@ -165,6 +129,14 @@ class _Check:
             self._open_index(replica.chain.sequence)
         return replica
 
+    def _new_walk(self, replica: Replica) -> Walk:
+        log, options = self._log, self._options
+        chain = plain_chain(PRINCIPAL_PROPERTY, (ERASURE,))
+        if chain is None or not options.chain_only or options.contents:
+            return Walk(log, self._partition, replica)
+        raw = cast(ArchivableLog, log)
+        return PlainWalk(raw, self._partition, replica, chain, self._take_run)
+
     def _open_index(self, sequence: int) -> None:
         root = self._options.root
         if root is None or not (root / "index.duckdb").is_file() or self._options.state is None:
@@ -195,12 +167,12 @@ class _Check:
             self._read()
         if (archived := self._archived()) is not None:
             verdict.found(self._given_up.compare(archived.archive(self._partition)))
+        if walk.problem is None and self._files is not None:
+            self._compare_what_follows(self._files)
         if walk.problem is not None:
             if walk.problem.kind is ProblemKind.TRANSACTION and archived is None:
                 walk.problem = explained(walk.problem, self._log, self._partition)
             verdict.found([walk.problem])
-        elif self._files is not None:
-            self._compare_what_follows(self._files)
         verdict.found(self._rows.problems())
         for witness in self._witnesses:
             problem = hear(self._log, self._partition, witness, walk.sequence)
@@ -255,6 +227,15 @@ class _Check:
             if time.monotonic() >= self._save_at and walk.is_settled:
                 self._save()
 
+    def _take_run(self, run: PlainRun) -> None:
+        """Count outcomes of which there is nothing else to say."""
+        verdict, expected = self._verdict, self._options.expected_head
+        if expected is not None and (found := run.hash_of(expected.sequence)):
+            self._compare_head(expected, found.hex())
+        verdict.outcomes += run.outcomes
+        verdict.committed += run.committed
+        verdict.unattributed += run.unattributed
+
     def _take(self, decided: Decided) -> bool:
         """Take the next outcome; return whether the log can be followed over it."""
         verdict, outcome = self._verdict, decided.outcome
@@ -275,7 +256,7 @@ class _Check:
                 self._walk.sequence = outcome.sequence - 1
                 return False
         self._check_principal(decided)
-        self._rows.take(decided, verdict.erased)
+        self._rows.take(decided, verdict)
         verdict.outcomes += 1
         verdict.committed += outcome.status is Status.COMMITTED
         return True
@@ -337,33 +318,51 @@ class _Check:
             self._verdict.found([Problem(ProblemKind.END, text, expected.sequence)])
 
     def _compare_what_follows(self, files: PartitionFiles) -> None:
-        verdict, table = self._verdict, self._options.table
-        lives = files.versions.lives.values()
-        shown = [one for one in lives if one.is_live and one.state.version]
-        if table:
-            shown = [one for one in shown if format_table_id(one.table) == table]
-            known = {*self._machine.tables, *self._machine.iceberg.tables}
-            if not shown:
-                check_table(self._genesis, self._partition, table, known)
-        verdict.found(files.finish())
+        table, index, lives = self._options.table, self._index, files.versions.lives
+        known = {*self._machine.tables, *self._machine.iceberg.tables}
+        if table and not any(one.is_shown({table}) for one in lives.values()):
+            check_table(self._genesis, self._partition, table, known)
+
+        def compare(names: Collection[str] | None) -> Iterator[Problem]:
+            return self._differences(files, {table} if table and names is None else names)
+
         iceberg = self._machine.iceberg.tables
-        if table:
-            iceberg = {name: one for name, one in iceberg.items() if format_table_id(name) == table}
-        verdict.found(check_metadata(iceberg, self._options.open_store))
-        if self._options.contents:
+        self._verdict.found(settled(compare, self._read_on, lives.values(), iceberg))
+        if index is not None and self._options.root is not None and self._walk.problem is None:
+            self._verdict.found(index.compare(self._options.root, self._walk.replica))
 
-            def count(rows: int) -> None:
-                verdict.rows += rows
+    def _read_on(self) -> bool:
+        """Read to the present end; return True if that is a later one and the log can be read."""
+        walk = self._walk
+        before = walk.sequence
+        walk.extend()
+        self._read()
+        return walk.problem is None and walk.sequence > before
 
-            def rebuilt(rows: int) -> None:
-                verdict.rows_rebuilt += rows
+    def _differences(
+        self, files: PartitionFiles, names: Collection[str] | None
+    ) -> Iterator[Problem]:
+        """Compare all tables, or those of some names, with what the log says."""
+        verdict, options = self._verdict, self._options
+        shown = [one for one in files.versions.lives.values() if one.is_shown(names)]
+        yield from files.finish(names)
+        iceberg = self._machine.iceberg.tables
+        if names is not None:
+            iceberg = {name: one for name, one in iceberg.items() if format_table_id(name) in names}
+        yield from check_metadata(iceberg, options.open_store)
+        if not options.contents:
+            return
 
-            verdict.found(read_contents(shown, count))
-            names = {one.table for one in shown}
-            tables = [one for name, one in self._machine.tables.items() if name in names]
-            verdict.found(self._rows.compare(self._log, self._partition, tables, rebuilt))
-        if self._index is not None and self._options.root is not None:
-            verdict.found(self._index.compare(self._options.root, self._walk.replica))
+        def count(rows: int) -> None:
+            verdict.rows += rows
+
+        def rebuilt(rows: int) -> None:
+            verdict.rows_rebuilt += rows
+
+        yield from read_contents(shown, count)
+        of_shown = {one.table for one in shown}
+        tables = [one for name, one in self._machine.tables.items() if name in of_shown]
+        yield from self._rows.compare(self._log, self._partition, tables, rebuilt)
 
     def _save(self) -> None:
         """Remember how far this came."""
@@ -389,7 +388,8 @@ class _Check:
         verdict, replica = self._verdict, self._walk.replica
         verdict.terms = replica.chain.epoch
         verdict.voids = self._voids_before + replica.void_count
-        verdict.undecided = len(replica.undecided)
+        # Where the walk ended early, what was read ahead depends on how Kafka sent it.
+        verdict.undecided = 0 if self._walk.problem else len(replica.undecided)
         verdict.head = replica.chain.hash.hex()
         verdict.retained = self._given_up.sequence
         if self._files is not None:

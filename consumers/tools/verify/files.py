@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from commitlog.adapters.storage import ObjectStore
@@ -24,12 +24,13 @@ from commitlog.codecs.manifest_file import (
     parse_manifest_name,
     transaction_path,
 )
+from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, IndexSection, Manifest
 from commitlog.model.table import Policy, format_table_id
 from consumers.tools.verify.findings import Problem, ProblemKind
-from consumers.tools.verify.missing import AllMissing, Missing, said
+from consumers.tools.verify.missing import AllMissing, Missing, place_of, said
 from consumers.tools.verify.versions import LifeManifests, Made, Versions, manifest_paths
 
 SETTLE_SECONDS = 10.0
@@ -88,19 +89,22 @@ class PartitionFiles:
                 names = self._store(life.location).names(VERSIONS_DIRECTORY)
                 self._listed[life.incarnation] = frozenset(names)
 
-    def finish(self) -> Iterator[Problem]:
-        """Judge what was missing, and what stands at the tables' heads."""
-        lives = [one for one in self.versions.lives.values() if self._is_wanted(one)]
-        lives = [one for one in lives if one.is_live and one.state.version]
+    def finish(self, names: Collection[str] | None = None) -> Iterator[Problem]:
+        """Judge what was missing, and what stands at the heads of all tables, or of some."""
+        shown = (one for one in self.versions.lives.values() if one.is_shown(names))
+        lives = {one.incarnation: one for one in shown if self._is_wanted(one)}
+        noted = {(missing.incarnation, missing.version) for missing in self._missing.files}
         deadline = time.monotonic() + SETTLE_SECONDS
         for missing in self._missing.files:
-            life = self.versions.lives[missing.incarnation]
-            if self._may_be_gone(life, missing) or self._is_there_by(deadline, life, missing):
+            life = lives.get(missing.incarnation)
+            if life is None or not missing.hurts(life):
                 continue
-            yield self._gone(life, missing)
-        for life in lives:
+            if not self._is_there_by(deadline, life, missing):
+                yield self._gone(life, missing)
+        for life in lives.values():
             try:
-                yield from self._head(life, deadline)
+                is_noted = (life.incarnation, life.state.version) in noted
+                yield from self._head(life, deadline, is_noted=is_noted)
             except OSError as error:
                 name = format_table_id(life.table)
                 yield Problem(
@@ -144,7 +148,9 @@ class PartitionFiles:
         try:
             data = self._store(location).read(path)
         except FileNotFoundError:
-            self._note(ProblemKind.MANIFEST, made, path)
+            # It was there a moment ago: under `latest`, maintenance thins manifests at any time.
+            if made.life.policy is Policy.EVERY:
+                self._note(ProblemKind.MANIFEST, made, path)
             return
         if made.is_foreign:
             difference = _differs_in_content(data, made)
@@ -171,10 +177,9 @@ class PartitionFiles:
         header = made.life.state.header.message
         for fragment_id, encoded in made.delta.fragments:
             fragment = DataFragment.FromString(encoded)
-            overlaid = (overlay.data_file for overlay in fragment.overlays)
-            for file in (*fragment.files, *overlaid):
+            for file in data_files(fragment):
                 base = file.base_id if file.HasField("base_id") else None
-                location, path = _place(made.life.location, header, base, "data", file.path)
+                location, path = place_of(made.life.location, header, base, "data", file.path)
                 yield from self._file(made, location, path, file.file_size_bytes, fragment_id)
             if fragment.HasField("deletion_file"):
                 yield from self._deletions(made, header, fragment_id, fragment.deletion_file)
@@ -182,7 +187,7 @@ class PartitionFiles:
             base = index.base_id if index.HasField("base_id") else None
             folder = f"_indices/{uuid.UUID(bytes=index.uuid.uuid)}"
             for part in index.files:
-                location, path = _place(made.life.location, header, base, folder, part.path)
+                location, path = place_of(made.life.location, header, base, folder, part.path)
                 yield from self._file(made, location, path, part.size_bytes)
 
     def _file(
@@ -204,7 +209,7 @@ class PartitionFiles:
     ) -> Iterator[Problem]:
         name = deletion_file_path(fragment_id, deletion_file)
         base = deletion_file.base_id if deletion_file.HasField("base_id") else None
-        location, path = _place(made.life.location, header, base, "", name)
+        location, path = place_of(made.life.location, header, base, "", name)
         if not self._is_new(location, path):
             return
         try:
@@ -248,10 +253,6 @@ class PartitionFiles:
             )
         )
 
-    def _may_be_gone(self, life: LifeManifests, missing: Missing) -> bool:
-        """Say whether a file's table was dropped, or its version deleted, and nobody needs it."""
-        return not life.is_live or not missing.hurts(life)
-
     def _is_there_by(self, deadline: float, life: LifeManifests, missing: Missing) -> bool:
         """Look again, for a while if it is the newest version's manifest."""
         store = self._store(life.location)
@@ -286,12 +287,9 @@ class PartitionFiles:
             hurts=hurts,
         )
 
-    def _head(self, life: LifeManifests, deadline: float) -> Iterator[Problem]:
+    def _head(self, life: LifeManifests, deadline: float, *, is_noted: bool) -> Iterator[Problem]:
         """Look at a table's newest version, and for versions that the log doesn't know."""
         name, version = format_table_id(life.table), life.state.version
-        is_noted = any(
-            m.incarnation == life.incarnation and m.version == version for m in self._missing.files
-        )
         if life.policy is Policy.LATEST and not is_noted:
             paths = manifest_paths(version, life.scheme)
             newest = Missing(
@@ -314,19 +312,6 @@ class PartitionFiles:
                     f"log doesn't know: it was written around the log, or the log lost it"
                 )
                 yield Problem(ProblemKind.BYPASS, text, table=name, version=parsed.version)
-
-
-def _place(
-    location: str, header: Manifest, base_id: int | None, folder: str, path: str
-) -> tuple[str, str]:
-    """Return the location that a file is relative to, and its path there."""
-    inside = f"{folder}/{path}" if folder else path
-    if base_id is None:
-        return location, inside
-    base = next((b for b in header.base_paths if b.id == base_id), None)
-    if base is None:
-        return location, inside
-    return base.path, inside if base.is_dataset_root or not folder else path
 
 
 def _differs_in_content(data: bytes, made: Made) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from commitlog.core.decisions import Change
 from commitlog.model.records import LogRecord, Outcome, Transaction
 from commitlog.model.table import format_table_id
-from consumers.tools.erasure.acts import RecordedErasure
+from consumers.tools.erasure.acts import RecordedErasure, RowExpiry
 from consumers.tools.verify.missing import said
 
 EXPIRIES_KEPT = 20
@@ -131,7 +131,7 @@ class Expired:
 
 @dataclass(slots=True)
 class Erased:
-    """What records erased."""
+    """What records erased, or had expire, of the rows in the log."""
 
     records: int = 0
     writes: int = 0
@@ -139,10 +139,10 @@ class Erased:
     newest: list[str] = field(default_factory=list)
     """In words: of which table, when, by whom and why."""
 
-    def take(self, act: RecordedErasure) -> None:
-        """Take an act."""
+    def take(self, act: RecordedErasure | RowExpiry, writes: int) -> None:
+        """Take an act, and how many writes have lost their rows by it."""
         self.records += 1
-        self.writes += len(act.writes)
+        self.writes += writes
         self.newest = [*self.newest, str(act)][-EXPIRIES_KEPT:]
 
 
@@ -181,6 +181,7 @@ class PartitionFindings:
     """The sequence that an interrupted run had come to; 0: this one began at Genesis."""
     expired: Expired = field(default_factory=Expired)
     erased: Erased = field(default_factory=Erased)
+    rows_expired: Erased = field(default_factory=Erased)
     problems: list[Problem] = field(default_factory=list)
     problems_count: int = 0
 
@@ -226,6 +227,7 @@ class PartitionFindings:
         values = {name: data[name] for name in cls.__slots__ if name in data}
         values["expired"] = Expired.from_json(data["expired"])
         values["erased"] = Erased(**data["erased"])
+        values["rows_expired"] = Erased(**data["rows_expired"])
         values["problems"] = [
             Problem(**{**problem, "kind": ProblemKind(problem["kind"])})
             for problem in data["problems"]

@@ -10,7 +10,7 @@ from typing import Any
 from commitlog.core.catalogue.version_deletion import without
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.tables.lance_tables import VersionRanges
-from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.lancepb.table_pb2 import DataFragment, Manifest
 from consumers.tools.verify.versions import LifeManifests, Made
 
 
@@ -45,30 +45,44 @@ class AllMissing:
     def __init__(self) -> None:
         """Miss nothing."""
         self.files: list[Missing] = []
-        self._of_fragments: dict[str, list[Missing]] = defaultdict(list)
+        self._of_fragments: dict[tuple[str, int], dict[str, Missing]] = defaultdict(dict)
+        """By incarnation and fragment, then by path. A table that expires its versions misses
+        files of nearly all of them, so a version looks at those of its own fragments only."""
+        self._needed_now: dict[tuple[str, int], list[Missing]] = defaultdict(list)
+        self._incarnations: set[str] = set()
 
     def note(self, missing: Missing) -> None:
         """Note a file that isn't there."""
         self.files.append(missing)
-        if missing.fragment >= 0:
-            self._of_fragments[missing.incarnation].append(missing)
+        if missing.fragment < 0:
+            return
+        key = (missing.incarnation, missing.fragment)
+        self._of_fragments[key][missing.path] = missing
+        self._incarnations.add(missing.incarnation)
+        if missing.since:
+            self._needed_now[key].append(missing)
 
     def follow(self, made: Made) -> None:
         """See which of the files a table's next version needs."""
-        followed = self._of_fragments.get(made.life.incarnation)
-        if not followed:
+        incarnation, version = made.life.incarnation, made.change.version
+        if incarnation not in self._incarnations:
             return
-        after = dict(made.delta.fragments)
-        removed, version = set(made.delta.removed), made.change.version
-        for one in followed:
-            if one.fragment not in after and one.fragment not in removed:
+        after: dict[int, bytes | None] = dict.fromkeys(made.delta.removed)
+        after |= dict(made.delta.fragments)
+        for fragment, encoded in after.items():
+            followed = self._of_fragments.get((incarnation, fragment))
+            if followed is None:
                 continue
-            is_needed = one.path in paths_of(after.get(one.fragment))
-            if is_needed and not one.since:
-                one.since = version
-            elif not is_needed and one.since:
-                one.needed.append((one.since, version - 1))
-                one.since = 0
+            needed = paths_of(encoded)
+            for one in self._needed_now.pop((incarnation, fragment), ()):
+                if one.path not in needed:
+                    one.needed.append((one.since, version - 1))
+                    one.since = 0
+            now = [followed[path] for path in needed if path in followed]
+            for one in now:
+                one.since = one.since or version
+            if now:
+                self._needed_now[incarnation, fragment] = now
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return what an interrupted run has to remember."""
@@ -93,6 +107,19 @@ def paths_of(encoded: bytes | None) -> set[str]:
     if fragment.HasField("deletion_file"):
         paths.add(deletion_file_path(fragment.id, fragment.deletion_file))
     return paths
+
+
+def place_of(
+    location: str, header: Manifest, base_id: int | None, folder: str, path: str
+) -> tuple[str, str]:
+    """Return the location that a file is relative to, and its path there."""
+    inside = f"{folder}/{path}" if folder else path
+    if base_id is None:
+        return location, inside
+    base = next((b for b in header.base_paths if b.id == base_id), None)
+    if base is None:
+        return location, inside
+    return base.path, inside if base.is_dataset_root or not folder else path
 
 
 def said(ranges: VersionRanges) -> str:

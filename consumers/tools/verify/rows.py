@@ -1,4 +1,4 @@
-"""The rows in transactions: are they what their records name, and did a record erase what is gone?
+"""The rows in transactions: are they what their records name, and did a record take what is gone?
 
 The chain covers the hash of a write's rows, not the rows. So this is a check of its own.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from commitlog.codecs.payloads import inline_rows
 from commitlog.core.log.replica import Decided
@@ -15,8 +15,8 @@ from commitlog.core.tables.lance_tables import Table
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import Status, Transaction
 from commitlog.ports import Log
-from consumers.tools.erasure.acts import Position, act_in
-from consumers.tools.verify.findings import Erased, Problem, ProblemKind
+from consumers.tools.erasure.acts import Position, act_in, expiry_in
+from consumers.tools.verify.findings import PartitionFindings, Problem, ProblemKind
 
 if TYPE_CHECKING:
     from commitlog.client.row_rebuild import RowHistories
@@ -28,48 +28,64 @@ def _histories() -> RowHistories:
     return RowHistories()
 
 
+class _Lacking(NamedTuple):
+    """A write without its rows."""
+
+    incarnation: str
+    is_applied: bool = False
+
+
 class WrittenRows:
     """Follows the writes of rows of one partition."""
 
     def __init__(self, *, contents: bool = False) -> None:
         """Begin before the first record; with `contents` tables can be compared at the end."""
         self._histories = _histories() if contents else None
-        self._lacking: dict[Position, bool] = {}
-        """Writes without their rows that no record erased: whether they were applied."""
+        self._lacking: dict[Position, _Lacking] = {}
+        """Writes without their rows that no record erased."""
 
-    def take(self, decided: Decided, erased: Erased) -> None:
-        """Take the next outcome; an act is noted in `erased`."""
+    def take(self, decided: Decided, findings: PartitionFindings) -> None:
+        """Take the next outcome; what was erased or expired is noted in `findings`."""
         record, outcome = decided.submitted.record, decided.outcome
         if not isinstance(record, Transaction) or outcome.answers is not None:
             return
         if self._histories is not None:
             self._histories.take(decided)
         if (act := act_in(decided)) is not None:
-            erased.take(act)
+            findings.erased.take(act, len(act.writes))
             for at in act.writes:
                 self._lacking.pop(at, None)
+        if (expiry := expiry_in(decided)) is not None:
+            before = len(self._lacking)
+            self._lacking = {
+                at: one
+                for at, one in self._lacking.items()
+                if one.incarnation != expiry.incarnation or at.sequence > expiry.through
+            }
+            findings.rows_expired.take(expiry, before - len(self._lacking))
         if outcome.status is not Status.COMMITTED:
             return
         for number, rows in inline_rows(record).items():
             operation = record.operations[number]
             assert isinstance(operation, WriteRows)
             if rows is None or hashlib.sha256(rows).digest() != operation.sha256:
-                self._lacking[Position(outcome.sequence, number)] = False
+                incarnation = outcome.results[number].incarnation
+                self._lacking[Position(outcome.sequence, number)] = _Lacking(incarnation)
         for operation in record.operations if self._lacking else ():
             for write in operation.writes if isinstance(operation, ApplyRows) else ():
                 at = Position(write.sequence, write.operation)
                 if write.refused:
                     self._lacking.pop(at, None)
                 elif at in self._lacking:
-                    self._lacking[at] = True
+                    self._lacking[at] = self._lacking[at]._replace(is_applied=True)
 
     def problems(self) -> Iterator[Problem]:
         """Yield the writes that were applied, and whose rows are gone or others."""
-        for (sequence, number), is_applied in self._lacking.items():
-            if is_applied:
+        for (sequence, number), one in self._lacking.items():
+            if one.is_applied:
                 text = (
                     f"the rows that operation {number} of outcome {sequence} wrote aren't in its "
-                    "transaction, and no record says that they were erased"
+                    "transaction, and no record says that they were erased or expired"
                 )
                 yield Problem(ProblemKind.ROWS, text, sequence)
 
@@ -99,8 +115,8 @@ class WrittenRows:
 
     def to_json(self) -> list[Any]:
         """Return it as JSON-able values."""
-        return [[*at, is_applied] for at, is_applied in self._lacking.items()]
+        return [[*at, *one] for at, one in self._lacking.items()]
 
     def restore(self, data: list[Any]) -> None:
         """Take back what `to_json` returned."""
-        self._lacking = {Position(at, number): applied for at, number, applied in data}
+        self._lacking = {Position(*one[:2]): _Lacking(*one[2:]) for one in data}

@@ -7,7 +7,7 @@ changes that follow from the log alone.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,13 +17,14 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
+from commitlog.core.catalogue.version_deletion import merged
 from commitlog.core.decisions import Change, ChangeKind
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, VersionRanges
 from commitlog.model.operations import RegisterTable
 from commitlog.model.records import LogRecord, Transaction
-from commitlog.model.table import Policy, TableId
+from commitlog.model.table import Policy, TableId, format_table_id
 
 
 @dataclass(slots=True)
@@ -43,7 +44,12 @@ class LifeManifests:
     """The first version that the log made or took over; what is older is not the log's."""
     is_live: bool = True
     deleted: VersionRanges = ()
-    """Versions that were deleted, by a transaction."""
+    """Versions that were deleted, by a transaction; in order, as `without` takes them."""
+
+    def is_shown(self, names: Collection[str] | None) -> bool:
+        """Return True if it stands, has a version and is among tables of some names, or of all."""
+        is_meant = names is None or format_table_id(self.table) in names
+        return is_meant and self.is_live and bool(self.state.version)
 
     def encode(self) -> bytes:
         """Return the manifest file of its newest version."""
@@ -106,7 +112,7 @@ class Versions:
             life = self._life_of(change)
             if change.kind in {ChangeKind.DROPPED, ChangeKind.DEREGISTERED}:
                 life.is_live = False
-            life.deleted += change.deleted
+            life.deleted = merged(life.deleted, change.deleted)
             if change.delta is None:
                 continue
             if change.kind is ChangeKind.REGISTERED:

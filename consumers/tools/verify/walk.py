@@ -15,10 +15,10 @@ tells damage from a harmless void record is who wrote it, and what came after:
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
+from commitlog.codecs.avro_chain import DIGEST_BYTES
 from commitlog.core.log.chain import Chain
 from commitlog.core.log.replica import Decided, Replica
 from commitlog.errors import CorruptLog, Unavailable
@@ -37,6 +37,31 @@ SILENCE_SECONDS = 30.0
 RECORDS_PER_POLL = 2_000
 HASHES_KEPT = 10_000
 """Outcomes between a leader's campaign and its start; few, but a paused one may take its time."""
+
+
+class Hashes:
+    """Of the newest outcomes of a chain."""
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._end = 0
+        """The sequence after the last one."""
+        self._kept = bytearray()
+
+    def add(self, first: int, hashes: bytes) -> None:
+        """Add the outcomes that follow: 32 bytes of each, from sequence `first` on."""
+        self._kept += hashes
+        self._end = first + len(hashes) // DIGEST_BYTES
+        # Twice as many may gather, so that what is kept isn't moved each time.
+        if len(self._kept) > 2 * HASHES_KEPT * DIGEST_BYTES:
+            del self._kept[: -HASHES_KEPT * DIGEST_BYTES]
+
+    def of(self, sequence: int) -> bytes:
+        """Return an outcome's hash; empty if it isn't one of the newest."""
+        behind = self._end - sequence
+        at = len(self._kept) - behind * DIGEST_BYTES
+        is_kept = 0 < behind <= HASHES_KEPT and at >= 0
+        return bytes(self._kept[at : at + DIGEST_BYTES]) if is_kept else b""
 
 
 class TopicReaders(Protocol):
@@ -78,14 +103,21 @@ class Walk:
         self._suspect: Problem | None = None
         self._is_strange = False
         """Whether what is suspicious is a record that cannot be read."""
-        self._hashes: deque[tuple[int, bytes]] = deque(maxlen=HASHES_KEPT)
+        self._hashes = Hashes()
         self._outcomes = log.read_outcomes(partition, replica.outcomes_position)
-        self._ahead: list[Answered] = []
+        self._ahead: list[Any] = []
         """Read, and beyond the end to walk to."""
         self._transactions = log.read_transactions(partition, replica.transactions_position)
         # In this order: what is answered now was appended before.
         self.end = self._outcomes.end_offset()
         self._transactions_end = self._transactions.end_offset()
+
+    @property
+    def is_even(self) -> bool:
+        """Whether each transaction that was taken has its outcome, and nothing is suspicious."""
+        replica = self.replica
+        is_paired = not replica.undecided and replica.waiting_for is None
+        return is_paired and self._suspect is None and self.problem is None
 
     @property
     def is_settled(self) -> bool:
@@ -101,27 +133,38 @@ class Walk:
         """Yield decided transactions in sequence order, up to the first bad one."""
         heard = time.monotonic()
         while self.problem is None and self._position() < self.end:
-            answered, self._ahead = self._ahead, []
-            if not answered:
-                answered = self._outcomes.poll(records_max=RECORDS_PER_POLL, timeout_seconds=0.5)
-            if not answered:
+            records, self._ahead = self._ahead, []
+            if not records:
+                records = self._outcomes.poll(records_max=RECORDS_PER_POLL, timeout_seconds=0.5)
+            if not records:
                 _expect_soon(heard)
                 continue
             heard = time.monotonic()
-            for number, one in enumerate(answered):
-                if one.offset >= self.end or self.problem is not None:
-                    # The log grows meanwhile, and its end may be moved on later.
-                    self._ahead = answered[number:]
-                    break
-                if self._is_beyond(one):
-                    self.end, self._is_cut = one.offset, True
-                    break
-                self._judge(one)
-            yield self._decided()
-        if self.problem is None and self._suspect is not None:
+            yield self._pass(records)
+        if self.problem is None and not (self._is_cut or self._suspect is None):
             self.problem = self._suspect
         if not self._is_cut:
             self._read_the_rest()
+
+    def _may_end(self) -> bool:
+        """Say whether the walk may end before the next record: the start of a term may explain
+        what is suspicious so far."""
+        return self._suspect is None or self._is_strange
+
+    def _pass(self, records: list[Any]) -> list[Decided]:
+        """Judge records, each with the transaction that it answers before the next one."""
+        batch: list[Decided] = []
+        for number, one in enumerate(records):
+            if one.offset >= self.end or self.problem is not None:
+                # The log grows meanwhile, and its end may be moved on later.
+                self._ahead = records[number:]
+                break
+            if self._may_end() and self._is_beyond(one):
+                self.end, self._is_cut = one.offset, True
+                break
+            self._judge(one)
+            batch += self._decided()
+        return batch
 
     def _position(self) -> int:
         """Return the first offset of the outcomes that was not judged."""
@@ -141,7 +184,7 @@ class Walk:
         elif isinstance(record, Outcome):
             if not void:
                 self._end_suspicion(answered.offset)
-                self._hashes.append((record.sequence, record.hash))
+                self._hashes.add(record.sequence, record.hash)
                 self._check_node(record, answered.offset)
             elif record.epoch > chain.epoch:
                 self._stop(expected, answered.offset, f"{void}: the start of its term is missing")
@@ -185,7 +228,7 @@ class Walk:
             self._suspicious(expected, offset, text, is_strange=True)
 
     def _hash_of(self, sequence: int) -> bytes:
-        return next((found for number, found in self._hashes if number == sequence), b"")
+        return self._hashes.of(sequence)
 
     def _check_node(self, outcome: Outcome, offset: int) -> None:
         leader = self.replica.chain.leader

@@ -1,0 +1,65 @@
+"""Which lane runs: machine code for records where the set-up or the wheel brought it, else Python.
+
+Python is the reference. Machine code does the same or leaves a value to it, so no byte and no
+decision tells which lane ran. COMMITLOG_LANE=python chooses Python for a process.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from commitlog.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from commitlog.codecs._native import Chain, Codec
+
+VARIABLE = "COMMITLOG_LANE"
+INTERFACE = 2
+"""Of the module that this program can use: one that a former set-up left may be another."""
+PYTHON, NATIVE = "python", "native"
+
+
+def chosen() -> str:
+    """Return what the environment says; InvalidRequest if that is no lane."""
+    lane = os.environ.get(VARIABLE, "")
+    if lane not in ("", PYTHON, NATIVE):
+        raise InvalidRequest(
+            f"{VARIABLE} is {lane!r}",
+            field=VARIABLE,
+            value=lane,
+            advice=f"Set it to {PYTHON!r} or {NATIVE!r}, or leave it unset",
+        )
+    return lane
+
+
+def _found() -> Any:
+    if chosen() == PYTHON:
+        return None
+    try:
+        from commitlog.codecs import _native
+
+        if _native.INTERFACE == INTERFACE:
+            return _native
+    except ImportError:  # built without a compiler, or for another Python
+        pass
+    if chosen() == NATIVE:
+        raise InvalidRequest(
+            f"{VARIABLE} is {NATIVE!r}, and there is no machine code for this program here",
+            field=VARIABLE,
+            value=NATIVE,
+            advice="Install a C compiler and set the project up again, or leave the variable unset",
+        )
+    return None
+
+
+_module = _found()
+CODEC: type[Codec] | None = _module and _module.Codec
+"""What reads and writes records in machine code; None where Python does it."""
+CHAIN: type[Chain] | None = _module and _module.Chain
+"""What follows the chain of hashes in machine code; None where Python does it."""
+
+
+def lane() -> str:
+    """Return the lane that reads and writes records here: `native` or `python`."""
+    return PYTHON if CODEC is None else NATIVE

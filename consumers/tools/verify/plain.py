@@ -1,0 +1,182 @@
+"""Walks a log whose outcomes aren't decided again: what is plain in it, by machine code.
+
+Plain records are only counted, so no value is made of them. Python looks at each other record, and
+finds what there is to find. What a topic lacks may be in an archive, so from the first gap on
+Python reads all transactions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.codecs.avro_chain import DIGEST_BYTES, ChainHead, PlainChain
+from commitlog.core.log.replica import Decided, Replica
+from commitlog.model.records import Answered, Submitted
+from commitlog.ports import ArchivableLog, RawRecord, Reader
+from consumers.tools.verify.walk import RECORDS_PER_POLL, Walk
+
+
+class PlainRun(NamedTuple):
+    """Outcomes that were followed without being read."""
+
+    first: int
+    """The sequence of the first one."""
+    outcomes: int
+    committed: int
+    unattributed: int
+    hashes: bytes
+
+    def hash_of(self, sequence: int) -> bytes:
+        """Return an outcome's hash; empty if it isn't one of these."""
+        at = (sequence - self.first) * DIGEST_BYTES
+        return self.hashes[at : at + DIGEST_BYTES] if at >= 0 else b""
+
+
+class PlainWalk(Walk):
+    """A walk that tells of plain outcomes in runs, and hands out the others."""
+
+    def __init__(
+        self,
+        log: ArchivableLog,
+        partition: int,
+        replica: Replica,
+        chain: PlainChain,
+        on_run: Callable[[PlainRun], None],
+    ) -> None:
+        """Go on from where `replica` stands; see `Walk`."""
+        self._partition, self._chain, self._on_run = partition, chain, on_run
+        topics = _RawTopics(log)
+        super().__init__(topics, partition, replica)
+        assert topics.transactions is not None
+        self._raw = topics.transactions
+
+    def _pass(self, records: list[Any]) -> list[Decided]:
+        """Follow what is plain, and judge the first record that isn't."""
+        at = 0
+        while at < len(records):
+            if count := self._follow(records, at):
+                at += count
+                continue
+            one = to_answered(self._partition, *records[at])
+            found = super()._pass([one])
+            self._ahead = records[at:] if self._ahead else records[at + 1 :]
+            return found
+        return []
+
+    def _follow(self, records: list[RawRecord], at: int) -> int:
+        replica, raw = self.replica, self._raw
+        chain, leader = replica.chain, replica.chain.leader
+        if leader is None or not self.is_even or not raw.has_next(self._transactions_end):
+            return 0
+        head = ChainHead(chain.epoch, chain.sequence, leader.node, chain.hash)
+        run = self._chain.follow(records, at, self.end, head, raw.records, raw.taken)
+        if run.outcomes:
+            first = chain.sequence + 1
+            replica.outcome_offset = records[at + run.outcomes - 1].offset
+            replica.outcomes_position = replica.outcome_offset + 1
+            replica.transactions_position = run.last_answered + 1
+            raw.taken += run.outcomes
+            self.sequence = chain.sequence = chain.sequence + run.outcomes
+            chain.hash = run.hashes[-DIGEST_BYTES:]
+            self._hashes.add(first, run.hashes)
+            self._on_run(
+                PlainRun(
+                    first=first,
+                    outcomes=run.outcomes,
+                    committed=run.committed,
+                    unattributed=run.unattributed,
+                    hashes=run.hashes,
+                )
+            )
+        return run.outcomes
+
+
+class _RawTopics:
+    """A log's topics for a walk, as bytes; what is handed out of the transactions is decoded."""
+
+    def __init__(self, log: ArchivableLog) -> None:
+        self._log = log
+        self.transactions: _LateTransactions | None = None
+
+    def read_outcomes(self, partition: int, offset: int = 0) -> Reader[Answered]:
+        """Read the outcomes topic; `PlainWalk` decodes it."""
+        raw = self._log.read_raw(partition, offset, is_transactions=False)
+        return cast(Reader[Answered], raw)
+
+    def read_transactions(self, partition: int, offset: int = 0) -> Reader[Submitted]:
+        """Read the transactions topic."""
+        self.transactions = _LateTransactions(self._log, partition, offset)
+        return self.transactions
+
+
+class _LateTransactions:
+    """Transactions, each of which is decoded when it is asked for; see `ports.Reader`."""
+
+    def __init__(self, log: ArchivableLog, partition: int, offset: int) -> None:
+        self._log, self._partition = log, partition
+        self._raw = log.read_raw(partition, offset, is_transactions=True)
+        self._decoded: Reader[Submitted] | None = None
+        """Reads what is behind the first gap."""
+        self.records: list[RawRecord] = []
+        self.taken = 0
+        """How many of them were handed out, or followed."""
+        self._next = offset
+
+    def has_next(self, end: int) -> bool:
+        """Return whether a record is at hand, after a look if there may be one before `end`."""
+        if self.taken == len(self.records) and self.position() < end:
+            self._fill(0.5)
+        return self.taken < len(self.records)
+
+    def _fill(self, timeout_seconds: float) -> None:
+        if self._decoded is not None:
+            return
+        found = self._raw.poll(records_max=RECORDS_PER_POLL, timeout_seconds=timeout_seconds)
+        whole = next(
+            (n for n, one in enumerate(found, self._next) if one.offset != n or one.value is None),
+            self._next + len(found),
+        )
+        self.records, self.taken = found[: whole - self._next], 0
+        self._next = whole
+        if len(self.records) < len(found) or self._raw.position() > whole:
+            self._raw.close()
+            self._decoded = self._log.read_transactions(self._partition, whole)
+
+    def poll(self, *, records_max: int = 500, timeout_seconds: float = 0.1) -> list[Submitted]:
+        """Return the next record."""
+        if self.taken == len(self.records):
+            self._fill(timeout_seconds)
+        if self.taken < len(self.records):
+            self.taken += 1
+            submitted = to_submitted(self._partition, *self.records[self.taken - 1])
+            return [] if submitted is None else [submitted]
+        if self._decoded is not None:
+            return self._decoded.poll(records_max=records_max, timeout_seconds=timeout_seconds)
+        return []
+
+    def position(self) -> int:
+        """Return the next offset to be read."""
+        if self.taken < len(self.records):
+            return self.records[self.taken].offset
+        return self._next if self._decoded is None else self._decoded.position()
+
+    def _reader(self) -> Reader[Any]:
+        return self._raw if self._decoded is None else self._decoded
+
+    def end_offset(self, timeout_seconds: float = 10) -> int:
+        """Ask the log where it ends now."""
+        return self._reader().end_offset(timeout_seconds)
+
+    def pause(self) -> None:
+        """Fetch nothing more until the next `poll`."""
+        self._reader().pause()
+
+    def seek(self, offset: int) -> None:
+        """Refuse: a walk goes in one direction."""
+        raise NotImplementedError(f"a walk doesn't go to offset {offset}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._reader().close()

@@ -1,0 +1,207 @@
+"""Does machine code read and write records as Python does, and does Python do without it?"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from commitlog.codecs import lanes as installed
+from commitlog.codecs.avro import PREFIX_BYTES
+from commitlog.model.operations import ROW_OPERATIONS
+from commitlog.model.records import Outcome, Transaction
+from infra.native import MODULE, NoCompiler, build
+from tests.lanes import COMPILED, Lanes, golden_records, load, search
+from tests.properties.test_avro import TRANSACTIONS, dataclass_of
+from tests.verified import INDEXED_SECONDS
+
+SECONDS, SEED = 2.0, 1
+STRICT = ("-Wall", "-Wextra", "-Werror", "-Wno-cast-function-type")
+WHICH = "from commitlog.codecs.lanes import lane; print(lane())"
+
+
+def built(folder: Path, *flags: str) -> Path:
+    try:
+        return build(folder, *flags)
+    except NoCompiler as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(tmp_path_factory.mktemp("native"), *STRICT)
+
+
+@pytest.fixture(scope="module")
+def lanes(module: Path) -> Lanes:
+    return Lanes(load(module)[0])
+
+
+@pytest.fixture(scope="module")
+def golden() -> dict[str, list[bytes]]:
+    return golden_records()
+
+
+def test_every_golden_record_is_read_and_written_alike(
+    lanes: Lanes, golden: dict[str, list[bytes]]
+) -> None:
+    prefixes = {one.prefix for one in lanes.python.values()}
+    for name, records in golden.items():
+        of_schemas = [one for one in records if one[:PREFIX_BYTES] in prefixes]
+        assert len(of_schemas) >= len(COMPILED), name
+        assert all(lanes.read(one) for one in of_schemas), "all that is whole, in machine code"
+        assert not any(lanes.read(one) for one in records if one not in of_schemas)
+
+
+@given(transaction=TRANSACTIONS, outcome=dataclass_of(Outcome))
+def test_any_value_is_written_and_read_alike(
+    lanes: Lanes, transaction: Transaction, outcome: Outcome
+) -> None:
+    has_rows = not ROW_OPERATIONS.isdisjoint(map(type, transaction.operations))
+    names: dict[str, Transaction | Outcome] = {"transaction-v2": transaction}
+    if not has_rows:
+        names["transaction-v1"] = transaction
+    names |= {"outcome-v1": outcome, "outcome-v2": outcome}
+    for name, value in names.items():
+        assert lanes.read(lanes.write(name, value)) == 1
+
+
+def test_mutated_records_are_read_alike_or_left_to_python(
+    lanes: Lanes, golden: dict[str, list[bytes]]
+) -> None:
+    records = [one for each in golden.values() for one in each]
+    tried, read = search(lanes, records, SECONDS, SEED)
+    assert 0 < read < tried
+
+
+ODD: tuple[object, ...] = (
+    True,
+    1.0,
+    None,
+    "",
+    b"",
+    (),
+    [],
+    2**63,
+    "\ud800",
+    object(),
+    (("a", 1), ("a", "b")),
+)
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_values_of_other_types_are_left_to_python(lanes: Lanes, name: str) -> None:
+    kind: type[Any] = Transaction if name.startswith("transaction") else Outcome
+    native, python = lanes.native[name], lanes.python[name]
+    given = {"transaction_id": "a", "sequence": 1, "transaction_offset": 1, "operations": ()}
+    given = {field: value for field, value in given.items() if field in kind.__slots__}
+    given |= {"status": "committed"} if kind is Outcome else {}
+    assert native._native is not None
+    refused = 0
+    for field in kind.__slots__:
+        for odd in ODD:
+            value = kind(**{**given, field: odd})
+            made = native._native.write(value)
+            refused += made is None
+            assert made is None or made == python.encode(value), (field, odd)
+    assert refused > len(kind.__slots__)
+    assert native._native.write(object()) is None
+    assert native._native.read(bytearray(python.prefix)) is None  # type: ignore[arg-type]
+
+
+def test_reading_and_writing_keep_no_memory(lanes: Lanes, golden: dict[str, list[bytes]]) -> None:
+    records = [
+        one for one in golden[""] if one[:PREFIX_BYTES] in {p.prefix for p in lanes.python.values()}
+    ]
+    broken = [one[:end] for one in records for end in range(0, len(one), 3)]
+
+    def work() -> None:
+        for one in (*records, *broken):
+            for schema in lanes.native.values():
+                assert schema._native is not None
+                if (found := schema._native.read(one)) is not None:
+                    schema._native.write(found[0])
+
+    work()
+    before = sys.getallocatedblocks()
+    for _ in range(5):
+        work()
+    # One lost reference in one record would show hundreds of times.
+    assert sys.getallocatedblocks() - before < 100
+
+
+@pytest.mark.slow
+def test_an_address_sanitizer_finds_nothing_in_mutated_records(tmp_path: Path) -> None:
+    flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g")
+    path = built(tmp_path, *flags)
+    compiler = shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("the sanitizers' libraries are found by gcc")
+    libraries = [
+        subprocess.run(
+            [compiler, f"-print-file-name=lib{name}.so"], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for name in ("asan", "ubsan")
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.lanes", str(path), str(SECONDS), str(SEED)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=INDEXED_SECONDS,
+        env={
+            **os.environ,
+            "LD_PRELOAD": " ".join(libraries),
+            "PYTHONMALLOC": "malloc",
+            # Python ends without freeing all that it had.
+            "ASAN_OPTIONS": "detect_leaks=0",
+        },
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+def said_with(lane: str, program: str = WHICH) -> tuple[int, str]:
+    """Return what a program ends with, and what it says, where the variable is set."""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, installed.VARIABLE: lane},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.returncode, (done.stdout + done.stderr).strip()
+
+
+def test_a_variable_chooses_the_lane(module: Path) -> None:
+    del module
+    assert said_with("python") == (0, "python")
+    assert said_with("")[1] in {"python", "native"}
+    code, said = said_with("native")
+    assert said == "native" if installed.CODEC is not None else code == 1
+
+
+def test_a_lane_that_there_is_not_is_refused() -> None:
+    code, said = said_with("rust")
+    assert code == 1
+    assert "InvalidRequest: COMMITLOG_LANE is 'rust'. Set it to 'python' or 'native'" in said
+
+
+def test_without_a_compiler_nothing_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CC", str(tmp_path / "nothing"))
+    with pytest.raises(NoCompiler, match="no C compiler"):
+        build(tmp_path)
+    monkeypatch.setenv("CC", "false")
+    with pytest.raises(NoCompiler, match="failed"):
+        build(tmp_path)
+    monkeypatch.setenv(installed.VARIABLE, "python")
+    with pytest.raises(NoCompiler, match=installed.VARIABLE):
+        build(tmp_path)
+    assert not (tmp_path / MODULE).exists()
