@@ -68,7 +68,8 @@ class InvalidRequest(CommitLogError):
     """
 
     def __init__(self, message: str, *, field: str = "", value: object = None, advice: str = ""):
-        super().__init__(f"{message}. {advice}." if advice else message)
+        end = "" if advice.endswith("?") else "."
+        super().__init__(f"{message}. {advice}{end}" if advice else message)
         self.field = field
         self.value = value
         self.advice = advice
@@ -173,8 +174,8 @@ class LogMoved(WrongLog):
     def about(self, transaction_id: str) -> LogMoved:
         """Return this error for a transaction that got no answer."""
         message = (
-            f"{self}. Transaction {transaction_id} has no answer here: it may be in the log. Ask"
-            " there by its id, with log.outcome(id), or submit the same there under this id"
+            f"{self}. Transaction {transaction_id} may be in the log. Connect there and ask "
+            "with log.outcome(id), or submit it there again with this id"
         )
         return LogMoved(message, self.bootstrap_servers, transaction_id)
 

@@ -20,7 +20,7 @@ from commitlog.errors import CommitLogError
 
 ENVIRONMENT = "COMMITLOG_JAVA"
 MINIMUM_VERSION = 17
-VERSION_TIMEOUT_SECONDS = 30.0
+VERSION_TIMEOUT_SECONDS = 300.0
 
 
 class NoJava(CommitLogError):

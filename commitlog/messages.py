@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from commitlog.model.table import Policy, TableId
 
-NO_SUCH_REQUEST = "there is no request"
+NO_SUCH_REQUEST = "the leader has no request"
 """How a leader begins to refuse a request that only newer ones know."""
 Described = TypeVar("Described", bound="TableDescription")
 
@@ -138,7 +138,7 @@ class DecidedRecords:
 
     outcome: bytes
     transaction: bytes = b""
-    """Empty: the log doesn't have it any more, or nobody asked for it."""
+    """Empty: the log doesn't have it any more, or it wasn't asked for."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the message."""

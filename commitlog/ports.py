@@ -20,6 +20,11 @@ OnDelivery = Callable[[int, Exception | None], None]
 """Called once per append with (offset, None), or with (-1, error), where the error is a
 `DeliveryFailed`."""
 
+OnLanded = Callable[[int, int, Exception | None], None]
+"""Called once per append with (offset, append time in ms, None), or with (-1, 0, error), where the
+error is a `DeliveryFailed`. An offset of -1 or a time of 0 without an error: the record is in the
+log, and the cluster doesn't say any more where, or since when."""
+
 
 class DeliveryFailed(CommitLogError):
     """An append that was not acknowledged.
@@ -100,8 +105,11 @@ class Reader(Protocol[Record]):
     def pause(self) -> None:
         """Fetch nothing more until the next `poll`."""
 
+    def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 class TransactionsWriter(Protocol):
@@ -144,6 +152,25 @@ class OutcomesWriter(Protocol):
 
     def poll(self, timeout_seconds: float) -> int:
         """Run callbacks on this thread; return how many ran, waiting for the first one."""
+
+    def purge(self) -> None:
+        """Give up what is on its way: the callbacks get an error, of which `appended` is None."""
+
+    def close(self) -> None:
+        """Purge, run the remaining callbacks, and let go."""
+
+
+class RecordsWriter(Protocol):
+    """Appends what writers sent to one partition of the transactions topic, in order. One thread.
+
+    It is encoded by then, and of a size that was checked.
+    """
+
+    def append(self, key: bytes, value: bytes, on_landed: OnLanded) -> None:
+        """Take a record for the next group, which `poll` sends."""
+
+    def poll(self, timeout_seconds: float) -> int:
+        """Send what waits and run callbacks; return how many ran, waiting for the first one."""
 
     def purge(self) -> None:
         """Give up what is on its way: the callbacks get an error, of which `appended` is None."""
@@ -220,11 +247,17 @@ class Log(Protocol):
     def outcomes_writer(self, partition: int) -> OutcomesWriter:
         """Return a writer for one term of one leader."""
 
+    def records_writer(self, partition: int) -> RecordsWriter | None:
+        """Return what appends writers' records during one term of one leader.
+
+        None where the cluster tells its clients apart: there each one appends by its own rights.
+        """
+
     def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
         """Return the newest records of a partition, oldest first, fewer if it has fewer."""
 
     def close(self) -> None:
-        """Let go of the connections made so far."""
+        """Close the connections made so far."""
 
 
 class ArchivableLog(Log, Protocol):

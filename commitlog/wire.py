@@ -3,7 +3,11 @@
 A frame is its length as an unsigned 32-bit big-endian number, one byte that says its kind, and a
 body. Writers say HELLO first; then they WATCH transaction ids and get each outcome once, as the
 bytes that stand in the outcomes topic, and send REQUESTs (JSON) about tables. The socket answers
-outcomes, never absence: an id that nobody has decided is answered when somebody does.
+outcomes, never absence: an undecided id is answered once it is decided.
+
+A leader whose WELCOME says `appends` takes records too: what comes in an APPEND it appends to the
+transactions topic for the writer, or refuses in a reply that names the transaction. Until there is
+an outcome, the writer doesn't know whether it is in the log, and may append it by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from commitlog.errors import CorruptLog
+from commitlog.errors import CommitLogError, CorruptLog, Overloaded
 from commitlog.model.limits import PROTOCOL_SUPPORTED, RECORD_BYTES_MAX, RECORD_OVERHEAD_BYTES
 
 WIRE_VERSION = 1
@@ -26,6 +30,7 @@ _LENGTH = struct.Struct(">I")
 _WATCH = struct.Struct(">BI32s")
 _ANY_CONTENT = bytes(32)
 _OUTCOME = struct.Struct(">BQ")
+_APPEND = struct.Struct(">BH")
 
 
 def program() -> dict[str, Any]:
@@ -44,6 +49,7 @@ class FrameKind(IntEnum):
     OUTCOME = 4
     REQUEST = 5
     REPLY = 6
+    APPEND = 7
     ERROR = 9
 
 
@@ -60,6 +66,16 @@ class Watch:
     """Answer only once the versions can be opened by path."""
     payload_hash: bytes = b""
     """Answer only for a transaction of this content; empty: whatever was decided for the id."""
+
+
+@dataclass(frozen=True, slots=True)
+class AppendFrame:
+    """A writer has a record appended to the transactions topic."""
+
+    transaction_id: str
+    is_told: bool
+    """Whether the writer's session is told the outcome without a WATCH."""
+    record: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +122,31 @@ def parse_watch(body: bytes) -> Watch:
         return Watch(body[_WATCH.size :].decode(), attempt, bool(readable), content)
     except (struct.error, UnicodeDecodeError) as error:
         raise CorruptLog(f"a WATCH frame is broken: {error}") from error
+
+
+def append_frame(append: AppendFrame) -> bytes:
+    """Encode an APPEND."""
+    name = append.transaction_id.encode()
+    return frame(FrameKind.APPEND, _APPEND.pack(append.is_told, len(name)) + name + append.record)
+
+
+def parse_append(body: bytes) -> AppendFrame:
+    """Decode an APPEND's body."""
+    try:
+        is_told, length = _APPEND.unpack_from(body)
+        end = _APPEND.size + length
+        return AppendFrame(body[_APPEND.size : end].decode(), bool(is_told), body[end:])
+    except (struct.error, UnicodeDecodeError) as error:
+        raise CorruptLog(f"an APPEND frame is broken: {error}") from error
+
+
+def refused_frame(transaction_id: str, error: CommitLogError, appended: bool | None) -> bytes:
+    """Return an unsolicited reply (0): a record was not appended, or may not have been."""
+    told: dict[str, Any] = {"type": type(error).__name__, "message": str(error)}
+    if isinstance(error, Overloaded):
+        told["retry_after_seconds"] = error.retry_after_seconds
+    body = {"request": 0, "transaction_id": transaction_id, "appended": appended, "error": told}
+    return json_frame(FrameKind.REPLY, body)
 
 
 def outcome_frame(answer: OutcomeFrame) -> bytes:
@@ -155,7 +196,7 @@ class FrameBuffer:
 def overloaded_frame(
     message: str, retry_after_seconds: float, principal: str | None = None
 ) -> bytes:
-    """Return a reply that nobody asked for (0): the writer, or one principal, is to pause."""
+    """Return an unsolicited reply (0): the writer, or one principal, is to pause."""
     error: dict[str, Any] = {
         "type": "Overloaded",
         "message": message,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,7 @@ from commitlog.core.partition.machine import (
     VectorWanted,
     Wanted,
 )
+from commitlog.core.partition.snapshot import IDS
 from commitlog.core.tables.creation import STORAGE_VERSIONS
 from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFragment, DeletionFile, Manifest
@@ -344,7 +346,8 @@ def replayed_from_parts(machine: Machine) -> Machine:
     parts = {name: part.saved() for name, part in machine.to_parts().items()}
     without = {name: part._replace(hint=None) for name, part in parts.items()}
     plain, restored = (Machine.from_parts(machine.genesis, p) for p in (without, parts))
-    for transaction_id in list(restored.deduplication._ids):
+    ids = (json.loads(part.data)["ids"] for name, part in parts.items() if name.startswith(IDS))
+    for transaction_id in [row[0] for chunk in ids for row in chunk]:
         assert restored.deduplication.get(transaction_id) == machine.deduplication.get(
             transaction_id
         )

@@ -176,7 +176,7 @@ class Found:
     """The decoded manifest, for ManifestWanted and BuildWanted."""
     error: str | Phrase = ""
     transaction: bytes | None = None
-    """The transaction found in the manifest; None: nobody looked, or there is none."""
+    """The transaction found in the manifest; None: not looked for, or there is none."""
     files: tuple[bytes, ...] = ()
     """What was made for ListsWanted and FilteredWanted; nothing where only the outcome is known."""
 
@@ -206,7 +206,7 @@ INTERNAL = "commitlog."
 
 
 class Noted(NamedTuple):
-    """What a client said about a version that it offered: kept, and told to who asks."""
+    """What a client said about a version that it offered: kept, and returned on request."""
 
     e_tag: str
     metadata: Properties

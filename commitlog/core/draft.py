@@ -292,11 +292,11 @@ class Draft:
                 yield name
 
     def is_as_registered(self, name: TableId) -> bool:
-        """Return True if nobody committed to a table since its metadata was registered."""
+        """Return True if a table has had no commit since its metadata was registered."""
         return name in self._iceberg.registered and name not in self.iceberg_views
 
     def is_read_only(self, name: TableId) -> bool:
-        """Return True if a name is a second one, to which nobody commits."""
+        """Return True if a name is a second one, which takes no commits."""
         return name in self.read_only_made or name in self._iceberg.read_only
 
     def clash_with_others(self, location: str, home: str = "") -> Place | None:

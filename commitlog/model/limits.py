@@ -8,8 +8,8 @@ RECORD_BYTES_MAX = 16 * 1024 * 1024
 """A transaction or outcome record; topics and clients are set so."""
 
 GRACE_DAYS = 7.0
-"""How long files stay that nobody needs. Ids of transactions are remembered as long, so nobody
-commits later what was written before."""
+"""How long unneeded files stay. Ids of transactions are remembered as long, so that no late
+commit names a file that was removed."""
 
 RECORD_OVERHEAD_BYTES = 64 * 1024
 """What Kafka adds to a record (batch header, key, headers) before it compares with its limit."""
@@ -108,7 +108,8 @@ NAMES_CHECKED_SINCE = 4
 """The protocol under which names, schemas and indices that Lance can't open are refused."""
 
 COLUMNS_AWAITED_SINCE = 5
-"""The protocol under which a Merge may be completed by its writer when its turn has come."""
+"""The protocol under which a Merge may be completed by its writer when its turn has come, and a
+Project that forbids nulls checked by its writer."""
 
 COLUMN_BYTES_MAX = 4 * 1024
 """A column's name. Lance would take a megabyte, in each error, plan and listing."""
@@ -146,6 +147,14 @@ a client that takes for lost what it staged removes the file that it wrote itsel
 ROWS_SINCE = 4
 """The protocol under which a record may write rows; earlier programs don't know its schema."""
 
+ROWS_EXPIRED_SINCE = 5
+"""The protocol under which a table's property can't say that rows expired which aren't applied, nor
+take back that some did."""
+
+ROWS_COLUMNS_SINCE = 5
+"""The protocol under which accepted rows aren't applied once a column of theirs was dropped, though
+a new column may have its field id."""
+
 ROWS_INLINE_BYTES_MAX = 1024 * 1024
 """Rows in a record; more are a file that the writer puts, since records are read by everybody."""
 
@@ -153,10 +162,10 @@ ROWS_PENDING_MAX = 100_000
 """Transactions whose rows wait for a row writer, in one table; each is a line of the state."""
 
 ROWS_PENDING_BYTES_MAX = 1024 * 1024 * 1024
-"""Rows that wait for a row writer, in one table: what whoever reads them fresh has to hold."""
+"""Rows that wait for a row writer, in one table: a fresh read has to hold them in memory."""
 
 ROWS_APPLICATIONS_KEPT = 4_096
-"""Ranges of applied writes that are remembered with their version, for who asks late."""
+"""Ranges of applied writes that are remembered with their version, for late requests."""
 
 ROWS_ANSWERS_KEPT = 20_000
 """Applied writes of a table whose counts are in memory; those of others are read from the log."""
@@ -209,8 +218,8 @@ numbers where others took them; under which no snapshot of a table with row ids 
 without, and none gets a time before the branch's own history."""
 
 ICEBERG_COPIES_SINCE = 5
-"""The protocol under which a metadata file that a log wrote has one name, also while nobody has
-committed to it since it was registered: after an undrop for example."""
+"""The protocol under which a metadata file that a log wrote has one name, even before the first
+commit since it was registered: after an undrop for example."""
 
 ICEBERG_MERGES_SINCE = 5
 """The protocol under which an append that may come of a MERGE isn't put over rows that the MERGE

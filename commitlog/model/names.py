@@ -38,6 +38,9 @@ from commitlog.model.reasons import Phrase, cut
 from commitlog.model.table import DELIMITER, LONE_SURROGATE, PART_LENGTH_MAX
 from commitlog.words import say
 
+ROWS_EXPIRED_THROUGH = "commitlog.rows.expired-through"
+"""A table's property: the position through which the rows of applied writes have left the log."""
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _RESERVED_COLUMNS = frozenset(
     {

@@ -94,7 +94,7 @@ class TableAbsent:
 
 @dataclass(frozen=True, slots=True)
 class KeyAbsent:
-    """Expect that nobody inserted this key (its exact hash) after `since_version`."""
+    """Expect that this key (its exact hash) was not inserted after `since_version`."""
 
     table: TableId
     key_hash: bytes
@@ -267,7 +267,7 @@ class Conflict:
     fragments: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()
     advice: str = ""
-    """What to do next; under protocol 4 not of the record, but said for who reads it."""
+    """What to do next; from protocol 4 on not in the record, but rendered for readers."""
 
 
 @made_fast

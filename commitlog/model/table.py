@@ -37,7 +37,7 @@ def parse_table_id(table: str | Sequence[str]) -> TableId:
     parts = tuple(table) if isinstance(table, Iterable) else (table,)
     if not all(isinstance(part, str) for part in parts):
         raise InvalidTransaction(
-            f"table id {table!r} is no name",
+            f"table id {table!r} is not a valid name",
             field="table",
             value=table,
             advice="Give text such as 'namespace$table', or its parts",

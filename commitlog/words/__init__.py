@@ -14,14 +14,14 @@ from typing import Any
 
 from commitlog.model.reasons import Cut, Listed, Phrase, Reason
 from commitlog.model.records import Outcome
-from commitlog.words import frozen_iceberg, frozen_lance, frozen_log, readers, readers_of_frozen
+from commitlog.words import current, frozen_iceberg, frozen_lance, frozen_log, reworded
 
 FROZEN = {**frozen_log.TEMPLATES, **frozen_lance.TEMPLATES, **frozen_iceberg.TEMPLATES}
 """Templates by the name of the reason: `!r` is a value's repr, `!j` a list with commas."""
 FROZEN_ADVICE = {**frozen_log.ADVICE, **frozen_lance.ADVICE}
-"""What whoever lost does next, by the name of the reason."""
-WORDS = {**FROZEN, **readers_of_frozen.WORDS, **readers.WORDS}
-ADVICE = {**FROZEN_ADVICE, **readers.ADVICE}
+"""What the losing writer does next, by the name of the reason."""
+WORDS = {**FROZEN, **reworded.WORDS, **current.WORDS}
+ADVICE = {**FROZEN_ADVICE, **current.ADVICE}
 """The same as readers see them."""
 
 
@@ -31,7 +31,7 @@ def frozen(phrase: Phrase) -> str:
 
 
 def frozen_advice(phrase: Phrase) -> str:
-    """Return what logs of protocols 1 to 3 advise whoever lost; empty if nothing."""
+    """Return what logs of protocols 1 to 3 advise the losing writer; empty if nothing."""
     return _fill(FROZEN, FROZEN_ADVICE.get(phrase.name, ""), phrase.arguments)
 
 

@@ -26,6 +26,7 @@ REVISIONS = {
     "protocol-3": (3, "6c5988c7"),
     "protocol-4": (4, "c303446d"),
     "release-0.2.0": (4, "6c211e5"),
+    "protocol-5": (5, "655efe4"),
 }
 """The last programs of protocols that weren't released, and the releases: protocol and commit."""
 PLACE = Path("/tmp/commitlog-golden")
@@ -138,6 +139,21 @@ def fill_by_release(made: Any) -> None:
     log.open("taken").tags.create("first", 1)
 
 
+def fill_by_protocol_5(made: Any) -> None:
+    """Commit what came with protocol 5."""
+    from commitlog.adapters.places import use_places
+    from consumers.partition.table_places import check_all
+    from tests.service import SCHEMA, rows
+
+    log, place = made.client, str(made.root / "tables")
+    log.create_table("wide", SCHEMA)
+    log.append("wide", rows(1, 2))
+    log.add_columns("wide", {"twice": "id * 2"})
+    use_places("", tables=place)
+    check_all(made.log, made.root)
+    log.bind_place(place)
+
+
 def index(made: Any) -> None:
     """Bring the index up to the log's end."""
     try:
@@ -167,8 +183,10 @@ def leave(root: Path) -> None:
 
     with service(root) as made:
         fill(made)
-        if root.name.startswith("release-"):
+        if root.name in ("release-0.2.0", "protocol-5"):
             fill_by_release(made)
+        if root.name == "protocol-5":
+            fill_by_protocol_5(made)
         made.running.pop().stop()  # a second term
         made.start().await_leading()
         made.client.append("fast", rows(8000))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import lance
@@ -166,11 +167,13 @@ def test_a_bad_condition_refuses_its_write_alone() -> None:
     base = pa.table({"id": [1], "a": [1], "b": ["x"]}, schema=SCHEMA)
     address = pa.array([7], pa.uint64())
     base = base.append_column("_rowaddr", address).append_column("_rowid", address)
-    bad = {"update_all": True, "insert_all": True, "update_if": "source.nothing > 1"}
+    bad = {"update_all": True, "insert_all": True, "update_if": "source.a > 1"}
     group = [
         as_write("upsert", [{"id": 1, "a": 2, "b": "y"}], bad),
         as_write("delete", [{"id": 1}], {}),
     ]
+    # As other programs may write it.
+    group[0].operation = replace(group[0].operation, update_if="source.nothing > 1")
     merged = Group(INFO, base).apply(group)
     assert group[0].refused is not None
     assert (group[0].updated, group[1].deleted) == (0, 1)

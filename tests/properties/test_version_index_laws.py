@@ -23,7 +23,7 @@ from commitlog.model.records import Status, Transaction
 from commitlog.model.table import format_table_id
 from consumers import history
 from consumers.views.version_index import VersionIndex
-from consumers.views.version_index.done import principal
+from consumers.views.version_index.operation_results import principal
 from tests.fakes.log_stream import PartitionLog, Truth, batches
 from tests.unit.test_version_index_store import position_after
 

@@ -10,15 +10,17 @@ import lance
 import pytest
 
 from commitlog import CommitLog
+from commitlog.client.roots import roots_of
 from commitlog.core.iceberg.reading import dump_json
 from commitlog.model.limits import PROTOCOL_SUPPORTED
 from commitlog.model.operations import IcebergChange
 from consumers.partition.checkpoint import FORMAT, HEAD, Checkpoints
 from consumers.partition.table_places import check_tables
 from consumers.runtime.places import RootMoved
+from consumers.tools.backup.writer import back_up
 from consumers.tools.row_writer import RowWriter
 from consumers.tools.upgrade import check_upgrade
-from consumers.tools.verify.check import VerifyOptions, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.golden.make_roots import PLACE, REVISIONS
 from tests.golden.roots import NAMES, Golden, golden
 from tests.service import READY_SECONDS, Running, ids_of, rows
@@ -49,6 +51,7 @@ def apply_rows(client: CommitLog) -> None:
     assert ids_of(client.open("stock")) == sorted([*waits, 5, 6])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_root_of_each_protocol_and_release_goes_on(name: str, tmp_path: Path) -> None:
     protocol = REVISIONS[name][0]
@@ -57,6 +60,8 @@ def test_a_root_of_each_protocol_and_release_goes_on(name: str, tmp_path: Path) 
         saved = Checkpoints(opened.root, opened.log.identity(), genesis).load()
         assert saved is not None, "the old checkpoint opens"
         assert saved.machine.rules.protocol == protocol
+        copied = back_up(opened.log, str(tmp_path / "backup"), opened.root)
+        assert copied.checkpoint_files > 0, "an old root is backed up before anything else"
         opened.start()
         client = opened.client
         assert {info.name for info in client.tables()} == set(opened.expected)
@@ -64,6 +69,8 @@ def test_a_root_of_each_protocol_and_release_goes_on(name: str, tmp_path: Path) 
             for version, ids in versions.items():
                 assert ids_of(client.open(table, int(version))) == ids, (table, version)
         assert is_whole(opened)
+        place = f"{PLACE}/{name}/tables"
+        assert roots_of(opened.log) == ({place: "tables"} if name == "protocol-5" else {})
         todo = [one.name for one in check_upgrade(opened.log, opened.root) if one.advice]
         assert todo == ([] if protocol == PROTOCOL_SUPPORTED else ["rules"])
         made = client.append("shop$orders", rows(9000))
@@ -111,7 +118,7 @@ def test_a_root_without_a_tables_files_is_refused_by_the_tables_name(tmp_path: P
         assert check_tables(opened.log, opened.root) == len(opened.expected)
         place = tmp_path / "root" / "tables" / "elsewhere.lance"
         place.rename(tmp_path / "lost")
-        with pytest.raises(RootMoved, match="^table taken: no files are there") as refused:
+        with pytest.raises(RootMoved, match="^table taken: the files are missing") as refused:
             check_tables(opened.log, opened.root)
         assert str(place) in str(refused.value)
 

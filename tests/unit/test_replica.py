@@ -20,6 +20,7 @@ from commitlog.model.records import (
     Submitted,
     Transaction,
 )
+from tests.kept import kept
 
 GENESIS = Genesis(log="commitlog", log_id="a-log", cluster_id="a-cluster", partition=0)
 
@@ -79,6 +80,18 @@ def test_what_nobody_decided_is_left_for_the_next_leader() -> None:
     assert sequences(list(replica.drain())) == [1, 2]
     assert list(replica.undecided) == [0, 2]
     assert replica.resume_point() == (0, [1, 3])
+
+
+def test_nothing_is_kept_of_what_was_decided_behind_one_that_waits() -> None:
+    replica = Replica(decided_beyond=[2])
+    sizes = set()
+    for offset in range(1_000):
+        replica.receive_submitted(submitted(offset))
+        if offset not in (0, 2):
+            replica.decide(replica.undecided[offset])
+        sizes.add(sum(kept(replica).values()))
+    assert len(sizes) <= 3, "the first one waits all the time; the third was decided before"
+    assert replica.resume_point() == (0, list(range(1, 1_000)))
 
 
 @pytest.mark.parametrize("seed", range(20))

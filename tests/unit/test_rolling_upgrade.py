@@ -19,7 +19,7 @@ from commitlog.errors import UnsupportedFormat
 from commitlog.model.limits import PROTOCOL_SUPPORTED, Rules
 from commitlog.model.operations import CreateTable
 from commitlog.model.records import Outcome, ProtocolVersion, Status, Transaction
-from consumers.partition.checkpoint import Checkpoints
+from consumers.partition.checkpoint import Checkpoint, Checkpoints
 from consumers.partition.events import Read
 from consumers.partition.leader import Leader
 from consumers.partition.observer import StoreObserver
@@ -160,9 +160,9 @@ def test_an_old_standby_stops_at_the_record_and_does_not_lead_after_it(
     record = upgrade(cluster)
     new.work()
     assert outcomes(cluster)[record] is Status.COMMITTED
-    with pytest.raises(UnsupportedFormat, match="upgrade it"):
+    with pytest.raises(UnsupportedFormat, match="upgrade"):
         old.work()
-    with pytest.raises(UnsupportedFormat, match="upgrade it"):
+    with pytest.raises(UnsupportedFormat, match="upgrade"):
         Program(cluster, tmp_path / "old again", OLD)
     # Upgraded, it follows and leads.
     again = Program(cluster, tmp_path / "old again", NEW)
@@ -171,3 +171,20 @@ def test_an_old_standby_stops_at_the_record_and_does_not_lead_after_it(
     name = create(cluster, "t")
     again.work()
     assert outcomes(cluster)[name] is Status.COMMITTED
+
+
+def test_an_old_program_does_not_start_on_the_checkpoint_of_a_new_one(
+    cluster: MemoryCluster, tmp_path: Path
+) -> None:
+    """The record that would stop it lies before the checkpoint."""
+    new = Program(cluster, tmp_path, NEW)
+    new.lead()
+    upgrade(cluster)
+    new.work()
+    follower, log = new.session.follower, MemoryLog(cluster)
+    assert new.rules.protocol == NEW
+    checkpoints = Checkpoints(tmp_path, log.identity(), log.genesis())
+    checkpoints.save(Checkpoint.of(follower.machine, follower.replica))
+    with pytest.raises(UnsupportedFormat, match="upgrade"):
+        Program(cluster, tmp_path, OLD)
+    assert Program(cluster, tmp_path, NEW).digest == new.digest

@@ -8,21 +8,25 @@ from typing import Any
 import pytest
 
 from commitlog.client.row_tail import rows_of
-from commitlog.core.rows.deciding import schema_digest
+from commitlog.core.rows.deciding import dropped_columns, schema_digest
 from commitlog.lancepb.file_pb2 import Field
+from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model import limits
-from commitlog.model.limits import Rules
+from commitlog.model.limits import ROWS_COLUMNS_SINCE, Rules
+from commitlog.model.names import ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import (
+    AlterProperties,
     AppliedWrite,
     ApplyRows,
     DropTable,
+    LanceCommit,
     RenameTable,
     RowsColumn,
     RowsMode,
     WriteRows,
 )
 from commitlog.model.records import Code, Malformed, Outcome, Status, Transaction
-from tests.core_world import World, append, column, replayed_from_parts
+from tests.core_world import World, append, column, commit, replayed_from_parts
 
 FIELDS = [Field.FromString(column(f"c{i}", i)) for i in range(2)]
 HASH = b"h" * 32
@@ -214,6 +218,73 @@ def test_the_state_survives_checkpoints_renames_and_drops(world: World) -> None:
     restored = replayed_from_parts(world.machine)
     assert restored.catalogue.ended_rows == {"i-t": first.sequence}
     assert restored.digest() == world.replayed().digest()
+
+
+def overwritten(read: int, *fields: bytes) -> LanceCommit:
+    """Give the table these columns, and no rows."""
+    transaction = LanceTransaction(read_version=read, uuid=f"o{read}")
+    transaction.overwrite.schema.extend(Field.FromString(one) for one in fields)
+    return commit(transaction)
+
+
+@pytest.mark.parametrize("protocol", [ROWS_COLUMNS_SINCE - 1, ROWS_COLUMNS_SINCE])
+def test_rows_of_a_column_that_was_dropped_are_refused_though_its_id_is_given_again(
+    protocol: int,
+) -> None:
+    world = World(rules=Rules(protocol))
+    world.create(columns=2)
+    both = world.ask("w1", write(), write(names=("c0",)))
+    for transaction_id, fields in (("p1", (0,)), ("p2", (0, 1))):
+        change = overwritten(world.state().version, *(column(f"c{i}", i) for i in fields))
+        assert world.ask(transaction_id, change).status is Status.COMMITTED
+    late = world.ask("w2", write())
+    restored = replayed_from_parts(world.machine)
+    assert restored.digest() == world.machine.digest() == world.replayed().digest()
+    rows = restored.tables["t",].rows
+    assert rows is not None
+    is_known = protocol >= ROWS_COLUMNS_SINCE
+    assert list(rows.stale()) == ([(both.sequence, 0)] if is_known else [])
+    assert all(len(one) == 5 for one in rows.to_json()[1]) is not is_known, "states stay as bytes"
+
+    first, second = (AppliedWrite(both.sequence, index) for index in range(2))
+    last = AppliedWrite(late.sequence, 0)
+    taken = world.ask("a1", applied(0, late.sequence, writes=(first, second, last)))
+    if not is_known:
+        assert taken.status is Status.COMMITTED
+        return
+    assert refused(taken) == (Code.ROWS_RANGE, "rows_stale")
+    first = replace(first, refused=Code.WRONG_SCHEMA.value, problem="dropped")
+    told = world.ask("a2", applied(0, late.sequence, writes=(first, second, last)))
+    assert told.status is Status.COMMITTED
+
+
+def test_a_column_is_dropped_with_a_part_of_it_or_under_another_name() -> None:
+    def of(*fields: tuple[int, int, str]) -> dict[int, Field]:
+        return {i: Field(id=i, parent_id=parent, name=name) for i, parent, name in fields}
+
+    before = of((0, -1, "a"), (1, -1, "s"), (2, 1, "x"), (3, 2, "y"), (4, -1, "b"))
+    assert dropped_columns(before, before) == set()
+    assert dropped_columns(before, {i: before[i] for i in (0, 1, 2, 4)}) == {1}
+    assert dropped_columns(before, before | of((4, -1, "c"), (5, -1, "d"))) == {4}
+    assert dropped_columns(before, {}) == {0, 1, 4}
+
+
+def test_only_rows_that_are_applied_are_said_to_have_expired(world: World) -> None:
+    first, second = (world.ask(f"w{i}", write()).sequence for i in range(2))
+    world.ask("a", applied(0, first))
+
+    def say(number: int, *values: str, removals: tuple[str, ...] = ()) -> Outcome:
+        upserts = tuple((ROWS_EXPIRED_THROUGH, value) for value in values)
+        return world.ask(f"e{number}", AlterProperties(("t",), False, upserts, removals))
+
+    for number, value in enumerate((str(second), "0", "-1", "x", "", "٣", "9" * 5_000)):
+        wrong = say(number, value)
+        assert refused(wrong) == (Code.INVALID_OPERATION, "rows_expired_wrong"), value
+    assert say(20, str(first)).status is Status.COMMITTED
+    assert refused(say(21, str(first)))[1] == "rows_expired_wrong", "it only goes on"
+    assert refused(say(22, removals=(ROWS_EXPIRED_THROUGH,)))[1] == "rows_expired_wrong"
+    made = world.create("u", properties=((ROWS_EXPIRED_THROUGH, "1000"),))
+    assert refused(made)[1] == "rows_expired_wrong"
 
 
 @pytest.mark.parametrize("protocol", [1, 2, 3])

@@ -1,7 +1,7 @@
 """Decides what makes, ends and names tables and namespaces.
 
-An operation is decided on a draft here and applied from its result in `catalogue_state`; whoever
-replays comes to the same catalogue. What a table was made of is in its operation; what was found
+An operation is decided on a draft here and applied from its result in `catalogue_state`, so a
+replay gives the same catalogue. What a table was made of is in its operation; what was found
 in storage is in the result's recording.
 """
 
@@ -18,6 +18,7 @@ from commitlog.core.catalogue.catalogue_state import (
     make_table,
     parents,
 )
+from commitlog.core.catalogue.expired_rows import check_expired
 from commitlog.core.catalogue.iceberg_commits import decide_catalogue as decide_iceberg_catalogue
 from commitlog.core.catalogue.iceberg_commits import decide_change, end_iceberg
 from commitlog.core.catalogue.named_roots import check_roots
@@ -105,6 +106,7 @@ def make_decider(tables_root: str, *, is_alone: bool) -> Callable[[Draft, Operat
 def _decide_make(draft: Draft, operation: TableMaker, root: str) -> None:
     name = format_table_id(operation.table)
     location = normalize_location(operation.location)
+    check_expired(draft, operation.table, operation.properties, applied=draft.sequence - 1)
     standing = draft.find(operation.table)
     iceberg = draft.iceberg(operation.table)
     if iceberg is not None:
@@ -268,6 +270,14 @@ def _decide_properties(
         draft.results.append(OperationResult(operation.target, "", "AlterProperties"))
         return
     view = draft.view(operation.target)
+    check_expired(
+        draft,
+        operation.target,
+        operation.upserts,
+        operation.removals,
+        said=view.table.properties,
+        applied=view.table.rows.applied if view.table.rows is not None else 0,
+    )
     draft.results.append(_result(view.table, operation))
     draft.changes.append(change_of(view.table, ChangeKind.PROPERTIES))
 

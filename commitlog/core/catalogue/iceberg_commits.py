@@ -2,8 +2,8 @@
 
 All Iceberg changes of a record are decided at the first of them, against the tables as the
 operations before it left them; a follower comes to the same tables by `committed_tables`. The
-metadata file of each changed table is written before the outcome, so whoever learns of a commit
-can read it; its name follows from the transaction.
+metadata file of each changed table is written before the outcome, so it can be read as soon as
+the commit is known; its name follows from the transaction.
 """
 
 from __future__ import annotations

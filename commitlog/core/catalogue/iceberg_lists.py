@@ -153,7 +153,7 @@ class ListRebases:
         ]
 
     def _below(self, location: str) -> str:
-        """Return a file's path below the tables root; others are nobody's here."""
+        """Return a file's path below the tables root; empty for any other file."""
         try:
             place = normalize_location(location)
         except Refused:

@@ -47,7 +47,7 @@ def check_writable(
 def check_named(draft: Draft, decided: Sequence[IcebergResult], root: str) -> None:
     """Refuse places outside of the tables root that the leader's policy doesn't allow.
 
-    Whoever reads the table follows them. The outcome holds what the leader's policy said.
+    The table's readers follow them. The outcome holds what the leader's policy said.
     """
     if draft.rules.protocol < ICEBERG_NAMED_PLACES_SINCE:
         return
@@ -118,8 +118,8 @@ def checked_place(
 def check_alone(draft: Draft, result: IcebergResult, places: Sequence[str]) -> None:
     """Refuse metadata or a place of another table: each would change the other's files.
 
-    Copies of one metadata file may be registered under many names while nobody commits to them,
-    if no log wrote it.
+    Copies of one metadata file may be registered under many names as long as no commit changes
+    them, if no log wrote it.
     """
     if draft.rules.protocol < ICEBERG_PLACES_SINCE:
         return

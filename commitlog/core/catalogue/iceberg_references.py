@@ -33,7 +33,7 @@ def check_values(operations: Sequence[IcebergChange]) -> None:
 def look_at_references(
     draft: Draft, operations: Sequence[IcebergChange], root: str
 ) -> dict[TableId, bytes]:
-    """Return the bytes of the files that changes refer to; ask for all that nobody looked at."""
+    """Return the bytes of the files that changes refer to; ask for all that were not read yet."""
     try:
         known = references(operations)
     except Invalid as error:

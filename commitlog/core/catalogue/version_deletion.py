@@ -1,8 +1,8 @@
 """Deleting old versions: which ones are gone, and which a record may delete.
 
 A record names versions that are there, each once, so that what it deletes can be read off the
-record for ever. The newest version is the table itself and cannot be deleted; whoever wants it gone
-makes a newer one first, in the same record if need be. Numbers are never given again.
+record for ever. The newest version is the table itself and cannot be deleted; make a newer one
+first, in the same record if need be. Version numbers are never reused.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Candidate:
         self.keeps_row_order = keeps_row_order
         """Whether it is a Rewrite that can be carried over deletions (`rebase.rewrites`)."""
         self.awaits_columns = awaits_columns
-        """Whether it is a Merge that its writer completes (`operations.awaited_columns`)."""
+        """Whether its writer completes it at its turn (`operations.awaited_columns`)."""
         self.reused = frozenset(chain.from_iterable(reused))
         """The replaced fragments that a fragment reuse index names (`rebase.reused_fragments`)."""
 

@@ -24,9 +24,12 @@ def nullability_committed(
 def nullability_asked(
     candidate: Candidate, history: History, after: int, kind: str
 ) -> Finding | None:
-    """P1: a Project that may make a column non-nullable, over values written."""
+    """P1: a Project that may make a column non-nullable, over values written.
+
+    Unless its writer looks for nulls in these too.
+    """
     nearest = Nearest("nullability_not_preserved")
-    if not candidate.operation.preserves_nullability:
+    if not candidate.operation.preserves_nullability and not candidate.awaits_columns:
         nearest.offer(history.first_of_kind(kind, after))
     return nearest.finding
 

@@ -67,7 +67,7 @@ def start(
 ) -> MetadataDraft:
     """Return a draft of the next version.
 
-    A new table starts in `format_version`, with this `uuid` if nobody assigns one.
+    A new table starts in `format_version`, with this `uuid` unless an update assigns one.
     """
     if base is not None:
         return MetadataDraft(base, is_new=False, time_ms=max(time_ms, base.last_updated_ms))

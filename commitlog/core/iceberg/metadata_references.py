@@ -1,7 +1,7 @@
 """Metadata files that a record names by place, size and digest, in place of holding them.
 
-Whoever decides looks at the file and makes sure of the digest; what it had is in the outcome, so
-the log doesn't need the file again.
+The leader reads the file and checks its digest; the outcome holds the contents, so the log doesn't
+need the file again.
 """
 
 from __future__ import annotations

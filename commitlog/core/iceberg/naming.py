@@ -1,4 +1,4 @@
-"""Names that follow from the transaction: the metadata file's, and a uuid nobody sent.
+"""Names that follow from the transaction: the metadata file's, and a uuid that no client sent.
 
 Deciding a transaction again after a crash names the same file, so a retry writes the same bytes
 to the same place, and a file whose transaction has no outcome is an orphan by its name alone.

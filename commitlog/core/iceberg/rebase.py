@@ -55,9 +55,9 @@ _STREAMED = "spark.sql.streaming.epochId"
 _COUNTED_SINCE = (4, 1)
 _RELEASE = re.compile(r"(\d{1,4})\.(\d{1,4})(?!\d)")
 _PICKED = "source-snapshot-id"
-"""In the summary of a snapshot that publishes another one: nobody may publish it twice."""
+"""In the summary of a snapshot that publishes another one, which may be published only once."""
 _PROGRESS = "kafka.connect.offsets."
-"""In a summary, what a sink has written so far: it checks that nobody wrote it before."""
+"""In a summary, what a sink has written so far: it checks that it wasn't written before."""
 
 
 class Step(NamedTuple):
@@ -279,9 +279,9 @@ def _why_not_chain(behind: _Behind) -> Phrase | None:
 
 
 def _may_be_merge(summary: Value, properties: Mapping[str, str]) -> bool:
-    """Return True if an append may be a MERGE whose client checks that nobody else added rows.
+    """Return True if an append may be a MERGE whose client checks that no other writer added rows.
 
-    It found nothing to change in what it read, so somebody else's row might be one to change.
+    It found nothing to change in what it read, but another writer's row might need the change.
     Spark before 4.1 doesn't say which of its batches were one.
     """
     if properties.get(_MERGE_ISOLATION, "").lower() == "snapshot":

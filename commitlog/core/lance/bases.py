@@ -1,6 +1,6 @@
 """Base paths: the places besides its own location where a table's files may lie.
 
-A base path lets whoever reads the table read files of another place. So a new one has to be the
+A base path lets the table's readers read files of another place. So a new one has to be the
 location of a table of this log, or a place that the leader's policy allows: the leader looks that
 up once, and its outcome holds the answer.
 """
@@ -24,7 +24,7 @@ def check_bases(
     before: ManifestState | None,
     after: bytes | None,
 ) -> None:
-    """Refuse base paths that the version before hasn't, and that nobody allows."""
+    """Refuse base paths that are neither in the version before nor allowed."""
     if after is None or draft.rules.protocol < BASES_CHECKED_SINCE:
         return
     known = before.header.message.base_paths if before is not None else ()

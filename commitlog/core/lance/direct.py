@@ -31,12 +31,6 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.limits import LANCE_RELEASE_AT_FIRST
 
 
-def is_direct(transaction: Transaction) -> bool:
-    """Return True if `direct_delta` knows the transaction's operation."""
-    operation = operation_of(transaction)
-    return operation is not None and operation.built_here_since is not None
-
-
 def direct_delta(
     state: ManifestState,
     transaction: Transaction,

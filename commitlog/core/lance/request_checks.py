@@ -1,4 +1,4 @@
-"""What is wrong with a `LanceCommit` as it stands, whoever else committed what."""
+"""What is wrong with a `LanceCommit` by itself, whatever else was committed."""
 
 from __future__ import annotations
 

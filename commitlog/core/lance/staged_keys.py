@@ -1,7 +1,7 @@
 """The keys that a staged manifest's rows have, as its record carries them.
 
-Whoever submits the manifest reads them from the new fragments: a manifest says nothing of keys, and
-what pylance itself notes of them compares with nothing.
+The client that submits the manifest reads them from the new fragments: a manifest says nothing of
+keys, and what pylance itself notes of them compares with nothing.
 """
 
 from __future__ import annotations

@@ -157,12 +157,12 @@ def delivered_file(operation: Operation, result: OperationResult) -> bytes:
 
 
 def record_delta(draft: Draft, delta: ManifestDelta) -> Recording:
-    """Record a delta that nobody could compute again."""
+    """Record a delta that a replay could not compute."""
     return record(draft, delta.to_bytes())
 
 
 def record(draft: Draft, data: bytes) -> Recording:
-    """Record bytes that nobody could compute again."""
+    """Record bytes that a replay could not compute."""
     digest = hashlib.sha256(data).digest()
     inline = draft.inline_bytes + len(data)
     is_bounded = draft.rules.protocol < INLINE_SUM_SINCE or inline <= OUTCOME_INLINE_SUM_MAX

@@ -2,8 +2,8 @@
 
 The field `principal` stands before the content, so that an id asked again is compared by what is
 asked and nothing else; no hash covers it. So a client names the principal once more among the
-properties, which are content: the payload hash covers it, and the chain the payload hash. Whoever
-reads the log can compare the two, and `commitlog verify` does.
+properties, which are content: the payload hash covers it, and the chain the payload hash. Any
+reader of the log can compare the two, and `commitlog verify` does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def attributed(transaction: Transaction) -> Transaction:
 
 
 def principal_in_content(transaction: Transaction) -> str | None:
-    """Return whom the content names; None if nobody, as in what other programs append."""
+    """Return whom the content names; None if it names none, as records of other programs do."""
     for name, value in transaction.properties:
         if name == PRINCIPAL_PROPERTY:
             return value

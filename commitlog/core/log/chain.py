@@ -1,8 +1,8 @@
 """Which records of an outcomes partition are valid: one epoch, a dense sequence, a chain of hashes.
 
-Valid is an outcome whose epoch is the current valid leader's, whose sequence is the last valid one
-plus 1, and whose previous hash is the head of the chain. Everything else is void and ignored by
-every reader, so a paused leader that wakes up may write what it likes: nobody listens.
+An outcome is valid if its epoch is the current valid leader's, its sequence the last valid one
+plus 1, and its previous hash the head of the chain. Every reader ignores everything else as void,
+so a paused leader that wakes up can do no harm.
 
 The decoder has checked that a record's hash fits its content; here the records are compared with
 each other.
@@ -90,7 +90,7 @@ class Chain:
         return ""
 
     def _check_retained(self, retained: Retained) -> str:
-        # It extends nothing, so that whoever archives needs no term.
+        # It extends nothing, so that archiving needs no term.
         if retained.sequence > self.sequence:
             return f"outcome {retained.sequence} is not there yet, {self.sequence} is the last"
         if retained.sequence == self.sequence and retained.hash != self.hash:

@@ -1,41 +1,32 @@
 """Which transactions were decided: an id commits at most once, whatever is sent again.
 
-Ids are kept for the horizon of log time that the rules set; what may be older than that, by its
-own account, is refused, since nobody here could tell whether it committed.
+Ids are kept for the horizon of log time that the rules set; a transaction that says it may be
+older is refused, since the log could not tell whether it committed.
 """
 
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from typing import NamedTuple
 
 from commitlog.core.log.canonical import to_json
-from commitlog.model.records import Code, FailedRequirement, OperationResult, Outcome, Status
+from commitlog.core.log.known_ids import NOTED, TIME_MS, KnownId, id_of, known, made_ms, row_of
+from commitlog.core.log.packed_ids import IdIndex, PackedIds
+from commitlog.model.records import Outcome
 
 CHUNK_OUTCOMES = 4096
 """Ids whose last outcomes lie in one such range are saved together."""
+_OPEN_CHUNKS = 2
+"""How many of the newest chunks aren't packed."""
+_SEALED_CHUNKS = 256
+"""How many chunks stay as a checkpoint had them until ids are added."""
+_OUTCOMES_PER_PACKING = 256
+"""After so many, one of them is packed."""
 
 _UUID_LENGTH = 36
 _UUID_VERSION_AT = 14
-
-
-class KnownId(NamedTuple):
-    """What is remembered of an id."""
-
-    sequence: int
-    """Of its outcome, or of the one that it repeats."""
-    status: Status
-    attempt: int
-    payload_hash: bytes
-    time_ms: int
-    """From which its horizon counts."""
-    code: Code = Code.NONE
-    results: tuple[OperationResult, ...] = ()
-    noted: int = 0
-    """The sequence of the outcome that was noted last for the id."""
-    failed_requirements: tuple[FailedRequirement, ...] = ()
 
 
 def uuid_time_ms(transaction_id: str) -> int:
@@ -51,18 +42,23 @@ def uuid_time_ms(transaction_id: str) -> int:
 class Deduplication:
     """The ids of the horizon, in chunks of which most don't change any more.
 
-    There are millions of them and hardly one is ever asked for, so each is kept as the bytes that
-    a snapshot has of it, which cost neither the garbage collector nor a checkpoint anything. What a
-    checkpoint brings back stays sealed, a chunk at a time, until somebody asks for one of its ids.
+    There are millions of them and hardly one is ever asked for. Each is kept as the row that a
+    snapshot has of it, which costs neither the garbage collector nor a checkpoint anything; the
+    rows of all but the newest chunks are packed. What a checkpoint brings back stays sealed as it
+    was read, for the sake of a quick start, and is packed a chunk at a time while others are added.
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, bytes | int] = {}
-        """Packed ids, or the sealed chunk that has it; the one decided least recently first."""
-        self._sealed: dict[int, tuple[bytes, list[int]]] = {}
-        """Chunks as they were saved, with their rows' lengths."""
-        self._chunks: dict[int, list[str]] = {}
         self._changed: dict[int, int] = {}
+        """All chunks, the oldest first; each is open, sealed or packed."""
+        self._open: dict[int, dict[str, bytes]] = {}
+        """Rows of chunks that change, the one decided least recently first."""
+        self._sealed: dict[int, _Sealed] = {}
+        self._packed: dict[int, PackedIds] = {}
+        self._chunk_of: dict[str, int] = {}
+        """The ids of chunks that are open or sealed."""
+        self._index = IdIndex()
+        """The ids of chunks that are packed."""
         self._oldest_ms = 0
         """A time at or before which nothing was decided that is still known; 0: look."""
         self.forgotten_ms = -1
@@ -72,12 +68,12 @@ class Deduplication:
 
     def get(self, transaction_id: str) -> KnownId | None:
         """Return what is known of an id."""
-        packed = self._packed(transaction_id)
-        return None if packed is None else _unpack(packed)
+        found = self._find(transaction_id)
+        return None if found is None else known(found[1])
 
     def is_known(self, transaction_id: str) -> bool:
         """Return True if an id was decided."""
-        return transaction_id in self._ids
+        return self._find(transaction_id) is not None
 
     def is_too_old(self, transaction_id: str, submitted_at_ms: int, floor_ms: int) -> bool:
         """Return True if an unknown id may have been decided and forgotten."""
@@ -85,39 +81,41 @@ class Deduplication:
         born = uuid_time_ms(transaction_id)
         return 0 < submitted_at_ms < floor or 0 < born < floor
 
-    def remember(self, outcome: Outcome, kept_from_ms: int, made_ms: int) -> None:
+    def remember(self, outcome: Outcome, kept_from_ms: int, made_at_ms: int) -> None:
         """Note an outcome under its id.
 
-        The id's horizon counts from `kept_from_ms`; by its own account it was made at `made_ms`.
+        The id's horizon counts from `kept_from_ms`; by its own account it was made at
+        `made_at_ms`.
         """
-        before = self._packed(outcome.transaction_id)
+        transaction_id, sequence = outcome.transaction_id, outcome.sequence
+        before = self._find(transaction_id)
         if before is not None:
-            del self._ids[outcome.transaction_id]
-            self._changed[_noted(before) // CHUNK_OUTCOMES] = outcome.sequence
+            self._take_out(transaction_id, before[0])
+            self._changed[before[0]] = sequence
             self._oldest_ms = 0
-        packed = _pack(outcome, kept_from_ms, made_ms)
-        self._note(outcome.transaction_id, packed, outcome.sequence)
+        self._note(transaction_id, row_of(outcome, kept_from_ms, made_at_ms), sequence, sequence)
+        if self._sealed and sequence % _OUTCOMES_PER_PACKING == 0:
+            self._pack(next(iter(self._sealed)))
 
     def prune(self, floor_ms: int, sequence: int) -> None:
         """Forget ids that were decided before `floor_ms`, as of outcome `sequence`."""
         if self._oldest_ms >= floor_ms and self._oldest_ms:
             return
-        ids = self._ids
-        while ids:
+        while (chunk := next(filter(self._count, self._changed), None)) is not None:
+            ids = self._opened(chunk)
             transaction_id = next(iter(ids))
-            packed = self._packed(transaction_id)
-            assert packed is not None
-            noted, time_ms, made_ms = _HEAD.unpack_from(packed)
-            self._oldest_ms = time_ms
-            if time_ms >= floor_ms:
+            row = json.loads(ids[transaction_id])
+            self._oldest_ms = row[TIME_MS]
+            if self._oldest_ms >= floor_ms:
                 return
-            del ids[transaction_id]
-            chunk = noted // CHUNK_OUTCOMES
+            self._take_out(transaction_id, chunk)
             self._changed[chunk] = sequence
-            self.forgotten_ms = max(self.forgotten_ms, made_ms)
-            for old in [number for number in self._chunks if number < chunk]:
-                del self._chunks[old], self._changed[old]
-                self._sealed.pop(old, None)
+            self.forgotten_ms = max(self.forgotten_ms, made_ms(row))
+            for empty in list(takewhile(chunk.__ne__, self._changed)):
+                del self._changed[empty]
+                self._packed.pop(empty, None)
+                self._open.pop(empty, None)
+                self._sealed.pop(empty, None)
 
     def chunks(self) -> Iterable[tuple[int, int]]:
         """Return the chunks' numbers, each with the sequence of the outcome that changed it."""
@@ -126,148 +124,121 @@ class Deduplication:
     def encode_chunk(self, number: int) -> bytes:
         """Return a chunk's ids as JSON, in the order in which they were decided last."""
         if number in self._sealed:
-            return self._sealed[number][0]
-        rows = b",".join(packed[_HEAD.size :] for packed, _ in self._in_chunk(number))
-        return b'{"changed":%d,"ids":[%b]}' % (self._changed[number], rows)
+            return self._sealed[number].data
+        return b'{"changed":%d,"ids":[%b]}' % (
+            self._changed[number],
+            b",".join(self._rows(number)),
+        )
 
     def encode_hint(self, number: int) -> bytes:
         """Return what lets `restore_chunk` take a chunk back without reading its rows."""
         if number in self._sealed:
-            return to_json([self._chunks[number], self._sealed[number][1]])
-        found = self._in_chunk(number)
-        lengths = [len(packed) - _HEAD.size for packed, _ in found]
-        return to_json([[transaction_id for _, transaction_id in found], lengths])
+            return to_json([self._sealed[number].ids, self._sealed[number].lengths])
+        rows = list(self._rows(number))
+        ids = self._open[number] if number in self._open else map(id_of, rows)
+        return to_json([list(ids), list(map(len, rows))])
 
     def restore_chunk(self, number: int, data: bytes, hint: bytes | None = None) -> None:
         """Restore a chunk, the oldest first; a sealed one with a hint of what is in it."""
         if hint is not None:
-            names, lengths = json.loads(hint)
-            self._sealed[number] = (data, lengths)
-            self._chunks[number] = names
+            ids, lengths = json.loads(hint)
             self._changed[number] = int(data[len(_BEFORE_CHANGED) : data.index(b",")])
-            self._ids.update(dict.fromkeys(names, number))
+            self._sealed[number] = _Sealed(data, ids, lengths)
+            self._chunk_of.update(dict.fromkeys(ids, number))
+            if len(self._sealed) > _SEALED_CHUNKS:
+                self._pack(next(iter(self._sealed)))
             return
         chunk = json.loads(data)
-        # A chunk whose ids were all decided again later is empty, and a part all the same.
-        self._chunks.setdefault(number, [])
         self._changed[number] = chunk["changed"]
+        # A chunk whose ids were all decided again later is empty, and a part all the same.
+        self._opened(number)
         for row in chunk["ids"]:
-            packed = _head(row) + to_json(row)
-            self._note(row[0], packed, chunk["changed"])
+            self._note(row[0], to_json(row), row[NOTED], chunk["changed"])
 
-    def _packed(self, transaction_id: str) -> bytes | None:
-        found = self._ids.get(transaction_id)
-        if isinstance(found, int):
-            self._open(found)
-            return self._packed(transaction_id)
-        return found
+    def _find(self, transaction_id: str) -> tuple[int, bytes] | None:
+        number = self._chunk_of.get(transaction_id)
+        if number is None:
+            for number in self._index.find(transaction_id):
+                row = self._packed[number].get(transaction_id)
+                if row is not None:
+                    return number, row
+            return None
+        if number in self._open:
+            return number, self._open[number][transaction_id]
+        return number, self._sealed[number].row(transaction_id)
 
-    def _open(self, number: int) -> None:
-        data, lengths = self._sealed.pop(number)
-        at = data.index(b"[") + 1
-        for row, length in zip(json.loads(data)["ids"], lengths, strict=True):
-            # Its place among the others stays.
-            self._ids[row[0]] = _head(row) + data[at : at + length]
-            at += length + 1
+    def _count(self, number: int) -> int:
+        if number in self._packed:
+            return self._packed[number].count
+        return len(self._open[number] if number in self._open else self._sealed[number].ids)
 
-    def _in_chunk(self, number: int) -> list[tuple[bytes, str]]:
-        found = [(self._ids.get(name), name) for name in dict.fromkeys(self._chunks[number])]
-        # The head's first number is big-endian, so bytes sort as numbers do.
-        return sorted(
-            (packed, name)
-            for packed, name in found
-            if isinstance(packed, bytes) and _noted(packed) // CHUNK_OUTCOMES == number
-        )
+    def _rows(self, number: int) -> Iterable[bytes]:
+        if number in self._packed:
+            return self._packed[number].rows()
+        is_open = number in self._open
+        return self._open[number].values() if is_open else self._sealed[number].rows()
 
-    def _note(self, transaction_id: str, packed: bytes, changed: int) -> None:
-        chunk = _noted(packed) // CHUNK_OUTCOMES
-        if chunk in self._sealed:
-            self._open(chunk)
-        self._ids[transaction_id] = packed
-        self._chunks.setdefault(chunk, []).append(transaction_id)
-        self._changed[chunk] = changed
+    def _note(self, transaction_id: str, row: bytes, noted: int, changed: int) -> None:
+        number = noted // CHUNK_OUTCOMES
+        self._opened(number)[transaction_id] = row
+        self._chunk_of[transaction_id] = number
+        self._changed[number] = changed
+
+    def _take_out(self, transaction_id: str, number: int) -> None:
+        if number in self._sealed:
+            self._pack(number)
+        if number in self._packed:
+            self._packed[number].take_out(transaction_id)
+            self._index.remove(transaction_id, number)
+        else:
+            del self._open[number][transaction_id], self._chunk_of[transaction_id]
+
+    def _opened(self, number: int) -> dict[str, bytes]:
+        """Return a chunk's rows to be changed; the oldest and the newest chunks are asked for."""
+        if number in self._open:
+            return self._open[number]
+        rows = {}
+        if number in self._packed or number in self._sealed:
+            rows = {id_of(row): row for row in self._rows(number)}
+            if self._packed.pop(number, None) is not None:
+                for transaction_id in rows:
+                    self._index.remove(transaction_id, number)
+            self._sealed.pop(number, None)
+            self._chunk_of.update(dict.fromkeys(rows, number))
+        self._open[number] = rows
+        for older in sorted(self._open)[:-_OPEN_CHUNKS]:
+            if older not in (number, next(iter(self._changed))):
+                self._pack(older)
+        return rows
+
+    def _pack(self, number: int) -> None:
+        rows = list(self._rows(number))
+        ids = self._open[number] if number in self._open else self._sealed[number].ids
+        self._packed[number] = PackedIds(zip(ids, rows, strict=True))
+        for transaction_id in ids:
+            del self._chunk_of[transaction_id]
+            self._index.add(transaction_id, number)
+        self._open.pop(number, None)
+        self._sealed.pop(number, None)
 
 
-_HEAD = struct.Struct(">QQQ")
-"""The sequence of the outcome that was noted last, from when it is kept, and when it was made."""
 _BEFORE_CHANGED = b'{"changed":'
-_TIME_MS, _NOTED, _MADE_MS = 5, 8, 10
-"""Where a row has these; the last only if it differs from the first."""
 
 
-def _head(row: list[Any]) -> bytes:
-    made_ms = row[_MADE_MS] if len(row) > _MADE_MS else row[_TIME_MS]
-    return _HEAD.pack(row[_NOTED], row[_TIME_MS], made_ms)
+class _Sealed(NamedTuple):
+    """A chunk as it was saved, with its ids and the lengths of their rows."""
 
+    data: bytes
+    ids: list[str]
+    lengths: list[int]
 
-def _noted(packed: bytes) -> int:
-    return int.from_bytes(packed[:8])
+    def row(self, transaction_id: str) -> bytes:
+        place = self.ids.index(transaction_id)
+        at = self.data.index(b"[") + 1 + sum(self.lengths[:place]) + place
+        return self.data[at : at + self.lengths[place]]
 
-
-def _pack(outcome: Outcome, kept_from_ms: int, made_ms: int) -> bytes:
-    """Return what is remembered of an id, as a snapshot has it."""
-    row = [
-        outcome.transaction_id,
-        outcome.sequence if outcome.answers is None else outcome.answers,
-        outcome.status,
-        outcome.attempt,
-        outcome.payload_hash.hex(),
-        kept_from_ms,
-        outcome.code,
-        [_result(result) for result in outcome.results],
-        outcome.sequence,
-        [[f.table, f.requirement, f.actual] for f in outcome.failed_requirements],
-    ]
-    if made_ms != kept_from_ms:
-        row.append(made_ms)
-    return _head(row) + to_json(row)
-
-
-def _result(r: OperationResult) -> list[Any]:
-    # The bytes are left out: an answer to a duplicate doesn't repeat them.
-    return [
-        r.table,
-        r.incarnation,
-        r.operation,
-        r.version,
-        r.read_version,
-        r.first_fragment_id,
-        r.first_row_id,
-        r.rebased_over,
-        r.rebased,
-        r.location,
-        r.metadata_location,
-        r.snapshot_id,
-    ]
-
-
-def _unpack(packed: bytes) -> KnownId:
-    row = json.loads(packed[_HEAD.size :])
-    return KnownId(
-        sequence=row[1],
-        status=Status(row[2]),
-        attempt=row[3],
-        payload_hash=bytes.fromhex(row[4]),
-        time_ms=row[_TIME_MS],
-        code=Code(row[6]),
-        results=tuple(_restore_result(result) for result in row[7]),
-        noted=row[_NOTED],
-        failed_requirements=tuple(FailedRequirement(tuple(f[0]), f[1], f[2]) for f in row[9]),
-    )
-
-
-def _restore_result(row: list[Any]) -> OperationResult:
-    return OperationResult(
-        table=tuple(row[0]),
-        incarnation=row[1],
-        operation=row[2],
-        version=row[3],
-        read_version=row[4],
-        first_fragment_id=row[5],
-        first_row_id=row[6],
-        rebased_over=row[7],
-        rebased=row[8],
-        location=row[9],
-        metadata_location=row[10],
-        snapshot_id=row[11],
-    )
+    def rows(self) -> Iterator[bytes]:
+        at = self.data.index(b"[") + 1
+        for length in self.lengths:
+            yield self.data[at : at + length]
+            at += length + 1

@@ -1,7 +1,7 @@
 """The outcome that a decision becomes, and how many bytes its record takes.
 
-A record that Kafka accepted must get an outcome that Kafka accepts: nobody could decide what
-follows otherwise. So a decision whose outcome is too large is refused instead, in few bytes.
+A record that Kafka accepted must get an outcome that Kafka accepts, or no later record could be
+decided. So a decision whose outcome is too large is refused instead, in few bytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Joins the two topics of one partition: each valid outcome with the transaction that it answers.
 
-Whoever follows the log feeds both topics in their own order and takes `Decided` pairs out in
-sequence order: leader and standby, version index, materializer, verification. An outcome waits
+A follower of the log (leader, standby, version index, materializer, verification) feeds both topics
+in their own order and takes `Decided` pairs out in sequence order. An outcome waits
 here until its transaction has been read. What is left in `undecided` is the next leader's work.
 
 The order of outcomes is the order of effects. It may differ from the order of transactions'
@@ -32,7 +32,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Void:
-    """A record of the outcomes topic that nobody may heed, and why."""
+    """A record of the outcomes topic that readers must ignore, and why."""
 
     offset: int
     reason: str
@@ -74,13 +74,16 @@ class Replica:
         """Valid terms with their offsets, newest last."""
         self.voids: deque[Void] = deque(maxlen=1000)
         self.void_count = 0
-        self._decided_beyond = set(decided_beyond)
+        self._decided_ahead = set(decided_beyond)
+        """Offsets that a checkpoint has as decided and that weren't read since."""
         self._waiting: deque[tuple[Outcome, int]] = deque()
 
     def receive_submitted(self, submitted: Submitted) -> None:
         """Add the next record of the transactions topic."""
         self.transactions_position = submitted.offset + 1
-        if submitted.offset not in self._decided_beyond:
+        if submitted.offset in self._decided_ahead:
+            self._decided_ahead.remove(submitted.offset)
+        else:
             self.undecided[submitted.offset] = submitted
 
     def receive_answered(self, answered: Answered) -> str:
@@ -113,14 +116,14 @@ class Replica:
     def decide(self, submitted: Submitted) -> None:
         """Note that a transaction has its outcome (the leader calls this for its own)."""
         del self.undecided[submitted.offset]
-        if self.undecided:
-            self._decided_beyond.add(submitted.offset)
 
     def resume_point(self) -> tuple[int, list[int]]:
         """Return where to read transactions again after a restart, and what to skip from there."""
-        first = next(iter(self.undecided), self.transactions_position)
-        self._decided_beyond = {offset for offset in self._decided_beyond if offset >= first}
-        return first, sorted(self._decided_beyond)
+        position = self.transactions_position
+        first = next(iter(self.undecided), position)
+        read = (offset for offset in range(first, position) if offset not in self.undecided)
+        ahead = (offset for offset in self._decided_ahead if offset >= position)
+        return first, [*read, *sorted(ahead)]
 
     @property
     def waiting_for(self) -> int | None:

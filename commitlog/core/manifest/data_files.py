@@ -7,7 +7,8 @@ a fragment's files) is checked once per schema, because a writer's fragments all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from commitlog.core.manifest.header import ManifestHeader
 from commitlog.core.manifest.manifest_state import DeltaRefused, NotDirect
@@ -88,12 +89,17 @@ def check_size(data_file: DataFile) -> None:
         raise NotDirect(f"the size of data file {data_file.path!r} is not given")
 
 
+def data_files(fragment: DataFragment) -> Iterator[DataFile]:
+    """Yield the files of a fragment's columns, those that overlay others too."""
+    return chain(fragment.files, (overlay.data_file for overlay in fragment.overlays))
+
+
 def check_fragment(header: ManifestHeader, fragment: DataFragment) -> None:
     """Refuse a fragment, new or changed, that Lance couldn't read by this schema."""
     check_rows(fragment)
     if not fragment.files:
         raise DeltaRefused("no_data_files", field="files", value=[])
-    for data_file in (*fragment.files, *(overlay.data_file for overlay in fragment.overlays)):
+    for data_file in data_files(fragment):
         check_address(header, data_file)
     try:
         _check_layout(header, fragment.files, False)

@@ -1,7 +1,7 @@
 """Deletion vectors in a fragment's history: what a rebased Delete leaves of a fragment.
 
 The new deletion file's id follows from transaction and fragment, and its bytes from the set of
-rows alone, so whoever decides again writes the same file to the same place.
+rows alone, so deciding again writes the same file to the same place.
 """
 
 from __future__ import annotations

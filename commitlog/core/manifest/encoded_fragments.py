@@ -65,7 +65,7 @@ class EncodedFragments(Fragments):
 
     @property
     def is_encoded(self) -> bool:
-        """Return True if nobody has looked into them yet."""
+        """Return True if they have not been decoded yet."""
         return bool(self._message)
 
     def changes_since(self, before: Fragments) -> tuple[Removed, Put]:

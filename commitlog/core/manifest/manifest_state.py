@@ -1,7 +1,7 @@
 """One version's manifest in memory, and what turns it into the next one.
 
 `apply_delta(old, diff(old, new))` makes `old` equal to `new`, and a delta's bytes are the same in
-every process. A state changes only through `apply_delta`; whoever needs to look ahead forks it.
+every process. A state changes only through `apply_delta`; fork it to look ahead.
 
 What changes with every version is apart from what rarely does (schema, config, base paths), and
 fragments stay bytes, so that an append to a table of 100,000 fragments costs what it adds. Bytes
@@ -24,7 +24,7 @@ from commitlog.words import say
 
 
 class DeltaRefused(InvalidTransaction):
-    """The transaction cannot be applied to this version, whoever builds the manifest."""
+    """The transaction cannot be applied to this version by any builder."""
 
     def __init__(
         self, code: str, *, field: str | Phrase, value: object = None, **arguments: object

@@ -3,7 +3,10 @@
 What the writer computed for a fragment holds as long as the fragment has the same rows and values;
 that some rows are dead by now makes no difference. Other fragments are named in a file that the
 writer puts as soon as the head stays what it is, which it does while the Merge has its turn at the
-table: who comes after waits. So the writer has to be fast once, not faster than all others.
+table: later ones wait. So the writer has to be fast once, not faster than all others.
+
+A Project after which a column may not be null waits in the same way for a file that says that its
+writer found no null in what others brought.
 """
 
 from __future__ import annotations
@@ -21,11 +24,20 @@ from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
 from commitlog.core.refusals import conflict_refused
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import OUTCOME_INLINE_SUM_MAX
+from commitlog.model.limits import COLUMNS_AWAITED_SINCE, OUTCOME_INLINE_SUM_MAX, Rules
+from commitlog.model.operations import COLUMNS, COLUMNS_AWAITED
 from commitlog.model.records import FragmentImage
 
 PRIVATE_DIRECTORY = "_commitlog-private"
 """Of a table: what somebody needs only while he works."""
+
+
+NO_NULLS = b"no nulls"
+"""What a writer delivers who looked through what others brought. Its size alone tells it from the
+empty file of one who gave up."""
+
+
+_BRING_VALUES = ("Append", "Update", "DataReplacement", "DataOverlay")
 
 
 class MergeGap(NamedTuple):
@@ -74,6 +86,28 @@ def delivered_again(message: Transaction, images: Iterable[FragmentImage]) -> by
         if image is not None and not _is_same(image, listed.get(one.fragment_id)):
             new.append(image)
     return delivery(new)
+
+
+def awaits_columns(transaction: Transaction, rules: Rules) -> bool:
+    """Return True if a transaction's writer completes it when its turn has come."""
+    if rules.protocol < COLUMNS_AWAITED_SINCE:
+        return False
+    return transaction.transaction_properties.get(COLUMNS) == COLUMNS_AWAITED
+
+
+def check_for_nulls(draft: Draft, view: View, candidate: Candidate, read_version: int) -> None:
+    """Refuse a Project that forbids nulls, unless its writer looked for them in the head."""
+    state, history = view.state, view.table.history
+    assert state is not None
+    newer = (history.first_of_kind(kind, read_version) for kind in _BRING_VALUES)
+    first = min(filter(None, newer), default=0)
+    if not first:
+        return
+    path = delivery_path(draft.transaction.transaction_id, state.version)
+    wanted = BytesWanted(view.table.location, path, bytes_max=1, is_awaited=True)
+    if draft.want(wanted).observation.size != len(NO_NULLS):
+        finding = Finding(first, Verdict.RETRYABLE, "nullability_not_preserved")
+        raise conflict_refused(view.table, candidate.kind, finding, read_version, view.version)
 
 
 def complete_columns(draft: Draft, view: View, candidate: Candidate, read_version: int) -> Rebased:

@@ -11,13 +11,12 @@ the branch's name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import chain
 from typing import NamedTuple
 from uuid import UUID
 
 from commitlog.core.decisions import BuildWanted, rejected
 from commitlog.core.draft import Draft, Parsed, View
+from commitlog.core.manifest.data_files import data_files
 from commitlog.core.manifest.deletion_vectors import deletion_file_path
 from commitlog.core.manifest.feature_flags import (
     FLAG_COVERED_INDEX_METADATA,
@@ -210,14 +209,10 @@ def cloned(source: ManifestState, clone: Transaction.Clone, transaction_file: st
     return state
 
 
-def _files(fragment: DataFragment) -> Iterator[DataFile]:
-    yield from chain(fragment.files, (overlay.data_file for overlay in fragment.overlays))
-
-
 def _moved(encoded: bytes, base_id: int | None) -> bytes:
     """Return a fragment seen from elsewhere: its files lie at a base; None: with the fragment."""
     fragment = DataFragment.FromString(encoded)
-    holders: list[DataFile | DeletionFile] = list(_files(fragment))
+    holders: list[DataFile | DeletionFile] = list(data_files(fragment))
     if fragment.HasField("deletion_file"):
         holders.append(fragment.deletion_file)
     for holder in holders:
@@ -255,7 +250,7 @@ def originals(source: ManifestState) -> list[Original]:
     found: dict[Original, None] = {}
     for encoded in source.fragments.values():
         fragment = DataFragment.FromString(encoded)
-        for file in _files(fragment):
+        for file in data_files(fragment):
             root = roots[file.base_id] if file.HasField("base_id") else ""
             found[Original(root, f"data/{file.path}")] = None
             # Blobs lie beside the file, in a folder of its name.

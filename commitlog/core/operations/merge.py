@@ -14,16 +14,15 @@ from commitlog.core.conflicts.history import Aspect
 from commitlog.core.conflicts.write_sets import Writes
 from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.manifest_state import ManifestState
-from commitlog.core.operations.awaited_columns import complete_columns
+from commitlog.core.operations.awaited_columns import awaits_columns, complete_columns
 from commitlog.core.operations.operation import SCHEMA, LanceOperation
 from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
 from commitlog.core.schema_check.messages import fragments_problem
 from commitlog.core.schema_check.schema import schema_key_problem, schema_problem
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
-from commitlog.model.limits import COLUMNS_AWAITED_SINCE, Rules
+from commitlog.model.limits import Rules
 from commitlog.model.names import NameProblem, first_problem
-from commitlog.model.operations import COLUMNS, COLUMNS_AWAITED
 from commitlog.model.records import FragmentImage
 
 
@@ -42,9 +41,7 @@ class MergeOperation(LanceOperation[Transaction.Merge]):
         return schema_writes(self.name, body, before)
 
     def awaits_columns(self, transaction: Transaction, rules: Rules) -> bool:
-        if rules.protocol < COLUMNS_AWAITED_SINCE:
-            return False
-        return transaction.transaction_properties.get(COLUMNS) == COLUMNS_AWAITED
+        return awaits_columns(transaction, rules)
 
     def rebase(
         self,

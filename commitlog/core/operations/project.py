@@ -1,13 +1,22 @@
-"""Project: columns are dropped, renamed or put in another order."""
+"""Project: columns are dropped, renamed, put in another order, or may not be null any more."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from pyroaring import BitMap
+
+from commitlog.core.conflicts.candidate import Candidate
 from commitlog.core.conflicts.write_sets import Writes
+from commitlog.core.draft import Draft, View
 from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.operations.awaited_columns import awaits_columns, check_for_nulls
 from commitlog.core.operations.merge import schema_writes
 from commitlog.core.operations.operation import SCHEMA, LanceOperation
+from commitlog.core.rebase.deletions import NOT_NEEDED, Rebased
 from commitlog.core.schema_check.schema import schema_problem
 from commitlog.lancepb.transaction_pb2 import Transaction
+from commitlog.model.limits import Rules
 from commitlog.model.names import NameProblem
 
 
@@ -17,6 +26,21 @@ class ProjectOperation(LanceOperation[Transaction.Project]):
     field = "project"
     changes_all_fragments = True
     header_parts = SCHEMA
+
+    def awaits_columns(self, transaction: Transaction, rules: Rules) -> bool:
+        return awaits_columns(transaction, rules)
+
+    def rebase(
+        self,
+        draft: Draft,
+        view: View,
+        candidate: Candidate,
+        affected: Mapping[int, BitMap],
+        read_version: int,
+    ) -> Rebased:
+        if candidate.awaits_columns and not candidate.operation.preserves_nullability:
+            check_for_nulls(draft, view, candidate, read_version)
+        return NOT_NEEDED
 
     def problem(self, body: Transaction.Project) -> NameProblem | None:
         return schema_problem(body.schema)

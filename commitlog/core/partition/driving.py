@@ -1,13 +1,13 @@
-"""Drives a machine through one decision, whoever looks at the world for it.
+"""Drives a machine through one decision, for every kind of driver.
 
-The machine is pure: it names what it has to look at, and decides once it is told. Whoever drives
-it has these duties, in this order:
+The machine is pure: it names what it has to look at, and decides once it is told. Its driver
+has these duties, in this order:
 
 1. Ask `prefetch`, and look at all that it names. It names what is surely needed, so that one round
    of looks is enough for most records; what it leaves out comes as a `Need`.
 2. Call `decide` with all that was seen so far. It changes nothing, so it may be called at any time
-   and any number of times, as long as the machine hasn't applied another record in between;
-   whoever applied one starts again at 1 with nothing seen, since what is seen of a head goes stale.
+   and any number of times, as long as the machine hasn't applied another record in between.
+   After that, start again at 1 with nothing seen, since what was seen of a head is stale.
 3. On a `Need`, look at what it names and was not seen yet, and go back to 2. Each round has to show
    something new: a machine that asks for what it was shown would ask for ever.
 4. Answer what is not there by a `Found` that says so; never leave a want unanswered. A store that
@@ -16,7 +16,7 @@ it has these duties, in this order:
 
 There are three policies. *Live*: the leader looks at stores, and has pylance build what a
 `BuildWanted` names; meanwhile it parks the record. *Dry*: as live, but builds nothing and skips
-5. *Recorded*: whoever decides a log again takes what the leader saw from the outcome
+5. *Recorded*: a program that decides a log again takes what the leader saw from the outcome
 (`recorded`), in the order in which the decision asks; so it looks at nothing beforehand.
 """
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 def next_step(
     machine: Machine, submitted: Submitted, seen: Mapping[Wanted, Found]
 ) -> Decision | Need:
-    """Return the decision, or what nobody has looked at yet (duties 1 to 3).
+    """Return the decision, or what has not been looked at yet (duties 1 to 3).
 
     With nothing seen that is what `prefetch` names; a driver keeps what it saw between two calls.
     """

@@ -18,6 +18,7 @@ from commitlog.core.lance.versions import finalize, realize, recorded, write_set
 from commitlog.core.log.applications import ApplicationAnswer, ApplicationLog
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta
 from commitlog.core.partition.state import PartitionState
+from commitlog.core.rows.deciding import dropped_columns
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table
 from commitlog.core.tables.row_writes import RowQueue
@@ -28,6 +29,7 @@ from commitlog.model.limits import (
     LANCE_RELEASE_LENGTH_MAX,
     LANCE_RELEASE_SINCE,
     PROTOCOL_SUPPORTED,
+    ROWS_COLUMNS_SINCE,
     ROWS_SINCE,
     Rules,
 )
@@ -130,7 +132,10 @@ def _advance(
     if isinstance(operation, LanceCommit) and result.images:
         final = finalize(final, result.read_version, result.images)
     write_set = write_set_of_version(table, operation, parsed.kind, final, state)
+    before = state.header
     apply_delta(state, delta)
+    if table.rows is not None and table.rows.pending and state.header is not before:
+        table.rows.drop_columns(dropped_columns(before.fields, state.header.fields))
     table.history.record(outcome.transaction_id, write_set)
     table.history.prune(machine.rules.history_versions)
     if change.noted is not None:
@@ -146,7 +151,8 @@ def _carry_out_rows(
     table.rows = table.rows or RowQueue()
     sequence, offset = outcome.sequence, outcome.transaction_offset
     if isinstance(operation, WriteRows):
-        table.rows.accept(sequence, offset, index, operation)
+        with_columns = machine.rules.protocol >= ROWS_COLUMNS_SINCE
+        table.rows.accept(sequence, offset, index, operation, with_columns=with_columns)
     else:
         made = (r.version for r in outcome.results if r.incarnation == table.incarnation)
         table.rows.apply(operation, sequence, offset, max(made) or table.version)
@@ -190,13 +196,18 @@ def as_read(rules: Rules, submitted: Submitted) -> Submitted:
     return replace(submitted, record=record.unread) if record.unread is not None else submitted
 
 
+def check_supported(protocol: int) -> None:
+    """Raise UnsupportedFormat if a log is decided by a protocol that this program doesn't know."""
+    if protocol > PROTOCOL_SUPPORTED:
+        raise UnsupportedFormat(
+            f"the log uses protocol {protocol}, but this program knows only "
+            f"{PROTOCOL_SUPPORTED}; upgrade the program"
+        )
+
+
 def rules_after(rules: Rules, record: ProtocolVersion, sequence: int) -> Rules:
     """Return the rules that a ProtocolVersion puts in force; a newer one stops this program."""
-    if record.protocol > PROTOCOL_SUPPORTED:
-        raise UnsupportedFormat(
-            f"the log goes on with protocol {record.protocol}, and this program knows "
-            f"{PROTOCOL_SUPPORTED}; upgrade it"
-        )
+    check_supported(record.protocol)
     numbers = (record.id_horizon_ms, record.history_versions, record.operations_max)
     if record.protocol < rules.protocol or min(numbers) < 1:
         raise rejected(

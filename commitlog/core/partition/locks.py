@@ -10,7 +10,7 @@ from commitlog.model.table import TableId
 
 
 def locks_of(record: LogRecord, *tables: Iterable[TableId]) -> frozenset[TableId | str]:
-    """Return the tables and ids that nobody else may decide on while this record waits."""
+    """Return the tables and ids that no other record may touch while this one waits."""
     if not isinstance(record, Transaction):
         return frozenset()
     held: list[TableId | str] = [record.transaction_id]

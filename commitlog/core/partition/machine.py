@@ -36,11 +36,11 @@ from commitlog.core.lance.commits import decide_commit
 from commitlog.core.lance.new_version import check_operation
 from commitlog.core.lance.request_checks import files_wanted
 from commitlog.core.lance.staged import decide_staged, manifest_version
-from commitlog.core.log.deduplication import KnownId
+from commitlog.core.log.known_ids import KnownId
 from commitlog.core.log.outcomes import check_size, outcome_of
 from commitlog.core.log.parts import Part, Saved
 from commitlog.core.partition import snapshot
-from commitlog.core.partition.effects import as_read, carry_out, rules_after
+from commitlog.core.partition.effects import as_read, carry_out, check_supported, rules_after
 from commitlog.core.partition.expectations import check_domains, check_expects
 from commitlog.core.partition.locks import locks_of
 from commitlog.core.partition.log_time import forget, remember, time_of
@@ -106,7 +106,7 @@ class Machine(PartitionState):
         self._digests = snapshot.Digests()
 
     def locks_of(self, submitted: Submitted) -> frozenset[TableId | str]:
-        """Return the tables and ids that nobody else may decide on while this one waits."""
+        """Return the tables and ids that no other record may touch while this one waits."""
         return locks_of(submitted.record, self.tables, self.iceberg.tables)
 
     def prefetch(self, submitted: Submitted) -> tuple[Wanted, ...]:
@@ -204,9 +204,14 @@ class Machine(PartitionState):
 
     @classmethod
     def from_parts(cls, genesis: Genesis, parts: Mapping[str, Saved]) -> Machine:
-        """Make a machine of saved parts, whose hashes are taken as they are."""
+        """Make a machine of saved parts, whose hashes are taken as they are.
+
+        Raises UnsupportedFormat if a newer program left them: the record that would stop this one
+        lies before them.
+        """
         machine = cls(genesis)
         snapshot.restore(machine, parts)
+        check_supported(machine.rules.protocol)
         machine._digests.know(parts)
         return machine
 

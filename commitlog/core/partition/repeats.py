@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from commitlog.core.decisions import Refused, rejected
 from commitlog.core.log.applications import ApplicationAnswer
-from commitlog.core.log.deduplication import KnownId
+from commitlog.core.log.known_ids import KnownId
 from commitlog.core.partition.log_time import is_too_old
 from commitlog.core.partition.state import PartitionState
 from commitlog.core.tables.lance_tables import Table

@@ -7,7 +7,7 @@ types, and how many nulls. A row writer that finds the rows to be otherwise refu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -71,10 +71,29 @@ def decide_application(draft: Draft, operation: ApplyRows) -> None:
             count=len(named),
             accepted=len(rows.through(operation.through)),
         )
+    stale = set(rows.stale())
+    applied = (write for write in operation.writes if stale and not write.refused)
+    if late := [one.sequence for one in applied if (one.sequence, one.operation) in stale]:
+        raise rejected(Code.ROWS_RANGE, "rows_stale", table=name, positions=late)
     if view.applied_rows:
         raise rejected(Code.ROWS_RANGE, "rows_applied_twice", table=name)
     view.applied_rows = True
     draft.results.append(_result(view, "ApplyRows"))
+
+
+def dropped_columns(before: Mapping[int, Field], after: Mapping[int, Field]) -> frozenset[int]:
+    """Return the ids of top-level columns that a version dropped, in whole or in part.
+
+    What another name has now is another column: an id may be given again.
+    """
+    columns: dict[int, int] = {}
+    gone = set()
+    for number, field in before.items():
+        columns[number] = columns.get(field.parent_id, number)
+        now = after.get(number)
+        if now is None or (now.name, now.parent_id) != (field.name, field.parent_id):
+            gone.add(columns[number])
+    return frozenset(gone)
 
 
 def schema_digest(fields: Iterable[Field], names: Sequence[str]) -> bytes:

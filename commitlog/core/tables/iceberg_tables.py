@@ -26,7 +26,7 @@ class IcebergTables:
         """By uuid: one, unless metadata was registered twice under an earlier protocol."""
 
         self.registered: dict[TableId, None] = {}
-        """Tables that are as they were registered, since protocol 4: nobody committed to them."""
+        """Tables without a commit since they were registered, from protocol 4 on."""
 
         self.read_only: dict[TableId, None] = {}
         """Second names of tables: they share uuid and place with others, and own neither."""

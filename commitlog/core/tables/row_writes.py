@@ -7,6 +7,7 @@ positions, range after range, each exactly once.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
 from commitlog.model.limits import ROWS_ANSWERS_KEPT, ROWS_APPLICATIONS_KEPT
@@ -23,6 +24,10 @@ class Accepted(NamedTuple):
     rows: int
     size: int
     """Of their rows, in bytes."""
+    columns: tuple[tuple[int, ...], ...] = ()
+    """Of each operation: the field ids of its rows' columns. None before protocol 5."""
+    stale: tuple[int, ...] = ()
+    """Operations with a column that was dropped since."""
 
 
 class AppliedRange(NamedTuple):
@@ -60,13 +65,23 @@ class RowQueue:
         sooner, and no part of the state."""
         self.recent_count = 0
 
-    def accept(self, sequence: int, offset: int, index: int, operation: WriteRows) -> None:
+    def accept(
+        self,
+        sequence: int,
+        offset: int,
+        index: int,
+        operation: WriteRows,
+        *,
+        with_columns: bool = False,
+    ) -> None:
         """Take a write of a committed transaction."""
         known = self.pending.get(sequence, Accepted(offset, (), 0, 0))
+        columns = (tuple(column.field_id for column in operation.columns),)
         self.pending[sequence] = known._replace(
             operations=(*known.operations, index),
             rows=known.rows + operation.rows,
             size=known.size + operation.size,
+            columns=known.columns + columns if with_columns else (),
         )
         self.size += operation.size
 
@@ -89,6 +104,14 @@ class RowQueue:
         while self.recent_count > ROWS_ANSWERS_KEPT and len(self.recent) > 1:
             self.recent_count -= len(self.recent.pop(next(iter(self.recent))))
 
+    def drop_columns(self, gone: Set[int]) -> None:
+        """Take writes that name one of these columns, by field id, as stale."""
+        for position, one in self.pending.items():
+            each = zip(one.operations, one.columns, strict=False)
+            found = {index for index, ids in each if not gone.isdisjoint(ids)}
+            if found:
+                self.pending[position] = one._replace(stale=tuple(sorted(found.union(one.stale))))
+
     def through(self, position: int) -> list[tuple[int, int]]:
         """Return the writes that are pending up to a position, by position and operation."""
         return [
@@ -97,6 +120,12 @@ class RowQueue:
             if sequence <= position
             for index in accepted.operations
         ]
+
+    def stale(self) -> Iterator[tuple[int, int]]:
+        """Yield the pending writes that are stale, by position and operation."""
+        for sequence, one in self.pending.items():
+            for index in one.stale:
+                yield sequence, index
 
     def application_of(self, position: int) -> AppliedRange | None:
         """Return by what a write was applied; None if it wasn't, or so long ago."""
@@ -116,7 +145,15 @@ class RowQueue:
     def to_json(self) -> list[Any]:
         """Return the state as JSON-able values."""
         pending = [
-            [sequence, one.offset, list(one.operations), one.rows, one.size]
+            [
+                sequence,
+                one.offset,
+                list(one.operations),
+                one.rows,
+                one.size,
+                *([list(map(list, one.columns))] if one.columns else []),
+                *([list(one.stale)] if one.stale else []),
+            ]
             for sequence, one in self.pending.items()
         ]
         return [self.applied, pending, [list(one) for one in self.applications]]
@@ -126,8 +163,12 @@ class RowQueue:
         """Return what `to_json` gave."""
         rows = cls()
         rows.applied = state[0]
-        for sequence, offset, operations, count, size in state[1]:
-            rows.pending[sequence] = Accepted(offset, tuple(operations), count, size)
+        for sequence, offset, operations, count, size, *more in state[1]:
+            columns = tuple(map(tuple, more[0])) if more else ()
+            stale = tuple(more[1]) if len(more) > 1 else ()
+            rows.pending[sequence] = Accepted(
+                offset, tuple(operations), count, size, columns, stale
+            )
             rows.size += size
         rows.applications = [AppliedRange(*one) for one in state[2]]
         return rows

@@ -1,6 +1,6 @@
-"""Words for readers of refusals that logs of protocols 1 to 3 freeze in older words.
+"""Today's words for reasons that logs of protocols 1 to 3 hold in their frozen words.
 
-What such a log holds stays as it is; this is how the same reasons read from protocol 4 on.
+Those logs keep what they hold; readers of any log see these words instead.
 """
 
 from __future__ import annotations
@@ -20,6 +20,10 @@ WORDS: dict[str, str] = {
     "table_exists_unexpectedly": "table {table} already exists",
     "iceberg_table_exists": "table {table} already exists as an Iceberg table; choose another name",
     "is_iceberg_table": "{table} is an Iceberg table; this operation needs a Lance table",
+    "versions_deleted_already": (
+        "versions {ranges!j} of {table} cannot be deleted: {deleted!j} are deleted already; name "
+        "versions that exist"
+    ),
     "table_replaced": (
         "table {table} was dropped and created again: its incarnation is {incarnation}, not "
         "{expected}; open it again"

@@ -1,4 +1,4 @@
-"""Words for readers, where they differ from the frozen ones or a reason is newer than those."""
+"""Words for readers of reasons that no log of protocols 1 to 3 has."""
 
 from __future__ import annotations
 
@@ -40,10 +40,6 @@ WORDS: dict[str, str] = {
     ),
     "iceberg_reference_outside_root": (
         "{table} cannot be registered: {location} is not below the tables root {root}"
-    ),
-    "versions_deleted_already": (
-        "versions {ranges!j} of {table} cannot be deleted: {deleted!j} are deleted already; name "
-        "versions that exist"
     ),
     "versions_held": (
         "versions {ranges!j} of {table} cannot be deleted: its properties hold {held!j}; release "
@@ -145,7 +141,7 @@ WORDS: dict[str, str] = {
     ),
     "index_file_at_clone": (
         "the index file {path} is in {own}, and the manifest says that it is in {location}, where "
-        "nobody finds it; compact a clone with log.compact"
+        "no reader finds it; compact a clone with log.compact"
     ),
     "index_file_unreadable": "the index file {path} in {location} cannot be decoded",
     "deletion_file_differs": (
@@ -183,6 +179,14 @@ WORDS: dict[str, str] = {
     "rows_range_differs": (
         "{count} writes of rows to {table} are named after position {after} and through {through}, "
         "and the log accepted {accepted} others; read again what it accepted"
+    ),
+    "rows_stale": (
+        "columns of the writes of rows to {table} at positions {positions!j} were dropped since; "
+        "refuse these writes"
+    ),
+    "rows_expired_wrong": (
+        "{key} of {table} can't be {value!r}: it goes from {after} up to {applied}, through which "
+        "rows are applied; leave it to `commitlog archive --expire-rows`"
     ),
     "rows_applied_twice": "two operations apply rows to {table}; name one range",
     "rows_malformed": (
@@ -285,4 +289,4 @@ WORDS: dict[str, str] = {
 """Templates by the name of the reason, as in `FROZEN`; those in short need no library's words."""
 
 ADVICE: dict[str, str] = {}
-"""What whoever lost does next, where it differs from `FROZEN_ADVICE`."""
+"""What the losing writer does next, where it differs from `FROZEN_ADVICE`."""

@@ -1,0 +1,184 @@
+"""Ids that were decided long ago, in about 80 bytes each instead of 450.
+
+Most of what is remembered of an id can't be made smaller: 16 bytes of its UUID, 32 of its
+payload's hash. These are kept as they are, in columns; the text around them repeats from row to
+row and is compressed, a block of rows at a time, so that looking one up reads one block.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+
+from commitlog.core.log.canonical import to_json
+
+_BLOCK_ROWS = 128
+_KEY_BYTES = 16
+_HASH_BYTES = 32
+_LEVEL = 1
+"""Of zlib: a higher one takes several times as long for a few bytes per row."""
+
+# A row of canonical JSON has no control characters: they are free to stand for what was taken out.
+_ID, _HASH, _END = b"\1", b"\2", b"\n"
+_NO_HASH = bytes(_HASH_BYTES)
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_ROW = re.compile(
+    rb"\["
+    rb'"(?:([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})|((?:[^"\\]|\\.)*))"'
+    rb'(,\d+,"[a-z]+",\d+,)"(?:([0-9a-f]{64})")?'
+)
+
+
+class PackedIds:
+    """The rows of a chunk by id, in their order; a row can be taken out, none can be added."""
+
+    __slots__ = ("_blocks", "_gone", "_hashes", "_keys", "count")
+
+    def __init__(self, ids: Iterable[tuple[str, bytes]]) -> None:
+        """Take ids with their rows, each of which is canonical JSON that begins with the id."""
+        keys, hashes, texts = [], [], []
+        for transaction_id, row in ids:
+            found = _ROW.match(row)
+            assert found is not None
+            of_uuid, _, between, of_hash = found.groups()
+            keys.append(_key(transaction_id))
+            hashes.append(bytes.fromhex(of_hash.decode()) if of_hash else _NO_HASH)
+            named = _ID if of_uuid else row[1 : found.start(3)]
+            digest = _HASH if of_hash else b'"'
+            texts.append(named + between + digest + row[found.end() :])
+        self.count = len(texts)
+        """Of the rows that are still there."""
+        self._keys, self._hashes = b"".join(keys), b"".join(hashes)
+        self._blocks = [
+            zlib.compress(_END.join(texts[at : at + _BLOCK_ROWS]), _LEVEL)
+            for at in range(0, len(texts), _BLOCK_ROWS)
+        ]
+        self._gone: bytearray | None = None
+
+    def get(self, transaction_id: str) -> bytes | None:
+        """Return the row of an id; None if it isn't here."""
+        at = self._place_of(transaction_id)
+        return None if at is None else self._row(at)
+
+    def take_out(self, transaction_id: str) -> None:
+        """Remove the row of an id that is here."""
+        at = self._place_of(transaction_id)
+        assert at is not None
+        if self._gone is None:
+            self._gone = bytearray(len(self._keys) // _KEY_BYTES)
+        self._gone[at] = 1
+        self.count -= 1
+
+    def rows(self) -> Iterator[bytes]:
+        """Return all rows in their order."""
+        for number, block in enumerate(self._blocks):
+            for i, text in enumerate(zlib.decompress(block).split(_END), number * _BLOCK_ROWS):
+                if self._gone is None or not self._gone[i]:
+                    yield self._whole(i, text)
+
+    def _place_of(self, transaction_id: str) -> int | None:
+        key = _key(transaction_id)
+        at = self._keys.find(key)
+        while at >= 0:
+            place, within = divmod(at, _KEY_BYTES)
+            is_there = not within and (self._gone is None or not self._gone[place])
+            # Two ids that are made for it can have one key.
+            if is_there and self._row(place).startswith(b"[" + to_json(transaction_id) + b","):
+                return place
+            at = self._keys.find(key, at + 1)
+        return None
+
+    def _row(self, place: int) -> bytes:
+        number, within = divmod(place, _BLOCK_ROWS)
+        return self._whole(place, zlib.decompress(self._blocks[number]).split(_END)[within])
+
+    def _whole(self, place: int, text: bytes) -> bytes:
+        if text.startswith(_ID):
+            at = place * _KEY_BYTES
+            digits = self._keys[at : at + _KEY_BYTES].hex()
+            parts = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
+            text = f'"{"-".join(parts)}"'.encode() + text[1:]
+        at = place * _HASH_BYTES
+        digest = f'"{self._hashes[at : at + _HASH_BYTES].hex()}"'.encode()
+        return b"[" + text.replace(_HASH, digest, 1)
+
+
+class IdIndex:
+    """Which chunks may have an id: 10 bytes for each, in buckets that are split as they fill.
+
+    It grows a bucket at a time (linear hashing), so no addition waits for all of it to move.
+    """
+
+    __slots__ = ("_buckets", "_count", "_split_at", "_top")
+
+    def __init__(self) -> None:
+        self._buckets = [b""]
+        self._count = 0
+        self._top = 1
+        """A power of two: how many buckets there were when the present round of splits began."""
+        self._split_at = 0
+        """The next bucket to split in this round."""
+
+    def add(self, transaction_id: str, chunk: int) -> None:
+        """Note that a chunk has an id."""
+        mark = hash(transaction_id) & _MARK_BITS
+        self._buckets[self._bucket_of(mark)] += _entry(mark, chunk)
+        self._count += 1
+        if self._count > len(self._buckets) * _BUCKET_ENTRIES:
+            self._split()
+
+    def remove(self, transaction_id: str, chunk: int) -> None:
+        """Forget that a chunk has an id, which was noted."""
+        mark = hash(transaction_id) & _MARK_BITS
+        number, entry = self._bucket_of(mark), _entry(mark, chunk)
+        bucket = self._buckets[number]
+        at = bucket.index(entry)
+        while at % _ENTRY_BYTES:
+            at = bucket.index(entry, at + 1)
+        self._buckets[number] = bucket[:at] + bucket[at + _ENTRY_BYTES :]
+        self._count -= 1
+
+    def find(self, transaction_id: str) -> Iterator[int]:
+        """Return the chunks that may have an id; rarely another than the one that has it."""
+        mark = hash(transaction_id) & _MARK_BITS
+        bucket, sought = self._buckets[self._bucket_of(mark)], mark.to_bytes(_MARK_BYTES)
+        at = bucket.find(sought)
+        while at >= 0:
+            if not at % _ENTRY_BYTES:
+                yield int.from_bytes(bucket[at + _MARK_BYTES : at + _ENTRY_BYTES])
+            at = bucket.find(sought, at + 1)
+
+    def _bucket_of(self, mark: int) -> int:
+        number = mark & (self._top - 1)
+        return number if number >= self._split_at else mark & (2 * self._top - 1)
+
+    def _split(self) -> None:
+        bucket = self._buckets[self._split_at]
+        stay: list[bytes] = []
+        move: list[bytes] = []
+        for at in range(0, len(bucket), _ENTRY_BYTES):
+            entry = bucket[at : at + _ENTRY_BYTES]
+            (move if int.from_bytes(entry[:_MARK_BYTES]) & self._top else stay).append(entry)
+        self._buckets[self._split_at] = b"".join(stay)
+        self._buckets.append(b"".join(move))
+        self._split_at += 1
+        if self._split_at == self._top:
+            self._top, self._split_at = 2 * self._top, 0
+
+
+_BUCKET_ENTRIES = 64
+_MARK_BYTES = 6
+_MARK_BITS = (1 << 8 * _MARK_BYTES) - 1
+_ENTRY_BYTES = _MARK_BYTES + 4
+
+
+def _entry(mark: int, chunk: int) -> bytes:
+    return (mark << 32 | chunk).to_bytes(_ENTRY_BYTES)
+
+
+def _key(transaction_id: str) -> bytes:
+    if _UUID.fullmatch(transaction_id):
+        return bytes.fromhex(transaction_id.replace("-", ""))
+    return blake2b(transaction_id.encode(), digest_size=_KEY_BYTES).digest()
