@@ -32,24 +32,30 @@ def build_clone(task: Build, target: str) -> Built | BuildRefused:
     transaction = Transaction.FromString(task.message)
     branch = transaction.clone.branch_name
     if transaction.clone.is_shallow and is_moved(task.location):
-        return BuildRefused(f"its files would name {task.location}, which was moved: clone deeply")
+        return BuildRefused(
+            f"the clone's files would name {task.location}, which was moved: make a deep clone"
+        )
     if branch and any(store_for(target).names(VERSIONS_DIRECTORY)):
-        return BuildRefused(f"there is a branch {branch!r} already, which the log knows nothing of")
+        return BuildRefused(
+            f"branch {branch!r} already exists, and was not created through the log: choose "
+            "another name"
+        )
     try:
         source = _source(task)
         name = f"{transaction.read_version}-{transaction.uuid}.txn"
         state = cloned(source, transaction.clone, name)
     except FileNotFoundError:
         return BuildRefused(
-            f"version {task.head} of {task.location} has no manifest file: nobody asked for it "
-            "under the policy `latest`, or it was deleted; open it through the log, and clone again"
+            f"version {task.head} of {task.location} has no manifest file: under the policy "
+            "`latest` it was never written, or it was deleted; open this version through the "
+            "log, which writes it, and clone again"
         )
     except (DeltaRefused, CommitLogError) as error:
         return BuildRefused(str(error))
     if not transaction.clone.is_shallow:
         missing = _copy_all(task.location, target, originals(source))
         if missing:
-            return BuildRefused(f"{missing} is not there, so the clone would lack it")
+            return BuildRefused(f"{missing} does not exist, so the clone would be incomplete")
     return Built(encode_manifest(state, task.message), state, "")
 
 

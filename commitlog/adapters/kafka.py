@@ -12,21 +12,26 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, TopicCollection
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
+    ClusterMetadata,
     ConfigResource,
     NewTopic,
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin
+from commitlog.adapters.kafka_io import Administration, KafkaReader, Watermarks
 from commitlog.adapters.kafka_moved import Moves, identity_in
-from commitlog.adapters.kafka_settings import ClientSettings, check_timeout, error_of
-from commitlog.adapters.kafka_writers import KafkaOutcomesWriter, KafkaTransactionsWriter
+from commitlog.adapters.kafka_settings import ClientSettings, check_timeout
+from commitlog.adapters.kafka_writers import (
+    KafkaOutcomesWriter,
+    KafkaRecordsWriter,
+    KafkaTransactionsWriter,
+)
 from commitlog.adapters.log_records import to_answered, to_raw, to_submitted
 from commitlog.adapters.log_start import begin_log, check_shape, expect_genesis, expect_same_log
 from commitlog.errors import TopicSettings, Unavailable, WrongLog
@@ -47,7 +52,6 @@ REPLICATION_WANTED = 3
 TIMEOUT_SECONDS = 30.0
 SETTLING_SECONDS = 10.0
 _BASES = (TRANSACTIONS_SETTINGS, OUTCOMES_SETTINGS)
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,12 @@ class KafkaLog:
         self.timeout_seconds = timeout_seconds
         self._settings = settings
         self._topics = (transactions_topic(log), outcomes_topic(log))
-        self._admin = new_admin(settings, self._note)
+        self._admin = Administration(settings)
         self._moves = Moves(settings, log, self._admin)
         self._identities: dict[LogIdentity, LogIdentity] = {}
         self._watermarks = Watermarks(settings)
         self._lock = threading.Lock()
         self._genesis: dict[int, Genesis] = {}
-        self._last_error = ""
         self._home = ""
 
     @classmethod
@@ -91,12 +94,16 @@ class KafkaLog:
         """Reach the cluster; the log itself need not exist yet.
 
         Raises:
-            Unavailable: nobody answers there in time, or the credentials are refused.
+            Unavailable: no broker answers there in time, or it refuses the credentials.
             InvalidSettings: an address, timeout or setting that can't be, or is not to be changed.
         """
         check_timeout(timeout_seconds)
         connected = cls(ClientSettings(bootstrap_servers, settings or {}), log, timeout_seconds)
-        connected.cluster_id()
+        try:
+            connected.cluster_id()
+        except BaseException:
+            connected.close()
+            raise
         return connected
 
     def __repr__(self) -> str:
@@ -122,9 +129,9 @@ class KafkaLog:
         self._wait_until_known(partitions)
         if (found := self.partitions()) != partitions:
             raise WrongLog(
-                f"log {self.name!r} at {self._settings.address} has {found} partitions, not"
-                f" {partitions}: their number is fixed when a log is made. Ask for {found}, or use"
-                " another log name"
+                f"log {self.name!r} at {self._settings.address} has {found} partitions, not "
+                f"{partitions}: their number is fixed when a log is made. Use {found} partitions, "
+                "or another log name"
             )
         self.check_settings()
         begin_log(self, self._end_of, partitions, domains, tables_root, self.timeout_seconds)
@@ -157,8 +164,8 @@ class KafkaLog:
         counts = [len(topic.partitions) for topic in self._describe_topics()]
         if counts[0] != counts[1]:
             raise WrongLog(
-                f"{self._topics[0]} has {counts[0]} partitions and {self._topics[1]} {counts[1]}:"
-                " they belong together. Make the log again under another name"
+                f"{self._topics[0]} has {counts[0]} partitions and {self._topics[1]} {counts[1]}: "
+                "they must have the same number. Create the log again under another name"
             )
         return counts[0]
 
@@ -194,7 +201,7 @@ class KafkaLog:
 
     def cluster_id(self) -> str:
         """Ask the cluster for its id."""
-        return str(self._describe_cluster().cluster_id)
+        return str(self._metadata().cluster_id)
 
     def copies(self) -> tuple[TopicCopies, ...]:
         """Count on the cluster how many copies each topic has, and how many are in step."""
@@ -223,9 +230,7 @@ class KafkaLog:
             self.check_here()
             advice = "Correct them (kafka-configs), then start again"
             if "is CreateTime" in problems[0]:
-                advice = (
-                    "If a restore or a move to it did not finish, run that again. Else: " + advice
-                )
+                advice = f"If a restore or move did not finish, run it again. Otherwise: {advice}"
             raise TopicSettings(
                 f"topics at {self._settings.address} are set so that records could be lost or"
                 f" refused: {'; '.join(problems)}. {advice}"
@@ -235,29 +240,15 @@ class KafkaLog:
         self, partition: int, offset: int = 0, *, patient: bool = False
     ) -> KafkaReader[Submitted]:
         """Read the transactions topic from an offset on."""
-        return KafkaReader(
-            self._settings,
-            self._watermarks,
-            self._topics[0],
-            partition,
-            offset,
-            to_submitted,
-            patient=patient,
-        )
+        which = (self._topics[0], partition, offset, to_submitted)
+        return KafkaReader(self._settings, self._watermarks, *which, patient=patient)
 
     def read_outcomes(
         self, partition: int, offset: int = 0, *, patient: bool = False
     ) -> KafkaReader[Answered]:
         """Read the outcomes topic from an offset on."""
-        return KafkaReader(
-            self._settings,
-            self._watermarks,
-            self._topics[1],
-            partition,
-            offset,
-            to_answered,
-            patient=patient,
-        )
+        which = (self._topics[1], partition, offset, to_answered)
+        return KafkaReader(self._settings, self._watermarks, *which, patient=patient)
 
     def read_raw(
         self, partition: int, offset: int = 0, *, is_transactions: bool
@@ -282,6 +273,12 @@ class KafkaLog:
         """Return a writer for one term of one leader."""
         return KafkaOutcomesWriter(self._settings, self._topics[1], partition)
 
+    def records_writer(self, partition: int) -> KafkaRecordsWriter | None:
+        """Return what appends writers' records; None where each one has rights of its own."""
+        if self._settings.has_credentials:
+            return None
+        return KafkaRecordsWriter(self._settings, self._topics[0], partition)
+
     def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
         """Return the newest records of a partition, oldest first."""
         low, high = self._watermarks.ask(self._topics[1], partition, self.timeout_seconds)
@@ -295,8 +292,9 @@ class KafkaLog:
             back *= 8
 
     def close(self) -> None:
-        """Let go of the connections made so far."""
+        """Close the connections made so far."""
         self._watermarks.close()
+        self._admin.close()
 
     def _read(self, reader: KafkaReader[Answered], end: int) -> list[Answered]:
         """Read up to an offset that is known to be there, and close the reader."""
@@ -322,14 +320,16 @@ class KafkaLog:
         self, topic: str, partitions: int, factor: int, config: dict[str, str]
     ) -> None:
         asked = NewTopic(topic, num_partitions=partitions, replication_factor=factor, config=config)
-        future = self._admin.create_topics([asked], request_timeout=self.timeout_seconds)[topic]
+        admin = self._admin.client()
+        future = admin.create_topics([asked], request_timeout=self.timeout_seconds)[topic]
         try:
-            self._result(future, f"creating topic {topic}", allowed=KafkaError.TOPIC_ALREADY_EXISTS)
+            exists = (KafkaError.TOPIC_ALREADY_EXISTS,)
+            self._result(future, f"creating topic {topic}", allowed=exists)
         except WrongLog as error:
             raise Unavailable(str(error)) from error
 
     def _describe_topics(self) -> list[Any]:
-        futures = self._admin.describe_topics(
+        futures = self._admin.client().describe_topics(
             TopicCollection(list(self._topics)), request_timeout=self.timeout_seconds
         )
         return [
@@ -339,11 +339,11 @@ class KafkaLog:
 
     def _describe_configs(self) -> list[dict[str, Any]]:
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in self._topics]
-        described = self._admin.describe_configs(resources, request_timeout=self.timeout_seconds)
+        admin = self._admin.client()
+        described = admin.describe_configs(resources, request_timeout=self.timeout_seconds)
         found = []
         for resource in resources:
-            doing = f"reading the settings of {resource.name}"
-            entries = self._result(described[resource], doing)
+            entries = self._result(described[resource], f"reading the settings of {resource.name}")
             found.append({name: entry.value for name, entry in entries.items()})
         return found
 
@@ -363,38 +363,14 @@ class KafkaLog:
 
     def replication_factor(self) -> int:
         """Return how many copies a topic that is made now gets."""
-        nodes = len(self._describe_cluster().nodes)
-        return REPLICATION_WANTED if nodes >= REPLICATION_WANTED else 1
+        brokers = len(self._metadata().brokers)
+        return REPLICATION_WANTED if brokers >= REPLICATION_WANTED else 1
 
-    def _describe_cluster(self) -> Any:
-        future = self._admin.describe_cluster(request_timeout=self.timeout_seconds)
-        return self._result(future, "asking the cluster who it is")
+    def _metadata(self) -> ClusterMetadata:
+        doing = "asking the cluster who it is"
+        return self._admin.metadata(self._topics[0], doing, self.timeout_seconds)
 
     def _result(
-        self,
-        future: concurrent.futures.Future[Result],
-        doing: str,
-        *,
-        allowed: int | None = None,
+        self, future: concurrent.futures.Future[Any], doing: str, *, allowed: Collection[int] = ()
     ) -> Any:
-        """Wait for an answer within the timeout; errors come out as ours."""
-        try:
-            try:
-                return future.result(timeout=self.timeout_seconds + 1)
-            finally:
-                self._admin.poll(0)  # runs the error callback
-        except KafkaException as error:
-            if error_of(error).code() == allowed:
-                return None
-            translated = self._settings.translate(error, doing)
-            if isinstance(translated, Unavailable) and self._last_error:
-                raise Unavailable(f"{translated}. Last: {self._last_error}") from error
-            raise translated from error
-        except concurrent.futures.TimeoutError as error:
-            raise Unavailable(
-                f"{doing} at {self._settings.address}: no answer within {self.timeout_seconds} s."
-                f" Check that the cluster runs, then retry. Last: {self._last_error}"
-            ) from error
-
-    def _note(self, error: KafkaError) -> None:
-        self._last_error = self._settings.clean(error.str() or error.name())
+        return self._admin.result(future, doing, self.timeout_seconds, allowed=allowed)

@@ -1,9 +1,9 @@
 """What each role of a log may do on its Kafka cluster, and no more.
 
 A role is a kind of process. The rights are those that its work was seen to need on a cluster that
-refuses everything else. Kafka implies Describe by Read and Write, and lets whoever may write to a
-topic do so idempotently. No role uses consumer groups or Kafka's transactions; the client asks for
-the coordinator of the group that its settings name all the same.
+refuses everything else. Kafka implies Describe by Read and Write, and lets a client that may write
+to a topic do so idempotently. No role uses consumer groups or Kafka's transactions; the client asks
+for the coordinator of the group that its settings name all the same.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import new_admin
+from commitlog.adapters.kafka_io import answer_of, new_admin
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.errors import InvalidSettings, Unavailable
 from commitlog.protocol import check_log_name, moved_topic, outcomes_topic, transactions_topic
@@ -50,23 +50,31 @@ _MAKE = ("Create", *_BOTH)
 _MOVE = (*_MAKE, "AlterConfigs")
 
 ROLES: Mapping[str, Role] = {
-    "init": Role("commitlog init: makes the log's topics, and what they begin with", _MAKE, _MAKE),
+    "init": Role("commitlog init: creates the log's topics and their first records", _MAKE, _MAKE),
     "writer": Role("clients, Spark, commitlog rows: submit and read", _WRITE, _READ),
     "reader": Role("clients that only subscribe or read", _READ, _READ),
-    "committer": Role("commitlog committer: decides, and alone writes outcomes", _BOTH, _BOTH),
-    "server": Role("commitlog server: submits for others, and watches the topics", _BOTH, _LOOK),
+    "committer": Role(
+        "commitlog committer: decides transactions; only it writes outcomes", _BOTH, _BOTH
+    ),
+    "server": Role(
+        "commitlog server: submits for its clients, and watches the topics", _BOTH, _LOOK
+    ),
     "index": Role("commitlog index: follows both topics", _READ, _READ),
     "maintenance": Role("commitlog maintain, orphans: submits and reads", _WRITE, _READ),
     "auditor": Role("commitlog verify, replay, doctor, backup: reads everything", _LOOK, _LOOK),
     "mover": Role(
-        "commitlog move, restore: makes and fills a log's topics, and closes those it left",
+        "commitlog move, restore: creates and fills a log's topics, and closes the old ones",
         _MOVE,
         _MOVE,
         ("Create", *_WRITE),
     ),
-    "archive": Role("commitlog archive: reads all, and gives up what is archived", _WRITE, _WRITE),
+    "archive": Role(
+        "commitlog archive: reads everything, and deletes archived records from Kafka",
+        _WRITE,
+        _WRITE,
+    ),
     "eraser": Role(
-        "commitlog erase: archives, submits, and has Kafka's cleaner work at once",
+        "commitlog erase: archives, submits, and starts Kafka's log cleaner",
         (*_BOTH, "AlterConfigs"),
         _WRITE,
     ),
@@ -165,18 +173,18 @@ def allow(
     try:
         admin = new_admin(client)
         for future in admin.create_acls(wanted, request_timeout=APPLY_SECONDS).values():
-            future.result(timeout=APPLY_SECONDS + 1)
+            answer_of(future, APPLY_SECONDS + 1)
     except KafkaException as error:
         if error_of(error).code() == KafkaError.SECURITY_DISABLED:
             raise InvalidSettings(
-                f"{servers} has no authorizer, so anybody may do everything there: set"
-                " authorizer.class.name on its brokers first"
+                f"{servers} has no authorizer, so every client may do everything: set "
+                "authorizer.class.name on its brokers first"
             ) from error
-        raise client.translate(error, "allowing what a role needs") from error
+        raise client.translate(error, "creating the ACLs of a role") from error
     except concurrent.futures.TimeoutError as error:
         raise Unavailable(
-            f"{servers} didn't answer within {APPLY_SECONDS:.0f} s. Run it again: what is allowed"
-            " already stays"
+            f"{servers} didn't answer within {APPLY_SECONDS:.0f} s. Run the command again; "
+            "ACLs that exist are kept"
         ) from error
 
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import ALTER_SECONDS, new_admin, set_topics
+from commitlog.adapters.kafka_io import ALTER_SECONDS, answer_of, new_admin, set_topics
 from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.errors import Unavailable
 from commitlog.protocol import TRANSACTIONS_SETTINGS, transactions_topic
@@ -37,7 +37,7 @@ def cleaned_at_once(bootstrap_servers: str, log: str, passed: Mapping[str, Any])
     admin = new_admin(settings)
     topic = ConfigResource(ResourceType.TOPIC, transactions_topic(log))
     try:
-        described = admin.describe_configs([topic])[topic].result(ALTER_SECONDS)
+        described = answer_of(admin.describe_configs([topic])[topic], ALTER_SECONDS)
         own = {
             name: str(entry.value)
             for name, entry in described.items()

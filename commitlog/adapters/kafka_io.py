@@ -9,9 +9,11 @@ record the whole of it; so a reader polls for one, then takes what else is there
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka import (
@@ -25,6 +27,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     AlterConfigOpType,
+    ClusterMetadata,
     ConfigEntry,
     ConfigResource,
     ResourceType,
@@ -38,6 +41,7 @@ from commitlog.adapters.kafka_forks import (
 from commitlog.adapters.kafka_settings import (
     ClientSettings,
     ends_reading,
+    error_of,
     is_passing,
     logger,
 )
@@ -101,11 +105,102 @@ class Watermarks:
         return found.error is None and partition in found.partitions
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         with self._lock:
             consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
+
+
+class Administration:
+    """A client for administration. Thread-safe."""
+
+    def __init__(self, settings: ClientSettings) -> None:
+        """Make the client at its first use."""
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._client: AdminClient | None = None
+        # A callback that held this object would keep the client from being freed with it.
+        self._heard: deque[KafkaError] = deque(maxlen=1)
+
+    def client(self) -> AdminClient:
+        """Return the client."""
+        with self._lock:
+            if self._client is None:
+                self._client = new_admin(self._settings, self._heard.append)
+            return self._client
+
+    def result(
+        self,
+        future: concurrent.futures.Future[Any],
+        doing: str,
+        timeout_seconds: float,
+        *,
+        allowed: Collection[int] = (),
+    ) -> Any:
+        """Wait for an answer within the timeout; None for an error whose code is `allowed`.
+
+        Raises:
+            Unavailable: no answer came in time; it says what was heard of the connection.
+            CommitLogError: what the cluster's refusal means.
+        """
+        try:
+            # Raised here, it would be in a circle with the future, and keep callers' frames alive.
+            error = future.exception(timeout_seconds + 1)
+        except concurrent.futures.TimeoutError as late:
+            raise Unavailable(
+                f"{doing} at {self._settings.address}: no answer within {timeout_seconds} s."
+                f" Check that the cluster runs, then retry.{self._heard_last()}"
+            ) from late
+        finally:
+            self._listen()
+        if error is None:
+            return future.result()
+        if not isinstance(error, KafkaException):
+            raise error
+        if error_of(error).code() in allowed:
+            return None
+        raise self._meaning(error, doing) from error
+
+    def metadata(self, topic: str, doing: str, timeout_seconds: float) -> ClusterMetadata:
+        """Return what a broker knows of its cluster and of a topic; errors as of `result`.
+
+        `describe_cluster` aborts the process if a lone broker, late with a heartbeat, lists none.
+        """
+        deadline, seconds = time.monotonic() + timeout_seconds, 0.5
+        while True:
+            remaining = max(0.01, deadline - time.monotonic())
+            try:
+                # No signal is handled meanwhile, so the first waits are short.
+                return self.client().list_topics(topic, min(seconds, remaining))
+            except KafkaException as error:
+                if seconds >= remaining:
+                    raise self._meaning(error, doing) from error
+            self._listen()
+            seconds *= 2
+
+    def _meaning(self, error: KafkaException, doing: str) -> CommitLogError:
+        translated = self._settings.translate(error, doing)
+        if isinstance(translated, Unavailable) and (last := self._heard_last()):
+            return Unavailable(f"{translated}.{last}")
+        return translated
+
+    def _listen(self) -> None:
+        """Run the callback for what the client had to say since the last time."""
+        with self._lock:
+            client = self._client
+        if client is not None:
+            client.poll(0)
+
+    def _heard_last(self) -> str:
+        self._listen()
+        said = [self._settings.clean(error.str() or error.name()) for error in self._heard]
+        return "".join(f" Last: {words}" for words in said)
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            self._client = None
 
 
 class KafkaReader(Generic[Record]):
@@ -140,9 +235,7 @@ class KafkaReader(Generic[Record]):
         if self._failure is not None:
             raise self._failure
         consumer = self._open()
-        if self._is_paused:
-            self._is_paused = False
-            consumer.resume([TopicPartition(self._topic, self._partition)])
+        self._resume()
         deadline = time.monotonic() + timeout_seconds
         message = consumer.poll(timeout_seconds)
         while message is not None:
@@ -159,6 +252,11 @@ class KafkaReader(Generic[Record]):
         if self._failure is not None:
             raise self._failure
         return []
+
+    def _resume(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._open().resume([TopicPartition(self._topic, self._partition)])
 
     def _note(self, error: KafkaError) -> None:
         # A missing topic is told to this callback, not in place of a record. A broker that was
@@ -207,12 +305,18 @@ class KafkaReader(Generic[Record]):
         self._open().pause([TopicPartition(self._topic, self._partition)])
         self._is_paused = True
 
+    def seek(self, offset: int) -> None:
+        """Go on from another offset; what was fetched is given up."""
+        self._resume()  # the client forgets no pause over a new assignment
+        self._position = offset
+        self._open().assign([TopicPartition(self._topic, self._partition, offset)])
+
     def end_offset(self, timeout_seconds: float = 10) -> int:
         """Ask the log where it ends now."""
         return self._watermarks.ask(self._topic, self._partition, timeout_seconds)[1]
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -268,6 +372,18 @@ def _new(
         raise settings.translate(error, "setting up Kafka's client") from None
 
 
+def answer_of(future: concurrent.futures.Future[Any], timeout_seconds: float) -> Any:
+    """Return what the cluster answered, or raise its error.
+
+    Not the future's own: raised, that is in a circle with the frames that it went through, and
+    keeps their clients connected until the garbage collector comes.
+    """
+    error = future.exception(timeout_seconds)
+    if isinstance(error, KafkaException):
+        raise KafkaException(*error.args)
+    return future.result()
+
+
 def set_topics(
     admin: AdminClient, names: Sequence[str], settings: Mapping[str, str | None]
 ) -> None:
@@ -281,4 +397,4 @@ def set_topics(
         ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries) for name in names
     ]
     for future in admin.incremental_alter_configs(resources).values():
-        future.result(ALTER_SECONDS)
+        answer_of(future, ALTER_SECONDS)

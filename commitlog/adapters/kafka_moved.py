@@ -2,8 +2,8 @@
 
 A topic beside the log's own, `LOG.moved`, holds what happened to it on that cluster: that it
 arrived there, from where and with what proof, or that it left, and where to. The last record
-counts. A log that left takes no record any more, whoever sends it, since each is larger than its
-topics allow. Reading them goes on.
+counts. A log that left accepts no records from any client, since each is larger than its topics
+allow. They can still be read.
 
 Genesis names the cluster that a log was made on, and checkpoints, indices and archives name its
 topics. An arrival says which topics here continue those, so the log keeps its identity.
@@ -20,12 +20,18 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     NewTopic,
     OffsetSpec,
 )
 
-from commitlog.adapters.kafka_io import KafkaReader, Watermarks, new_admin, new_producer, set_topics
+from commitlog.adapters.kafka_io import (
+    Administration,
+    KafkaReader,
+    Watermarks,
+    answer_of,
+    new_producer,
+    set_topics,
+)
 from commitlog.adapters.kafka_settings import ClientSettings, error_of
 from commitlog.adapters.log_records import to_raw
 from commitlog.errors import LogMoved, Unavailable
@@ -46,40 +52,41 @@ class Moves:
     """What a cluster says of a log's moves to it and away from it."""
 
     def __init__(
-        self, settings: ClientSettings, log: str, admin: AdminClient | None = None
+        self, settings: ClientSettings, log: str, admin: Administration | None = None
     ) -> None:
-        """Set up without asking, by an `admin` client of the cluster's if there is one."""
+        """Set up without asking, with the cluster's `admin` if there is one."""
         self._settings = settings
         self._topic = moved_topic(log)
         self._log = log
         self._names = (transactions_topic(log), outcomes_topic(log))
-        self._admin = admin or new_admin(settings)
+        self._admin = admin or Administration(settings)
         self._known: tuple[tuple[str, int], list[Event]] = (("", 0), [])
         """The topic's id and end when it was read last, and what was in it."""
 
     def events(self, timeout_seconds: float = ADMIN_SECONDS) -> list[Event]:
         """Return what happened, oldest first; empty if the log was never moved."""
-        asked = self._admin.describe_topics(
+        asked = self._admin.client().describe_topics(
             TopicCollection([self._topic]), request_timeout=timeout_seconds
         )
+        topic = self._result(asked[self._topic], timeout_seconds)
+        if topic is None:
+            return []
         place = TopicPartition(self._topic, 0)
-        try:
-            topic_id = str(asked[self._topic].result(timeout_seconds + 1).topic_id)
-            latest = self._admin.list_offsets(
-                {place: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
-                request_timeout=timeout_seconds,
-            )
-            end = latest[place].result(timeout_seconds + 1).offset
-        except KafkaException as error:
-            if error_of(error).code() in _NOBODY_SAYS:
-                return []
-            raise self._settings.translate(error, f"looking for {self._topic}") from error
-        except concurrent.futures.TimeoutError as error:
-            where = self._settings.address
-            raise Unavailable(f"{where} did not answer in {timeout_seconds:g} s. Retry") from error
-        if self._known[0] != (topic_id, end):
-            self._known = (topic_id, end), self._read(end, timeout_seconds)
+        latest = self._admin.client().list_offsets(
+            {place: OffsetSpec.latest()},  # type: ignore[no-untyped-call]
+            request_timeout=timeout_seconds,
+        )
+        end = self._result(latest[place], timeout_seconds)
+        if end is None:
+            return []
+        read_to = (str(topic.topic_id), end.offset)
+        if self._known[0] != read_to:
+            self._known = read_to, self._read(end.offset, timeout_seconds)
         return list(self._known[1])
+
+    def _result(self, future: concurrent.futures.Future[Any], timeout_seconds: float) -> Any:
+        doing = f"looking for {self._topic}"
+        return self._admin.result(future, doing, timeout_seconds, allowed=_NOBODY_SAYS)
 
     def _read(self, end: int, timeout_seconds: float) -> list[Event]:
         watermarks = Watermarks(self._settings)
@@ -108,9 +115,8 @@ class Moves:
         if found is not None:
             servers = str(found["bootstrap_servers"])
             raise LogMoved(
-                f"the log {self._log!r} was moved from {self._settings.address} to {servers}:"
-                " connect there. What this cluster has of it is a copy that takes no record any"
-                " more",
+                f"the log {self._log!r} was moved from {self._settings.address} to {servers}: "
+                "connect there. The copy on this cluster accepts no more records",
                 servers,
             )
         return events
@@ -149,13 +155,13 @@ class Moves:
         if self.departure() is None:
             now = time.time_ns() // 1_000_000
             self._append({"bootstrap_servers": servers, "closed_at_ms": now}, factor)
-        set_topics(self._admin, self._names, {LIMIT: CLOSED})
+        set_topics(self._admin.client(), self._names, {LIMIT: CLOSED})
 
     def _append(self, event: Mapping[str, object], factor: int) -> None:
         config = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
         topic = NewTopic(self._topic, num_partitions=1, replication_factor=factor, config=config)
         try:
-            self._admin.create_topics([topic])[self._topic].result(ADMIN_SECONDS)
+            answer_of(self._admin.client().create_topics([topic])[self._topic], ADMIN_SECONDS)
         except KafkaException as error:
             if error_of(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise self._settings.translate(error, f"making {self._topic}") from error
@@ -169,7 +175,7 @@ class Moves:
             on_delivery=lambda error, _: failures.append(str(error)) if error else None,
         )
         if producer.flush(ADMIN_SECONDS) or failures:
-            raise Unavailable(f"{self._topic} took no record: {failures or 'no answer'}. Retry")
+            raise Unavailable(f"{self._topic} accepted no record: {failures or 'no answer'}. Retry")
 
 
 def departed(events: list[Event]) -> Event | None:

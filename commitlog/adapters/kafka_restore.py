@@ -16,7 +16,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     ResourceType,
 )
 
-from commitlog.adapters.kafka_io import new_admin, new_producer, set_topics
+from commitlog.adapters.kafka_io import answer_of, new_admin, new_producer, set_topics
 from commitlog.adapters.kafka_moved import LIMIT
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, is_passing
 from commitlog.errors import CorruptLog, Unavailable, WrongLog
@@ -62,14 +62,14 @@ class RestoredTopics:
             )
         for name, future in self._admin.create_topics(asked, request_timeout=30).items():
             try:
-                future.result()
+                answer_of(future, DELIVERY_SECONDS)
             except KafkaException as error:
                 if goes_on and error_of(error).code() == KafkaError.TOPIC_ALREADY_EXISTS:
                     self._found.add(name)
                     continue
                 raise WrongLog(
-                    f"topic {name} could not be made: {error.args[0].str()}. A log is restored to"
-                    " a cluster that has none of its name"
+                    f"topic {name} could not be created: {error.args[0].str()}. Restore to a "
+                    "cluster that has no log of this name"
                 ) from error
 
     def is_new(self, *, is_transactions: bool) -> bool:
@@ -151,7 +151,7 @@ class RestoredTopics:
         while True:
             described = self._admin.describe_configs(resources, request_timeout=30)
             try:
-                found = [described[one].result(DELIVERY_SECONDS)[TIMESTAMPS] for one in resources]
+                found = [answer_of(described[r], DELIVERY_SECONDS)[TIMESTAMPS] for r in resources]
                 return all(one.value == "LogAppendTime" for one in found)
             except KafkaException as error:
                 # A broker may not have heard yet of topics that were made a moment ago.
@@ -160,8 +160,20 @@ class RestoredTopics:
                 time.sleep(0.05)
 
     def finish(self) -> None:
-        """Have the topics take the broker's time from now on, as a running log needs it."""
+        """Have the topics take the broker's time from now on, as a running log needs it.
+
+        Raises Unavailable if brokers don't say so within `DELIVERY_SECONDS`: they hear of a change
+        a moment after it was acknowledged.
+        """
         set_topics(self._admin, self._names, {TIMESTAMPS: "LogAppendTime"})
+        deadline = time.monotonic() + DELIVERY_SECONDS
+        while not self.is_finished():
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    f"the brokers don't say after {DELIVERY_SECONDS:g} s that {self._names[0]} and"
+                    f" {self._names[1]} take their time. Run the restore again"
+                )
+            time.sleep(0.05)
 
     def reopen(self) -> None:
         """Have topics that the log left take records again, with the times that these had."""
@@ -177,7 +189,7 @@ def _without_gaps(records: Iterable[RawRecord], start: int) -> Iterator[RawRecor
             yield _filler(due, raw.append_time_ms)
             due += 1
         if raw.offset != due:
-            raise CorruptLog(f"the copy has offset {raw.offset} where {due} is due")
+            raise CorruptLog(f"the copy has offset {raw.offset} where {due} is expected")
         yield raw
         due += 1
 

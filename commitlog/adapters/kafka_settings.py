@@ -47,7 +47,7 @@ _COMMON_FIXED: Mapping[str, Any] = {
     "receive.message.max.bytes": _FETCH_BYTES_MAX + 1024 * 1024,
 }
 _CONSUMER: Mapping[str, Any] = {
-    # The broker answers as soon as there is something; until then nobody needs to wake.
+    # The broker answers as soon as there is something; until then no thread needs to wake.
     "fetch.wait.max.ms": 10_000,
     # The default, a second, is how long a fetcher sleeps once its queue was full.
     "fetch.queue.backoff.ms": 5,
@@ -55,8 +55,8 @@ _CONSUMER: Mapping[str, Any] = {
     "check.crcs": True,
 }
 _PATIENT: Mapping[str, Any] = {
-    # Whoever got something sleeps before the next fetch, which then brings what has gathered. While
-    # nothing comes, a fetch waits at the broker, and costs both next to nothing.
+    # After a fetch that brought records, sleep before the next one, which then brings a batch. With
+    # nothing to fetch, the request waits at the broker and costs both sides almost nothing.
     "queued.min.messages": 1,
     "fetch.queue.backoff.ms": 100,
     "fetch.message.max.bytes": 16 * 1024 * 1024,
@@ -156,11 +156,18 @@ class ClientSettings:
         for name in self._passed:
             if name in _NOT_YOURS:
                 raise InvalidSettings(
-                    f"setting {name} can't be changed: the log's promises rest on it. Leave it out"
+                    f"setting {name} can't be changed, since the log's guarantees depend on it. "
+                    "Leave it out"
                 )
 
     def __repr__(self) -> str:
         return f"ClientSettings({self.address!r}, {sorted(self._passed)})"
+
+    @property
+    def has_credentials(self) -> bool:
+        """Whether the cluster is shown who connects."""
+        protocol = str(self._passed.get("security.protocol", "plaintext"))
+        return protocol.lower() != "plaintext"
 
     def admin(self) -> dict[str, Any]:
         """Return the settings of an admin client."""
@@ -206,13 +213,13 @@ class ClientSettings:
         where = f"{doing} at {self.address}"
         if code in _NO_TOPIC:
             return WrongLog(
-                f"{where}: there is no such topic or partition ({said}). Check address and log"
-                " name, or make the log with `commitlog up`"
+                f"{where}: the topic or partition does not exist ({said}). Check the address and "
+                "the log name, or create the log with `commitlog up`"
             )
         if code in _OUT_OF_RANGE:
             return CorruptLog(
-                f"{where}: the offset is outside of the log ({said}): the topic was truncated or"
-                " made again. Stop and run `commitlog verify`"
+                f"{where}: the offset is out of range ({said}): the topic was truncated or "
+                "created again. Stop and run `commitlog verify`"
             )
         if code in _BROKEN:
             return CorruptLog(f"{where}: the broker's data is broken ({said}). Stop and repair it")

@@ -9,14 +9,20 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 
 from commitlog.adapters.kafka_io import new_producer
 from commitlog.adapters.kafka_settings import ClientSettings, error_of, logger
 from commitlog.adapters.log_records import check_outcome_size, encode_to_append
 from commitlog.errors import CommitLogError, Overloaded, RecordTooLarge, Unavailable
 from commitlog.model.records import ProtocolVersion, Transaction
-from commitlog.ports import DeliveryFailed, OnDelivery
+from commitlog.ports import DeliveryFailed, OnDelivery, OnLanded
 from commitlog.protocol import transaction_key
 
 CLOSE_TIMEOUT_SECONDS = 5.0
@@ -60,7 +66,7 @@ class _Writer:
             )
         except BufferError as error:
             raise Overloaded(
-                f"too many records are on their way to {self._topic}; this one was not sent", 0.1
+                f"too many records are in flight to {self._topic}; this one was not sent", 0.1
             ) from error
         except KafkaException as error:
             raise self._not_sent(error) from error
@@ -74,7 +80,7 @@ class _Writer:
             return RecordTooLarge(self._settings.clean(error_of(error).str()), field="record")
         if code == KafkaError._FATAL:
             return DeliveryFailed(
-                f"this writer to {self._topic} has failed for good; open another one",
+                f"this writer to {self._topic} has failed and cannot recover; open another one",
                 appended=False,
             )
         return self._settings.translate(error, f"appending to {self._topic}")
@@ -92,7 +98,7 @@ class _Writer:
         """Wait until nothing is on its way; return how much still is.
 
         Raises:
-            Unavailable: the producer failed for good, and nobody knows with which records.
+            Unavailable: the producer failed for good; which records it had sent is unknown.
         """
         self.poll(0)
         try:
@@ -100,8 +106,9 @@ class _Writer:
         except (KafkaException, SystemError) as error:
             # The client means to raise why, and forgets; it forgets the callbacks, too.
             raise Unavailable(
-                f"this writer to {self._topic} failed for good: what was on its way may not be in"
-                " the log. See that these credentials may write there (`commitlog acl`)"
+                f"this writer to {self._topic} failed and cannot recover: records in flight may "
+                "not be in the log. Check that these credentials may write to the topic "
+                "(`commitlog acl`)"
             ) from error
 
     def purge(self) -> None:
@@ -151,7 +158,7 @@ class KafkaTransactionsWriter(_Writer):
             if self._producer is not failed:
                 return
             self._producer = new_producer(self._settings)
-        logger.warning("the producer to %s failed for good and was replaced", self._topic)
+        logger.warning("the producer to %s failed and was replaced", self._topic)
         failed.purge(in_queue=True, in_flight=True, blocking=False)
         with contextlib.suppress(KafkaException, SystemError):
             failed.flush(CLOSE_TIMEOUT_SECONDS)
@@ -173,8 +180,8 @@ class KafkaTransactionsWriter(_Writer):
                 raise Unavailable(f"not all tombstones were appended ({why}); run it again")
 
 
-class KafkaOutcomesWriter(_Writer):
-    """Appends to one partition of the outcomes topic, in order, by groups that `poll` sends.
+class _GroupsWriter(_Writer):
+    """Appends to one partition of a topic, in order, by groups that `poll` sends.
 
     What is appended between two polls is a group, and one request; what is appended while a group
     is on its way goes together with the next one. Requests of a record each would cost the broker
@@ -186,13 +193,11 @@ class KafkaOutcomesWriter(_Writer):
         super().__init__(settings, topic)
         self._partition = partition
         self._on_their_way = 0
-        self._waiting: list[tuple[bytes, bytes, OnDelivery]] = []
-        self._failed: list[tuple[OnDelivery, Exception]] = []
+        self._waiting: list[tuple[bytes, bytes, OnLanded]] = []
+        self._failed: list[tuple[OnLanded, Exception]] = []
 
-    def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
-        """Take an outcome for the next group."""
-        check_outcome_size(key, value)
-        self._waiting.append((key.encode(), value, on_delivery))
+    def _take(self, key: bytes, value: bytes, on_landed: OnLanded) -> None:
+        self._waiting.append((key, value, on_landed))
 
     def poll(self, timeout_seconds: float) -> int:
         """Send what waits and run callbacks; return how many ran, waiting for the first one."""
@@ -225,47 +230,63 @@ class KafkaOutcomesWriter(_Writer):
             return
         group, self._waiting = self._waiting, []
         messages: list[_Message] = [
-            {"key": key, "value": value, "callback": partial(self._landed, on_delivery)}
-            for key, value, on_delivery in group
+            {"key": key, "value": value, "callback": partial(self._landed, on_landed)}
+            for key, value, on_landed in group
         ]
         problem: CommitLogError | None = None
         try:
             self._producer.produce_batch(self._topic, messages, partition=self._partition)
         except BufferError as error:
-            problem = Overloaded(
-                f"too many records are on their way to {self._topic}: {error}", 0.1
-            )
+            problem = Overloaded(f"too many records are in flight to {self._topic}: {error}", 0.1)
         except KafkaException as error:
             problem = self._not_sent(error)
-        for message, (_, _, on_delivery) in zip(messages, group, strict=True):
+        for message, (_, _, on_landed) in zip(messages, group, strict=True):
             refused = message.get("_error")
             if problem is not None:
-                self._failed.append((on_delivery, problem))
+                self._failed.append((on_landed, problem))
             elif refused is not None:
-                self._failed.append((on_delivery, self._not_delivered(refused)))
+                self._failed.append((on_landed, self._not_delivered(refused)))
             else:
                 self._on_their_way += 1
 
-    def _landed(self, on_delivery: OnDelivery, error: KafkaError | None, message: Message) -> None:
+    def _landed(self, on_landed: OnLanded, error: KafkaError | None, message: Message) -> None:
         self._on_their_way -= 1
         if error is not None:
-            on_delivery(-1, self._not_delivered(error))
+            on_landed(-1, 0, self._not_delivered(error))
             # In order, or not at all.
             self._give_up_waiting()
-        else:
-            offset = message.offset()
-            assert offset is not None
-            on_delivery(offset, None)
+            return
+        offset, (kind, time_ms) = message.offset(), message.timestamp()
+        assert offset is not None
+        # Of what was sent again and had arrived before, the broker may not remember where and when.
+        on_landed(offset, time_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0, None)
 
     def _run_failed(self) -> int:
         failed, self._failed = self._failed, []
         if failed:
             self._give_up_waiting()
-        for on_delivery, error in failed:
-            on_delivery(-1, error)
+        for on_landed, error in failed:
+            on_landed(-1, 0, error)
         return len(failed)
 
     def _give_up_waiting(self) -> None:
-        error = DeliveryFailed(f"{self._topic}: given up", appended=None)
-        self._failed += [(on_delivery, error) for _, _, on_delivery in self._waiting]
+        error = DeliveryFailed(f"{self._topic}: closed before an acknowledgement", appended=None)
+        self._failed += [(on_landed, error) for _, _, on_landed in self._waiting]
         self._waiting.clear()
+
+
+class KafkaOutcomesWriter(_GroupsWriter):
+    """Appends a term's outcomes."""
+
+    def append(self, key: str, value: bytes, on_delivery: OnDelivery) -> None:
+        """Take an outcome for the next group."""
+        check_outcome_size(key, value)
+        self._take(key.encode(), value, lambda offset, _, error: on_delivery(offset, error))
+
+
+class KafkaRecordsWriter(_GroupsWriter):
+    """Appends what writers sent to a leader during its term."""
+
+    def append(self, key: bytes, value: bytes, on_landed: OnLanded) -> None:
+        """Take a record for the next group."""
+        self._take(key, value, on_landed)

@@ -1,7 +1,7 @@
 """Manifests that only pylance knows how to build: staged, read back, never published.
 
 Pylance commits with `StagingNamespace` for its manifest store: it checks, builds and writes
-`_versions/<name>.manifest-<uuid>`, and nobody else sees it. What it built counts only if the
+`_versions/<name>.manifest-<uuid>`, which no reader sees. What it built counts only if the
 transaction in it equals what it was told in every field; what its Python objects cannot hold is
 put into the manifest afterwards. Of a build nothing stays but the staged manifest: the file of the
 transaction is the materializer's, once it is committed.
@@ -46,7 +46,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction
 
 BUILD_TIMEOUT_SECONDS = 60.0
 OVERLAYS_ENABLED_BY = "LANCE_ENABLE_UNSTABLE_DATA_OVERLAY_FILES"
-"""Lance 14 writes overlays whoever asks, and opens a table that has them only if this is set."""
+"""Lance 14 always writes overlays, but opens a table that has them only if this is set."""
 
 
 _UNSAYABLE = (
@@ -120,9 +120,9 @@ def _build(task: Build) -> Built | BuildRefused:
     missing = _restored_without_file(store, message, scheme)
     if missing:
         return BuildRefused(
-            f"version {missing} has no manifest file: nobody asked for it under the policy "
-            "`latest`, or it was deleted; open it through the log, which writes it, and restore "
-            "again"
+            f"version {missing} has no manifest file: under the policy `latest` it was never "
+            "written, or it was deleted; open this version through the log, which writes it, "
+            "and restore again"
         )
     namespace = StagingNamespace(task.location, task.head, scheme)
     transaction = lance.Transaction(
@@ -202,8 +202,8 @@ def _what_is_wrong(task: Build, staged: StagedManifest | None) -> BuildRefused |
         return BuildRefused("pylance committed without staging a manifest")
     if staged.version != task.head + 1:
         return BuildRefused(
-            f"pylance staged version {staged.version} instead of {task.head + 1}: a manifest that"
-            " the log doesn't know stands at the table's location",
+            f"pylance staged version {staged.version} instead of {task.head + 1}: the table's "
+            "location has a manifest that the log doesn't know",
             is_temporary=True,
         )
     return None

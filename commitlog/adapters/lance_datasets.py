@@ -36,7 +36,7 @@ def behind(gate: Gate) -> Iterator[None]:
 
 
 def check_gate(location: str, bases: Iterable[str]) -> None:
-    """Raise unless a version with these base paths may be read on behalf of who asks."""
+    """Raise unless a version with these base paths may be read on the caller's behalf."""
     gate = _GATE.get()
     if gate is not None:
         gate(location, bases)

@@ -5,8 +5,8 @@ a staged one: pylance would publish it. `ConcurrentModificationError` is raised 
 winner can be described, for pylance then compares, checks and rebases by itself; any other error
 ends as "Commit result unknown", whatever its status says.
 
-`StagingNamespace` keeps what pylance staged, so that pylance builds a manifest that nobody can
-see. `LogNamespace` sends it to the log, so that the native writes of an opened dataset are
+`StagingNamespace` keeps what pylance staged, so that pylance builds a manifest that no reader
+sees. `LogNamespace` sends it to the log, so that the native writes of an opened dataset are
 transactions like all others.
 """
 
@@ -46,7 +46,7 @@ _log = logging.getLogger("commitlog")
 
 @dataclass(frozen=True, slots=True)
 class StagedManifest:
-    """A manifest that pylance wrote under a name that nobody reads."""
+    """A manifest that pylance wrote under a name that readers ignore."""
 
     version: int
     path: str
@@ -77,7 +77,7 @@ def relative_path(location: str, path: str) -> str:
         or not parsed.staged_by
     ):
         raise InvalidTransaction(
-            f"{path!r} is no staged manifest of the table at {location!r}",
+            f"{path!r} is not a staged manifest of the table at {location!r}",
             field="manifest_path",
             value=path,
             advice=f"Stage it as {VERSIONS_DIRECTORY}/<name>.manifest-<uuid>",
@@ -141,8 +141,8 @@ class GivenNamespace(LanceNamespace):
         branch = request.get("branch") or ""
         if branch and not self.location.endswith(branch_location("", branch)):
             raise UnsupportedOperationError(
-                f"{self.location} is not branch {branch!r}: the log has a table for each branch"
-                " that a Clone made, and leaves the others to Lance"
+                f"{self.location} is not branch {branch!r}: open a branch that was created "
+                "through the log as a table of its own, and other branches with pylance"
             )
 
     def staged_in(self, request: Any) -> StagedManifest:

@@ -2,7 +2,7 @@
 
 Pylance refuses a compaction over newer deletions, and an index or a new column is staged for the
 next version, which busy writers take again and again. So pylance works on a private version: a copy
-of the manifest that it read, numbered far behind the head, where nobody else commits. What it
+of the manifest that it read, numbered far behind the head, where no other writer commits. What it
 stages there is read and removed. The files that the transaction names stay.
 """
 
@@ -78,8 +78,8 @@ def captured(
     if len(wanted) > 1:
         names = ", ".join(str(one.WhichOneof("operation")) for one in wanted)
         raise UnsupportedFormat(
-            f"pylance made {len(wanted)} commits ({names}) of one piece of work at {location}: do"
-            " its parts one by one"
+            f"pylance split this call into {len(wanted)} commits ({names}) at {location}: "
+            "make one call for each"
         )
     return (_as_of(wanted[0], version) if wanted else None), returned
 

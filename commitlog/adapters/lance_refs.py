@@ -1,6 +1,6 @@
 """What Lance keeps beside a table's versions: tags, branches, and the time of each manifest.
 
-They are no part of the log: whoever may write to a table's folder may move tags at any time.
+They aren't part of the log: any program that can write to the table's folder can move tags.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Each transactions partition begins with a ProtocolVersion, each outcomes partition with a Genesis.
 Partition 0's Genesis is written after every ProtocolVersion and decides between processes that
-create the log at once: the first one in the topic rules, and the other partitions repeat it. So
-whoever sees a Genesis knows that rules are in force.
+create the log at once: the first one in the topic rules, and the other partitions repeat it. So a
+reader that sees a Genesis knows that rules are in force.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def check_shape(partitions: int, domains: Mapping[str, int] | None) -> None:
     for domain, partition in (domains or {}).items():
         if not 0 <= partition < partitions:
             raise InvalidSettings(
-                f"domain {domain!r} is mapped to partition {partition}, but the log is to have"
-                f" {partitions}. Use 0 to {partitions - 1}"
+                f"domain {domain!r} is mapped to partition {partition}, but the log has "
+                f"{partitions} partitions. Use 0 to {partitions - 1}"
             )
 
 
@@ -102,16 +102,17 @@ def expect_genesis(
     genesis = first[0].record
     if not isinstance(genesis, Genesis):
         raise WrongLog(
-            f"{where} doesn't begin with a Genesis record but with {type(genesis).__name__}: it is"
-            " not a log of this program, or its beginning was removed. Correct address or log name"
+            f"{where} doesn't begin with a Genesis record but with {type(genesis).__name__}: "
+            "it was not written by this program, or its first records were removed. Correct "
+            "the address or the log name"
         )
     expected = {"log": log, "partition": partition, "cluster_id": cluster_id}
     for name, value in expected.items():
         if (found := getattr(genesis, name)) != value:
             raise WrongLog(
-                f"{where} was made with {name} {found!r}, but this is {value!r}: its records were"
-                " copied from another log. Correct address or log name. To use a log on another"
-                " cluster, bring it there by `commitlog move` or `commitlog restore`"
+                f"{where} was made with {name} {found!r}, but this is {value!r}: its records were "
+                "copied from another log. Correct the address or the log name. To bring a log to "
+                "another cluster, use `commitlog move` or `commitlog restore`"
             )
     return genesis
 
@@ -120,8 +121,9 @@ def expect_same_log(genesis: Genesis, domains: Mapping[str, int] | None) -> Gene
     """Return an existing log's Genesis if it maps domains as asked."""
     if domains is not None and tuple(sorted(domains.items())) != genesis.domains:
         raise WrongLog(
-            f"log {genesis.log!r} maps domains as {dict(genesis.domains)}, not as {dict(domains)}:"
-            " this is fixed when a log is made. Ask for the former, or use another log name"
+            f"log {genesis.log!r} maps domains as {dict(genesis.domains)}, not as "
+            f"{dict(domains)}: domains are fixed when a log is created. Use the former, or "
+            "another log name"
         )
     return genesis
 
@@ -155,6 +157,6 @@ def _expect_appended(errors: Sequence[Exception | None], what: str) -> None:
     if errors == [None]:
         return
     reason = errors[0] if errors else "no acknowledgement in time"
-    raise Unavailable(f"{what} could not be appended: {reason}. Do it again") from (
+    raise Unavailable(f"{what} could not be appended: {reason}. Run this again") from (
         errors[0] if errors else None
     )

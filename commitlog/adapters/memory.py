@@ -31,7 +31,7 @@ from commitlog.adapters.memory_cluster import (
 )
 from commitlog.errors import CorruptLog, TopicSettings, WrongLog
 from commitlog.model.records import Answered, Genesis, ProtocolVersion, Submitted, Transaction
-from commitlog.ports import DeliveryFailed, LogIdentity, Move, OnDelivery, RawRecord
+from commitlog.ports import DeliveryFailed, LogIdentity, Move, OnDelivery, OnLanded, RawRecord
 from commitlog.protocol import (
     LOG_NAME_DEFAULT,
     OUTCOMES_SETTINGS,
@@ -97,7 +97,7 @@ class MemoryReader(Generic[Record]):
                 f"reading {self._topic}[{self._partition}] in memory: offset {self._position} is"
                 f" outside of {target.start} to {target.end}. Run `commitlog verify`"
             )
-        first = _index_of(target.records, self._position)
+        first = target.index_of(self._position)
         stored = target.records[first : first + records_max]
         if first + len(stored) == len(target.records):
             self._position = target.end
@@ -118,21 +118,13 @@ class MemoryReader(Generic[Record]):
     def pause(self) -> None:
         """Do nothing: nothing is fetched ahead here."""
 
+    def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+        self._position = offset
+
     def close(self) -> None:
         """Read no more."""
         self._is_closed = True
-
-
-def _index_of(records: list[Stored], offset: int) -> int:
-    """Return the position in the list of the first record at or after an offset."""
-    low, high = 0, len(records)
-    while low < high:
-        middle = (low + high) // 2
-        if records[middle].offset < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 class _Writer:
@@ -195,7 +187,8 @@ class _Writer:
             for sent, on_delivery in given_up.values():
                 sent.is_given_up = True
                 error = DeliveryFailed(
-                    f"{self._topic}: given up; it may be in the log", appended=None
+                    f"{self._topic}: closed before an acknowledgement; it may be in the log",
+                    appended=None,
                 )
                 self._answer(on_delivery, -1, error)
 
@@ -235,6 +228,27 @@ class MemoryOutcomesWriter(_Writer):
         """Send an outcome on its way."""
         check_outcome_size(key, value)
         self._send(self._partition, key.encode(), value, on_delivery)
+
+
+class MemoryRecordsWriter(_Writer):
+    """Appends what writers sent to a leader, in order."""
+
+    def __init__(self, cluster: MemoryCluster, topic: str, partition: int) -> None:
+        """Write to one partition."""
+        super().__init__(cluster, topic)
+        self._partition = partition
+
+    def append(self, key: bytes, value: bytes, on_landed: OnLanded) -> None:
+        """Send a record on its way."""
+
+        def delivered(offset: int, error: Exception | None) -> None:
+            on_landed(offset, self._time_of(offset) if offset >= 0 else 0, error)
+
+        self._send(self._partition, key, value, delivered)
+
+    def _time_of(self, offset: int) -> int:
+        with self._cluster.changed:
+            return self._cluster.partition(self._topic, self._partition).time_of(offset)
 
 
 class MemoryLog:
@@ -352,6 +366,10 @@ class MemoryLog:
     def outcomes_writer(self, partition: int) -> MemoryOutcomesWriter:
         """Return a writer for one term of one leader."""
         return MemoryOutcomesWriter(self.cluster, self._topics[1], partition)
+
+    def records_writer(self, partition: int) -> MemoryRecordsWriter:
+        """Return what appends writers' records during one term of one leader."""
+        return MemoryRecordsWriter(self.cluster, self._topics[0], partition)
 
     def last_outcome_records(self, partition: int, count: int = 1) -> list[Answered]:
         """Return the newest records of a partition, oldest first."""

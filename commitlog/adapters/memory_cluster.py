@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -63,6 +64,15 @@ class Partition:
     start: int = 0
     end: int = 0
 
+    def index_of(self, offset: int) -> int:
+        """Return the position in the list of the first record at or after an offset."""
+        return bisect_left(self.records, offset, key=lambda record: record.offset)
+
+    def time_of(self, offset: int) -> int:
+        """Return since when a record is there, in ms; 0 if it isn't any more."""
+        found = self.records[self.index_of(offset) :][:1]
+        return found[0].time_ms if found and found[0].offset == offset else 0
+
 
 @dataclass(slots=True)
 class Topic:
@@ -91,7 +101,7 @@ class MemoryCluster:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         on_append: Callable[[AppendCall], Fate] = lambda _append: Fate.DELIVER,
     ) -> None:
-        """Begin empty."""
+        """Start without a topic."""
         self.cluster_id = uuid.uuid4().hex
         self.now_ms = now_ms
         self.on_append = on_append
@@ -115,8 +125,8 @@ class MemoryCluster:
         found = self.topics.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             raise WrongLog(
-                f"{topic}[{partition}] in memory: there is no such topic or partition. Make the"
-                " log with `create`"
+                f"{topic}[{partition}] in memory: the topic or partition does not exist. Create "
+                "the log with `create`"
             )
         return found.partitions[partition]
 
@@ -156,9 +166,11 @@ class MemoryCluster:
             except CommitLogError as reason:
                 error = DeliveryFailed(f"{reason}; it may be in the log", appended=None)
         if fate is Fate.REFUSE:
-            error = DeliveryFailed(f"{append.topic} refused it; it is not there", appended=False)
+            error = DeliveryFailed(
+                f"{append.topic} refused the record; it was not written", appended=False
+            )
         elif fate in {Fate.LOSE, Fate.APPEND_UNTOLD}:
-            error = DeliveryFailed(f"{append.topic} did not acknowledge it", appended=None)
+            error = DeliveryFailed(f"{append.topic} did not acknowledge the record", appended=None)
         if not sent.is_given_up:
             sent.delivered(-1 if error else offset, error)
 

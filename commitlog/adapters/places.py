@@ -31,7 +31,7 @@ class _Known:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.own: dict[str, str] | None = None
-        """By the environment or by `use_places`; None: nobody looked yet."""
+        """By the environment or by `use_places`; None: not read yet."""
         self.roots: dict[str, str] = {}
         """Where named roots are, by the same."""
         self.tables = ""
@@ -88,7 +88,7 @@ def use_named(named: Mapping[str, str], *, has_tables: bool | None = None) -> li
 
 
 def own_tables() -> str:
-    """Return where the deployment's own tables root is; empty if nobody said."""
+    """Return where the deployment's own tables root is; empty if it isn't set."""
     return _known.roots.get(TABLES, _known.tables)
 
 
@@ -155,7 +155,7 @@ def _check_apart(group: Mapping[str, str], olds: Mapping[str, str]) -> None:
     for new in (new for old, new in group.items() if old != new):
         if any(_meet(new, old) for old in olds) or sum(_meet(new, n) for n in group.values()) > 1:
             raise InvalidSettings(
-                f"places: {new!r} is in or around another place that is bound: name each place once"
+                f"places: {new!r} overlaps another bound place: name each place once"
             )
 
 
@@ -191,8 +191,8 @@ def heed(root: str, said: Mapping[str, str], named: Mapping[str, str]) -> None:
         before = _known.reached.setdefault(plain(root), there)
         if before != there:
             raise InvalidSettings(
-                f"this process already works with a log whose tables root {root} is at {before},"
-                f" and another log's is at {there}: use a process for each"
+                f"in this process the tables root {root} is bound to {before} for one log, and "
+                f"another log needs it at {there}: use a process for each"
             )
         if not both.items() <= _known.heard.items():
             merged = {**_known.heard, **both}

@@ -207,7 +207,7 @@ def _struct_misfit(
     names = [field.name for field in given]
     for field in given:
         if wanted.get_field_index(field.name) < 0 or names.count(field.name) > 1:
-            return path, given, f"{field.name!r} is not a field of it, or is there twice"
+            return path, given, f"{field.name!r} is not a field of the struct, or occurs twice"
     for field in wanted:
         if field.name not in names:
             if not field.nullable:
@@ -236,7 +236,7 @@ def _leaf_misfit(given: pa.DataType, wanted: pa.DataType) -> str:
         return ""
     if types.is_integer(wanted) and (types.is_floating(given) or types.is_decimal(given)):
         return ""
-    return "values of one type have no equal in the other"
+    return "the types are not comparable"
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -47,7 +47,7 @@ def check_batch(batch: pa.RecordBatch, first: int) -> None:
                 f" {found.reason}",
                 field=field.name,
                 value=found.shown,
-                advice="Correct the value, or use a column of binary",
+                advice="Correct the value, or use a binary column",
             ) from None
 
 

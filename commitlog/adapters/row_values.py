@@ -130,7 +130,7 @@ def _narrowed(values: pa.Array, wanted: pa.DataType, rounds: bool) -> pa.Array:
     before, after = values.cast(pa.float64()), narrow.cast(pa.float64())
     overflows = pc.and_(pc.is_inf(after), pc.invert(pc.is_inf(before)))
     if pc.any(overflows).as_py():
-        raise pa.ArrowInvalid("it is finite and would become infinite")
+        raise pa.ArrowInvalid("it is out of range and would become infinite")
     rounded = pc.and_(pc.not_equal(before, after), pc.invert(pc.is_nan(before)))
     if not rounds and pc.any(rounded).as_py():
         raise pa.ArrowInvalid("it would be rounded")
@@ -159,7 +159,7 @@ def _blobs(values: pa.Array, wanted: pa.StructType) -> pa.StructArray:
         if wanted.get_field_index(field.name) < 0:
             lost = pc.index(pc.is_valid(pc.struct_field(values, field.name)), True).as_py()
             if lost >= 0:
-                reason = f"the column has no place for {field.name!r}"
+                reason = f"the column has no field {field.name!r}"
                 raise Misfit(lost, shown(values[lost]), str(wanted), reason)
     return _struct(values, wanted, False)
 

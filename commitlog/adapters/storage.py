@@ -68,7 +68,7 @@ class ObjectStore(Protocol):
         """Put a file if there is none; return whether this call did."""
 
     def write_ahead(self, path: str, data: bytes) -> None:
-        """Put a file that nobody looks for until another one, written afterwards, names it.
+        """Put a file that is not read until another one, written afterwards, names it.
 
         That is cheaper than `write`: it need not appear whole.
         """
@@ -121,7 +121,7 @@ def store_for(location: str) -> LocalStore | RemoteStore:
 
 
 def _beside(path: str) -> str:
-    """Return a name that nobody else takes, for a file until it is whole."""
+    """Return a unique name for a file that is still being written."""
     return f"{path}.tmp-{os.getpid()}-{next(_counter)}"
 
 
@@ -204,7 +204,7 @@ class LocalStore:
                     raise
 
     def write_ahead(self, path: str, data: bytes) -> None:
-        """Put a file that nobody looks for until another one, written afterwards, names it."""
+        """Put a file that is not read until another one, written afterwards, names it."""
         full = self._resolve(path)
         try:
             disk.put_new(full, data, durable=self._is_durable)

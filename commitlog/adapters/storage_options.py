@@ -12,7 +12,7 @@ aws_secret_access_key = { file = "/run/secrets/lake" }
 [options]                                 # returned by the server with each location
 region = "eu-central-1"
 
-[credentials]                             # returned only to who asks for them
+[credentials]                             # returned only on request
 aws_access_key_id = { env = "VENDED_ID" }
 
 [vending."s3://lake"]                     # access to one table's files, by grant
@@ -104,7 +104,7 @@ def storage_options(location: str) -> dict[str, str]:
     found = file.stores.at(bound(location)) | given
     endpoint = next((v for k, v in found.items() if k.lower().endswith("endpoint")), "")
     if endpoint.startswith("http://"):
-        # Who names a server of plain HTTP means it; pylance asks for it twice.
+        # A configured endpoint may use plain HTTP; pylance wants that said twice.
         found.setdefault("allow_http", "true")
     return found
 
@@ -120,15 +120,15 @@ def read_storage_file(path: str) -> StorageFile:
     unknown = sorted(set(table) - set(_PARTS))
     if unknown:
         raise InvalidSettings(
-            f"storage_file {path}: {unknown[0]!r} is none of"
-            f" {', '.join(f'[{name}]' for name in _PARTS)}"
+            f"storage_file {path}: {unknown[0]!r} is not one of "
+            f"{', '.join(f'[{name}]' for name in _PARTS)}"
         )
     return StorageFile(*(_scoped(path, name, table.get(name, {})) for name in _PARTS))
 
 
 def _scoped(path: str, part: str, table: Any) -> Scoped:
     if not isinstance(table, Mapping):
-        raise InvalidSettings(f"storage_file {path}: {part} is a table, not {table!r}")
+        raise InvalidSettings(f"storage_file {path}: {part} must be a table, not {table!r}")
     by_prefix: dict[str, dict[str, str]] = {"": {}}
     for name, value in table.items():
         if isinstance(value, Mapping) and ("://" in name or name.startswith("/")):
@@ -152,6 +152,6 @@ def _text(path: str, name: str, value: Any) -> str:
         except OSError as error:
             raise InvalidSettings(f"storage_file {path}: {name}: {error}") from error
     raise InvalidSettings(
-        f'storage_file {path}: {name} is a text, {{ env = "NAME" }} of a variable that is set, or'
-        ' { file = "PATH" }'
+        f'storage_file {path}: {name} must be text, {{ env = "NAME" }} with a variable '
+        'that is set, or { file = "PATH" }'
     )

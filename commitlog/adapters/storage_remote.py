@@ -5,10 +5,10 @@ open comes from the environment, by the names that the cloud's own tools use (`A
 `AWS_REGION`, `AWS_ENDPOINT`, ...).
 
 A store that has no conditional puts (`If-None-Match`) serves as well: `create` looks, then puts.
-The log has decided by then what stands under a name, and whoever may put it puts the same bytes, so
-two of ours do no harm. What it cannot do there is notice a stranger who writes between the look and
-the put. A store that refuses the header is noticed; one that ignores it has to be told of
-(`AWS_CONDITIONAL_PUT=disabled`), and `commitlog doctor` finds it.
+By then the log has decided the bytes under a name, so two of our processes put the same bytes and
+do no harm. Without conditional puts, `create` cannot notice another program that writes between the
+look and the put. A store that refuses the header is detected; one that ignores it must be
+configured (`AWS_CONDITIONAL_PUT=disabled`), and `commitlog doctor` finds it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _sorted_out(options: Mapping[str, str]) -> _SortedOut:
     lower = {name.lower(): value for name, value in options.items()}
     retries = lower.pop(_RETRIES, str(_RETRIES_MAX))
     if not retries.isdecimal():
-        raise InvalidSettings(f"storage option {_RETRIES} is a number, not {retries!r}")
+        raise InvalidSettings(f"storage option {_RETRIES} must be a number, not {retries!r}")
     return _SortedOut(
         {k: v for k, v in lower.items() if k not in _CLIENT | _LANCE_ALONE},
         {k: v for k, v in lower.items() if k in _CLIENT},
@@ -96,7 +96,7 @@ class RemoteStore:
         self._prefix = "".join(prefix).strip("/")
         self._exists: type[Exception] = AlreadyExistsError
         self._failed: type[Exception] = BaseError
-        # A server of one's own may speak plain HTTP; whoever names one means it.
+        # A configured endpoint may use plain HTTP.
         options: Any = {**_TIMEOUT, "allow_http": "true", **given.client}
         config: Any = given.config
 
@@ -109,8 +109,8 @@ class RemoteStore:
         except UnknownConfigurationKeyError as error:
             name = next((name for name in config if f"'{name}'" in str(error)), "")
             raise InvalidSettings(
-                f"storage option {name!r} of {location} is none of this store's; use pylance's"
-                " names, for example endpoint, region, access_key_id"
+                f"storage option {name!r} of {location} is unknown for this store; use pylance's "
+                "names, for example endpoint, region, access_key_id"
             ) from error
         except (BaseError, ValueError) as error:
             # What it says may repeat a secret.
@@ -159,7 +159,7 @@ class RemoteStore:
         return True
 
     def write_ahead(self, path: str, data: bytes) -> None:
-        """Put an object that nobody looks for until another one, put afterwards, names it."""
+        """Put an object that is not read until another one, put afterwards, names it."""
         self.write(path, data)
 
     def move(self, path: str, to: str) -> None:

@@ -117,7 +117,7 @@ class Tracing:
 
 @cache
 def tracing() -> Tracing | None:
-    """Return what makes spans, or None if nobody wants them."""
+    """Return what makes spans, or None if tracing is off."""
     if not any(os.environ.get(name) for name in VARIABLES):
         return None
     if importlib.util.find_spec("opentelemetry.sdk") is None:

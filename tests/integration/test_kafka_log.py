@@ -90,7 +90,7 @@ def test_secrets_are_shown_nowhere(world: KafkaWorld, caplog: pytest.LogCaptureF
     with pytest.raises(Unavailable) as raised:
         KafkaLog.connect(world.bootstrap_servers, settings=settings, timeout_seconds=1.5)
     assert world.bootstrap_servers in str(raised.value)
-    log = KafkaLog.connect(world.bootstrap_servers, settings={"client.id": SECRET})
+    log = world.connect(**{"client.id": SECRET})
     shown = f"{raised.value!r} {raised.value} {caplog.text} {log!r} {log._settings!r}"
     assert SECRET not in shown
     assert SECRET in log._settings.consumer().values(), "and yet it is used"
@@ -135,7 +135,7 @@ def test_no_group_is_joined_and_no_offset_stored(world: KafkaWorld) -> None:
     log = world.connect()
     log.create()
     transactions_of(log)
-    groups = world._admin.list_consumer_groups(request_timeout=120).result(120)
+    groups = world.admin.list_consumer_groups(request_timeout=120).result(120)
     assert "commitlog" not in {group.group_id for group in groups.valid}
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 
+from consumers.broker import embedded
 from consumers.broker.readiness import wait_until_ready
 from consumers.commands.parts import PAUSE_SECONDS_MAX, RESTARTS_MAX, Restarts
 from consumers.runtime.patience import Patience, active_seconds
@@ -105,3 +106,18 @@ def test_nobody_can_tell_of_a_process_that_is_gone() -> None:
     child.wait()
     assert active_seconds(child.pid) == 0.0
     assert active_seconds(os.getpid()) > 0.0
+
+
+def test_a_process_that_formats_is_waited_for_while_it_works_and_ended_when_it_is_stuck() -> None:
+    news = itertools.count()
+    script = "import time; print('said', flush=True); time.sleep({})"
+
+    def run(seconds: float, patience: Patience) -> tuple[bytes, int | None]:
+        command = [sys.executable, "-c", script.format(seconds)]
+        return embedded._await_end(subprocess.Popen(command, stdout=subprocess.PIPE), patience)
+
+    patient = Patience(0.3, lambda: next(news), list)
+    assert run(2.0, patient) == (b"said\n", 0), "longer than its patience, with news"
+    said, code = run(600.0, Patience(0.3, lambda: None, list))
+    assert code is None
+    assert said in (b"", b"said\n")

@@ -1,0 +1,47 @@
+"""Does a client of Kafka end with the call that made it, though the cluster refused?"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+
+import pytest
+
+from commitlog.adapters import kafka_acls
+from commitlog.adapters.kafka_acls import allow, rights_of
+from commitlog.adapters.kafka_cleaning import cleaned_at_once
+from commitlog.errors import CommitLogError
+from tests.leaks import CLIENT, running
+from tests.waiting import wait_until
+
+SERVERS = "127.0.0.1:9"
+REFUSING = {"test.mock.num.brokers": 1, "socket.timeout.ms": 300}
+"""A cluster within librdkafka, which answers no question of administration."""
+
+
+def _allow() -> None:
+    allow(rights_of("index", "commitlog"), ["User:a"], SERVERS, REFUSING)
+
+
+def _clean() -> None:
+    with cleaned_at_once(SERVERS, "commitlog", REFUSING):
+        pass
+
+
+@pytest.mark.parametrize("act", [_allow, _clean])
+def test_a_refused_client_does_not_wait_for_the_garbage_collector(
+    act: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_acls, "APPLY_SECONDS", 0.3)
+    before = running()
+    gc.disable()
+    try:
+        with pytest.raises(CommitLogError):
+            act()
+        wait_until(
+            lambda: not [key for key in running() if key[0] == CLIENT and key not in before],
+            "the end of the client",
+            seconds=10,
+        )
+    finally:
+        gc.enable()
