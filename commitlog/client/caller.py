@@ -1,6 +1,6 @@
-"""On whose behalf a process acts at the moment: a server acts for many.
+"""The principal on whose behalf this process acts at the moment: a server acts for many.
 
-What is set here is on every transaction that is made meanwhile, whoever in between makes it.
+Every transaction that is made in this context carries it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and what they said about it."""
+    """A principal, with the properties and the id that its request gave."""
 
     principal: str = ""
     properties: tuple[tuple[str, str], ...] = ()

@@ -97,7 +97,7 @@ def _stored_fields(schema: pa.Schema) -> tuple[list[Field], SchemaMetadata]:
         stored = stored_schema(schema, DATA_STORAGE_VERSION)
     except (ValueError, OSError) as error:
         raise InvalidTransaction(
-            f"Lance has no place for this schema: {error}", field="schema", value=schema
+            f"Lance cannot store this schema: {error}", field="schema", value=schema
         ) from error
     return schema_fields(stored)
 
@@ -132,7 +132,7 @@ def register_table(
         dataset = open_dataset(path)
     except (ValueError, OSError) as error:
         raise InvalidTransaction(
-            f"there is no Lance dataset at {location!r}: {error}",
+            f"no Lance dataset can be opened at {location!r}: {error}",
             field="location",
             value=location,
             advice="Pass the path of an existing dataset, or create_table() for a new one",
@@ -210,7 +210,7 @@ def dry_run(runtime: Runtime, transaction: Transaction) -> Ticket:
     )
     outcome = decode_outcome_record(base64.b64decode(answer["outcome"]))
     if not isinstance(outcome, Outcome):
-        raise CorruptLog("the leader answers a dry run with a record that is no outcome")
+        raise CorruptLog("the leader answered a dry run with a record that is not an outcome")
     ticket = Ticket(transaction, lambda *_: None)
     ticket.deliver(outcome, True)
     return ticket
@@ -245,7 +245,7 @@ def _key(primary_key: str | Sequence[str] | None, schema: pa.Schema) -> tuple[st
     unknown = [name for name in key if schema.get_field_index(name) < 0]
     if unknown or len(set(key)) != len(key):
         raise InvalidTransaction(
-            f"the primary key {key} names a column twice or one that the schema lacks",
+            f"the primary key {key} names a column twice, or a column that is not in the schema",
             field="primary_key",
             value=key,
             advice=f"Use some of {', '.join(schema.names)}",

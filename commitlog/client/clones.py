@@ -63,7 +63,8 @@ def _as_recorded(message: bytes) -> bytes:
     clone, place = parsed.clone, recorded(parsed.clone.ref_path)
     if clone.is_shallow and is_moved(place):
         raise InvalidTransaction(
-            f"a shallow clone's files would name {place}, and these tables were moved from there",
+            f"a shallow clone's files would name {place}, but the tables were moved away from "
+            "there",
             field="ref_path",
             value=clone.ref_path,
             advice="Make a deep clone, or link the old place to the new one instead of binding it",
@@ -81,7 +82,7 @@ def _branch_location(clone: Transaction.Clone) -> str:
     problem = branch_name_problem(clone.branch_name)
     if problem:
         raise InvalidTransaction(
-            f"{clone.branch_name!r} is no name of a branch: {problem}",
+            f"{clone.branch_name!r} is not a valid branch name: {problem}",
             field="branch_name",
             value=clone.branch_name,
             advice="Choose another name",
@@ -98,9 +99,11 @@ def _check_protocol(log: Host, table: TableId) -> None:
     protocol = status.get("rules", {}).get("protocol", BRANCHES_SINCE)
     if protocol < BRANCHES_SINCE:
         raise InvalidTransaction(
-            f"the log {runtime.log.name} goes on by protocol {protocol}, which has no branches",
+            f"the log {runtime.log.name} uses protocol {protocol}, which has no branches",
             field="branch_name",
-            advice="Run `commitlog rules --upgrade` once all programs that follow it are new",
+            advice=(
+                "Run `commitlog rules --upgrade` once all programs that follow the log are upgraded"
+            ),
         )
 
 

@@ -15,17 +15,22 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 from commitlog.client.leader_socket import LeaderSocket, TailOfOutcomes, error_from
+from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import decode_outcome_record
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CommitLogError, CorruptLog, LogMoved, Overloaded, Unavailable
 from commitlog.model.records import Outcome
+from commitlog.ports import DeliveryFailed
 from commitlog.wire import (
     WIRE_VERSION,
+    AppendFrame,
     FrameKind,
     Watch,
+    append_frame,
     json_frame,
     parse_json,
     parse_outcome,
@@ -47,6 +52,15 @@ class Awaited:
     """Told that no answer will come here."""
     anchor: ChainPlace | None
     """The newest outcome known before the transaction was sent; None: its age is unknown."""
+
+
+@dataclass(eq=False, slots=True)
+class SentRecord:
+    """A record that the leader was asked to append, and that has no outcome yet."""
+
+    ticket: Ticket
+    failed: Callable[[CommitLogError], None]
+    """Told that it wasn't appended, or may not have been."""
 
 
 @dataclass(eq=False, slots=True)
@@ -97,6 +111,7 @@ class LeaderConnection:
         self.attended = self._socket.attended
         self._lock = threading.Lock()
         self._awaited: dict[str, list[Awaited]] = {}
+        self._sent: dict[str, list[SentRecord]] = {}
         self._requests: dict[int, _Request] = {}
         self._request_numbers = itertools.count(1)
 
@@ -111,7 +126,7 @@ class LeaderConnection:
         return self._socket.disconnected_since
 
     def open_early(self) -> None:
-        """Begin to connect before anybody waits."""
+        """Start connecting before the first call needs it."""
         self._socket.start()
 
     def watch(
@@ -135,6 +150,32 @@ class LeaderConnection:
             self._socket.send(watch_frame(watch))
         return awaited
 
+    def takes_records(self, patience_seconds: float) -> bool:
+        """Return whether the leader appends for others, once it is known whether one greets."""
+        if not self._socket.was_tried.is_set():
+            self._socket.start()
+            self._socket.was_tried.wait(patience_seconds)
+        return self._socket.takes_records and self._socket.is_connected
+
+    def append(self, append: AppendFrame, sent: SentRecord) -> bool:
+        """Have the leader append a record; False if none is connected, and it was not sent."""
+        transaction_id = append.transaction_id
+        with self._lock:
+            self._sent.setdefault(transaction_id, []).append(sent)
+        if self._socket.send(append_frame(append)):
+            return True
+        with self._lock:
+            group = self._sent.get(transaction_id, [])
+            if sent in group:
+                group.remove(sent)
+        return False
+
+    def unsettled(self) -> list[SentRecord]:
+        """Return the records that were sent to a leader and have no outcome."""
+        with self._lock:
+            sent = [one for group in self._sent.values() for one in group]
+        return [one for one in sent if not one.ticket.done()]
+
     def forget(self, awaited: Awaited) -> None:
         """Stop waiting."""
         with self._lock:
@@ -151,7 +192,10 @@ class LeaderConnection:
 
     def request(self, method: str, params: Mapping[str, Any], timeout: float) -> Any:
         """Ask the leader something that may be asked twice; raise the error it answers."""
-        deadline = time.monotonic() + timeout
+        return self.ask(method, params, timeout)()
+
+    def ask(self, method: str, params: Mapping[str, Any], timeout: float) -> Callable[[], Any]:
+        """Ask the leader as `request` does; return what waits for its answer."""
         number = next(self._request_numbers)
         body = {"request": number, "method": method, "params": dict(params)}
         entry = _Request(json_frame(FrameKind.REQUEST, body), Future())
@@ -160,23 +204,34 @@ class LeaderConnection:
         try:
             self._socket.start()
             self._socket.send(entry.frame)
-            self.read_until(entry.future.done, deadline)
-            if not entry.future.done():
-                with self.attended(entry.future.done):
-                    return entry.future.result(max(0.0, deadline - time.monotonic()))
-            return entry.future.result()
+        except BaseException:
+            self._forget_request(number)
+            raise
+        return partial(self._answer, number, entry.future, method, timeout)
+
+    def _answer(self, number: int, future: Future[Any], method: str, timeout: float) -> Any:
+        deadline = time.monotonic() + timeout
+        try:
+            self.read_until(future.done, deadline)
+            if not future.done():
+                with self.attended(future.done):
+                    return future.result(max(0.0, deadline - time.monotonic()))
+            return future.result()
         except TimeoutError as error:
             raise Unavailable(
-                f"the leader of partition {self.partition} did not answer `{method}` within"
-                f" {timeout:g} s{self._why()}; make the same call again, or see whether"
-                " `commitlog committer` runs"
+                f"the leader of partition {self.partition} did not answer `{method}` within "
+                f"{timeout:g} s{self._why()}; make the same call again, or check that `commitlog "
+                "committer` is running"
             ) from error
         finally:
-            with self._lock:
-                self._requests.pop(number, None)
+            self._forget_request(number)
+
+    def _forget_request(self, number: int) -> None:
+        with self._lock:
+            self._requests.pop(number, None)
 
     def close(self) -> None:
-        """End the socket; who still waits is told that nobody will answer."""
+        """Close the socket; calls that still wait fail at once."""
         with self._lock:
             requests = list(self._requests.values())
             self._requests.clear()
@@ -205,6 +260,24 @@ class LeaderConnection:
                 self._awaited[outcome.transaction_id] = left
         for awaited in due:
             awaited.deliver(outcome, readable)
+        self._settle(outcome.transaction_id)
+
+    def _settle(self, transaction_id: str) -> None:
+        with self._lock:
+            sent = self._sent.pop(transaction_id, None)
+            left = [one for one in sent or () if not one.ticket.done()]
+            if left:
+                self._sent[transaction_id] = left
+
+    def on_lost(self) -> None:
+        """Tell of all records that the leader may not have appended."""
+        with self._lock:
+            sent, self._sent = self._sent, {}
+        error = DeliveryFailed("the leader's socket ended before its answer", appended=None)
+        for group in sent.values():
+            for one in group:
+                if not one.ticket.done():
+                    one.failed(error)
 
     def is_wanted(self) -> bool:
         """Say whether anybody waits for anything."""
@@ -223,12 +296,12 @@ class LeaderConnection:
             answer = parse_outcome(body)
             outcome = decode_outcome_record(answer.record)
             if not isinstance(outcome, Outcome):
-                raise CorruptLog("the leader answers with a record that is no outcome")
+                raise CorruptLog("the leader answered with a record that is not an outcome")
             self.offer(outcome, readable=answer.readable, offset=answer.offset)
         elif kind is FrameKind.REPLY:
             self._on_reply(parse_json(body))
         else:
-            raise CorruptLog(f"the leader sends {kind.name}")
+            raise CorruptLog(f"the leader sent an unexpected {kind.name} frame")
 
     def on_refusal(self, error: CommitLogError) -> None:
         """Tell who asks that there is no use in waiting."""
@@ -245,6 +318,9 @@ class LeaderConnection:
                 one.fail(error.about(one.watch.transaction_id))
 
     def _on_reply(self, reply: Mapping[str, Any]) -> None:
+        if not reply.get("request") and "transaction_id" in reply:
+            self._on_refused_record(reply)
+            return
         if not reply.get("request") and "error" in reply:
             self._pause(error_from(reply["error"]), reply["error"].get("principal"))
             return
@@ -256,6 +332,22 @@ class LeaderConnection:
             request.future.set_exception(error_from(reply["error"]))
         else:
             request.future.set_result(reply.get("result"))
+
+    def _on_refused_record(self, reply: Mapping[str, Any]) -> None:
+        """A record was not appended, or may not have been."""
+        error = error_from(reply["error"])
+        if not isinstance(error, Overloaded):
+            # Whatever it is, the next record would meet it, too; the next leader may do better.
+            self._socket.takes_records = False
+            appended: Literal[False] | None = False if reply.get("appended") is False else None
+            error = DeliveryFailed(str(error), appended=appended)
+        with self._lock:
+            sent = self._sent.pop(str(reply["transaction_id"]), [])
+        if len(sent) > 1:
+            # The reply doesn't say which of them: another one may be on its way.
+            error = DeliveryFailed(str(error), appended=None)
+        for one in sent:
+            one.failed(error)
 
     def paused(self, principal: str) -> tuple[float, str]:
         """Return until when (monotonic clock) a principal is to send nothing here, and why."""

@@ -81,7 +81,7 @@ class Execution:
         """Take the options: at most `attempts_max` attempts within `timeout` seconds.
 
         With `notes_counts`, or under an application's sequence, the transaction's properties hold
-        `counts`, for who asks for its answer again. Small appends and upserts of a table whose
+        `counts`, for requests that repeat it. Small appends and upserts of a table whose
         property says `rows="log"` go into the log as rows, unless `by_log` is False.
         """
         check_wait(wait)
@@ -245,7 +245,7 @@ class Execution:
                 # The table was replaced while its rows were read.
                 if len(reasons) + 1 >= self._attempts_max:
                     raise
-                reasons.append("the table was replaced while it was read")
+                reasons.append("the table was replaced while it was being read")
                 continue
             self.counts = prepared.counts
             outcome = self._submit(described, prepared, attempt, reasons)

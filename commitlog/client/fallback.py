@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 from commitlog.client.connection import Awaited, LeaderConnection
 from commitlog.client.valid_outcomes import OutcomesSource, Valid, ValidOutcomes
-from commitlog.core.log.chain import BEGINNING, ChainPlace
+from commitlog.core.log.chain import BEGINNING
 from commitlog.errors import CommitLogError
 from commitlog.model.records import Outcome, Status
 
@@ -36,36 +36,57 @@ class Fallback:
         is_readable: Callable[[Outcome], bool],
         after_seconds: float,
     ) -> None:
-        """Begin to watch, in a daemon thread."""
+        """Start to watch, in a daemon thread."""
         self._log = log
         self._connection = connection
         self._is_readable = is_readable
         self._after_seconds = after_seconds
         self._closed = threading.Event()
-        self.is_active = False
-        threading.Thread(
-            target=self._run, name=f"commitlog-fallback-{connection.partition}", daemon=True
-        ).start()
+        self._following: _Following | None = None
+        self._begin()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it reads the topic now."""
+        return self._following is not None
 
     def close(self) -> None:
         """Stop; the thread ends by itself within a poll."""
         self._closed.set()
 
+    def _begin(self) -> None:
+        threading.Thread(
+            target=self._run, name=f"commitlog-fallback-{self._connection.partition}", daemon=True
+        ).start()
+
     def _run(self) -> None:
-        while not self._closed.wait(self._after_seconds / 3):
-            if not self._is_needed():
-                continue
-            self.is_active = True
-            try:
-                self._follow()
-            except CommitLogError as error:
-                _log.warning("cannot follow the outcomes topic: %s", error)
-                self._closed.wait(1)
-            except Exception:
-                _log.exception("following the outcomes topic failed")
-                self._closed.wait(5)
-            finally:
-                self.is_active = False
+        while not self._closed.wait(self._step()):
+            pass
+        self._leave()
+
+    def _step(self) -> float:
+        """Read on if the topic has to be read; return for how long there is nothing to do."""
+        try:
+            if self._following is None:
+                if not self._is_needed():
+                    return self._after_seconds / 3
+                self._following = _Following(self._log, self._connection, self._is_readable)
+            if self._following.step():
+                return 0.0
+            pause = 0.0
+        except CommitLogError as error:
+            _log.warning("cannot follow the outcomes topic: %s", error)
+            pause = 1.0
+        except Exception:
+            _log.exception("following the outcomes topic failed")
+            pause = 5.0
+        self._leave()
+        return pause
+
+    def _leave(self) -> None:
+        following, self._following = self._following, None
+        if following is not None:
+            following.close()
 
     def _is_needed(self) -> bool:
         connection = self._connection
@@ -75,34 +96,47 @@ class Fallback:
             and bool(connection.outstanding())
         )
 
-    def _follow(self) -> None:
-        seen = set(self._connection.outstanding())
-        places = [awaited.anchor or BEGINNING for awaited in seen]
-        start = min(places, key=lambda place: place.outcomes_offset, default=BEGINNING)
-        unreadable: list[Valid] = []
-        outcomes = ValidOutcomes(self._log, self._connection.partition, start)
-        try:
-            while not self._closed.is_set() and not self._connection.is_connected:
-                awaited = self._connection.outstanding()
-                if not awaited:
-                    return
-                if any(self._is_late(each, start, seen) for each in awaited):
-                    return  # somebody asks for what was passed already: begin again
-                seen.update(awaited)
-                unreadable += outcomes.poll(_POLL_SECONDS)
-                ids = {each.watch.transaction_id for each in awaited}
-                unreadable = [
-                    valid
-                    for valid in unreadable
-                    if valid.outcome.transaction_id in ids and not self._offer(valid)
-                ]
-        finally:
-            outcomes.close()
 
-    @staticmethod
-    def _is_late(awaited: Awaited, start: ChainPlace, seen: set[Awaited]) -> bool:
+class _Following:
+    """Reads on from before the oldest that is awaited, and hands out what it finds."""
+
+    def __init__(
+        self,
+        log: OutcomesSource,
+        connection: LeaderConnection,
+        is_readable: Callable[[Outcome], bool],
+    ) -> None:
+        self._connection = connection
+        self._is_readable = is_readable
+        self._seen = set(connection.outstanding())
+        places = [awaited.anchor or BEGINNING for awaited in self._seen]
+        self._start = min(places, key=lambda place: place.outcomes_offset, default=BEGINNING)
+        self._unreadable: list[Valid] = []
+        self._outcomes = ValidOutcomes(log, connection.partition, self._start)
+
+    def step(self) -> bool:
+        """Read what there is; return False if there is no use in reading on from here."""
+        awaited = self._connection.outstanding()
+        if self._connection.is_connected or not awaited:
+            return False
+        if any(self._is_late(each) for each in awaited):
+            return False  # somebody asks for what was passed already: begin again
+        self._seen.update(awaited)
+        self._unreadable += self._outcomes.poll(_POLL_SECONDS)
+        ids = {each.watch.transaction_id for each in awaited}
+        self._unreadable = [
+            valid
+            for valid in self._unreadable
+            if valid.outcome.transaction_id in ids and not self._offer(valid)
+        ]
+        return True
+
+    def close(self) -> None:
+        self._outcomes.close()
+
+    def _is_late(self, awaited: Awaited) -> bool:
         place = awaited.anchor or BEGINNING
-        return awaited not in seen and place.outcomes_offset < start.outcomes_offset
+        return awaited not in self._seen and place.outcomes_offset < self._start.outcomes_offset
 
     def _offer(self, valid: Valid) -> bool:
         outcome = valid.outcome

@@ -2,8 +2,8 @@
 
 It is read from the topics themselves, by the chain that every reader checks: what a paused leader
 wrote is no event, and an event once told stands for ever. Each event has a resume token, which
-names how far each partition was told of; whoever comes back with it misses nothing and gets nothing
-twice.
+names how far each partition was read: a subscription that resumes from it misses no event and
+repeats none.
 
 A position is looked for near its place and vouched for by the leader; only if the leader cannot
 is the log walked from its beginning.
@@ -15,10 +15,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 
-from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
+from commitlog.client.feed_events import FeedEvent, Selection, Start, token_of, token_starts
 from commitlog.client.moved import Silence
 from commitlog.client.runtime import Runtime
 from commitlog.client.transactions_by_offset import TransactionsByOffset
@@ -40,14 +39,6 @@ LOOK_UP_SECONDS = 30.0
 NEARBY_RECORDS_MAX = 5_000
 """A position's record lies so near to its place unless terms and void records abound."""
 NEWEST_RECORDS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where one partition's feed begins: at a place that is valid, telling what is after `told`."""
-
-    place: ChainPlace
-    told: int
 
 
 class Subscription:
@@ -74,7 +65,7 @@ class Subscription:
     @property
     def token(self) -> str:
         """The resume token behind all events that were returned, and those that were left out."""
-        return token_of(self._log_id, [feed.told for feed in self._feeds])
+        return token_of(self._log_id, [feed.reached for feed in self._feeds])
 
     def poll(self, timeout_seconds: float = 1.0, events_max: int = 500) -> list[FeedEvent]:
         """Return what there is, as soon as anything is; empty if nothing came in time.
@@ -192,7 +183,7 @@ class PartitionFeed:
     """One partition's outcomes, each with its transaction."""
 
     def __init__(self, log: Log, partition: int, start: Start) -> None:
-        """Begin to read."""
+        """Open the readers at a start."""
         self.partition = partition
         self.told = start.place
         """Behind the last outcome that was told, or left out."""
@@ -226,6 +217,11 @@ class PartitionFeed:
                 yielded += 1
                 yield outcome, found
 
+    @property
+    def reached(self) -> Start:
+        """Where a feed goes on that is to tell what this one hasn't."""
+        return Start(self.told, max(self._after, self.told.sequence))
+
     def end_offset(self) -> int:
         """Return where the outcomes topic ends now."""
         return self._outcomes.end_offset()
@@ -235,7 +231,7 @@ class PartitionFeed:
         return not self._waiting and self._outcomes.is_at(end)
 
     def close(self) -> None:
-        """Let go of the readers."""
+        """Close the readers."""
         self._outcomes.close()
         self._transactions.close()
 
@@ -251,8 +247,7 @@ def starts(runtime: Runtime, from_position: From) -> list[Start]:
     if from_position == "beginning":
         return [Start(BEGINNING, 0) for _ in partitions]
     if isinstance(from_position, str):
-        places = token_places(from_position, runtime.genesis.log_id, runtime.partitions)
-        return [Start(place, place.sequence) for place in places]
+        return token_starts(from_position, runtime.genesis.log_id, runtime.partitions)
     wanted = sequences(from_position, runtime.partitions)
     return [_start_at(runtime, partition, wanted[partition]) for partition in partitions]
 
@@ -260,10 +255,12 @@ def starts(runtime: Runtime, from_position: From) -> list[Start]:
 def sequences(position: int | Mapping[int, int], partitions: int) -> dict[int, int]:
     """Return a sequence for each partition; refuse what doesn't say which."""
     if isinstance(position, bool) or not isinstance(position, int | Mapping):
-        raise _wrong(position, "is neither a sequence, nor sequences by partition, nor a token")
+        raise _wrong(
+            position, "is not a sequence, a mapping of partitions to sequences, or a token"
+        )
     if isinstance(position, int):
         if partitions > 1:
-            raise _wrong(position, f"names no partition, and this log has {partitions}")
+            raise _wrong(position, f"does not name a partition, and this log has {partitions}")
         position = {0: position}
     known = set(range(partitions))
     if set(position) != known or any(sequence < 0 for sequence in position.values()):
@@ -282,7 +279,9 @@ def _wrong(position: object, why: str) -> InvalidRequest:
 
 def _newest(runtime: Runtime, partition: int) -> Start:
     newest = runtime.log.last_outcome_records(partition, NEWEST_RECORDS)
-    place = _vouched(runtime, partition, reversed(newest))
+    # The last outcome, where it came first: copies of it, and of others, may stand behind it.
+    newest.sort(key=lambda one: (-getattr(one.record, "sequence", 0), one.offset))
+    place = _vouched(runtime, partition, newest)
     if place is None:
         told = int(runtime.request(partition, "status")["sequence"])
         return Start(BEGINNING, told)
@@ -294,9 +293,23 @@ def _start_at(runtime: Runtime, partition: int, sequence: int) -> Start:
         return Start(BEGINNING, 0)
     head = int(runtime.request(partition, "status")["sequence"])
     if sequence > head:
+        check_not_behind(runtime, partition, sequence, head)
         raise _wrong(sequence, f"is beyond the end: partition {partition} has {head} outcomes")
     place = _vouched(runtime, partition, _nearby(runtime.log, partition, sequence))
     return Start(place or BEGINNING, sequence)
+
+
+def check_not_behind(runtime: Runtime, partition: int, sequence: int, head: int) -> None:
+    """Raise Unavailable if the log seems to have a sequence that its leader doesn't know of.
+
+    One that was deposed and hasn't noticed yet says what it knew.
+    """
+    newest = [one.record for one in runtime.log.last_outcome_records(partition, NEWEST_RECORDS)]
+    if any(isinstance(one, Outcome) and one.sequence >= sequence for one in newest):
+        raise Unavailable(
+            f"the leader of partition {partition} knows {head} outcomes and the log has more:"
+            " another one is about to lead; ask again"
+        )
 
 
 def _nearby(log: Log, partition: int, sequence: int) -> Iterator[Answered]:
@@ -332,6 +345,8 @@ def _vouched(runtime: Runtime, partition: int, records: Iterable[Answered]) -> C
         if known is None:
             continue
         valid = decode_outcome_record(DecidedRecords.from_json(known).outcome)
-        if isinstance(valid, Outcome) and valid.hash == outcome.hash:
+        # A deposed leader may have decided the same, to the hash: what it appended late is void.
+        known_as = (valid.epoch, valid.hash) if isinstance(valid, Outcome) else None
+        if known_as == (outcome.epoch, outcome.hash):
             return ChainPlace(outcome.sequence, answered.offset + 1, outcome.epoch, outcome.hash)
     return None

@@ -28,19 +28,30 @@ TYPE_PREFIX = "commitlog.transaction."
 _TOKEN_FORMAT = 1
 
 
-def token_of(log_id: str, places: Sequence[ChainPlace]) -> str:
-    """Return the resume token of a place in each partition."""
-    body = {
-        "v": _TOKEN_FORMAT,
-        "log": log_id,
-        "at": [[p.sequence, p.outcomes_offset, p.epoch, p.hash.hex()] for p in places],
-    }
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where one partition's feed begins: at a place that is valid, telling what is after `told`."""
+
+    place: ChainPlace
+    told: int
+
+
+def token_of(log_id: str, starts: Sequence[Start]) -> str:
+    """Return the resume token of a start in each partition."""
+    body = {"v": _TOKEN_FORMAT, "log": log_id, "at": list(map(_row, starts))}
     text = json.dumps(body, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
-def token_places(token: str, log_id: str, partitions: int) -> list[ChainPlace]:
-    """Return the places of a resume token.
+def _row(start: Start) -> list[int | str]:
+    place = start.place
+    row: list[int | str] = [place.sequence, place.outcomes_offset, place.epoch, place.hash.hex()]
+    # A feed that began inside the log and hasn't read that far skips what came before.
+    return row if start.told <= place.sequence else [*row, start.told]
+
+
+def token_starts(token: str, log_id: str, partitions: int) -> list[Start]:
+    """Return where a feed goes on in each partition that has a resume token.
 
     Raises InvalidRequest if it is none, WrongLog if it is another log's.
     """
@@ -48,26 +59,30 @@ def token_places(token: str, log_id: str, partitions: int) -> list[ChainPlace]:
         body = json.loads(base64.urlsafe_b64decode(token.encode() + b"=" * (-len(token) % 4)))
         if body["v"] != _TOKEN_FORMAT:
             raise ValueError(body["v"])
-        places = [
-            ChainPlace(int(sequence), int(offset), int(epoch), bytes.fromhex(digest))
-            for sequence, offset, epoch, digest in body["at"]
+        starts = [
+            Start(
+                ChainPlace(int(sequence), int(offset), int(epoch), bytes.fromhex(digest)),
+                int(told[0]) if told else int(sequence),
+            )
+            for sequence, offset, epoch, digest, *told in body["at"]
         ]
         found = str(body["log"])
     except (ValueError, KeyError, TypeError, binascii.Error, RecursionError) as error:
         raise InvalidRequest(
-            f"{token[:80]!r} is no resume token",
+            f"{token[:80]!r} is not a resume token",
             field="from_position",
             value=token[:80],
-            advice="Give the token of an event as it is, a sequence, 'beginning' or 'now'",
+            advice="Give an event's token unchanged, a sequence, 'beginning' or 'now'",
         ) from error
-    if found != log_id or len(places) != partitions:
+    if found != log_id or len(starts) != partitions:
         raise WrongLog(
-            f"the resume token is of log {found!r} with {len(places)} partitions; this is"
+            f"the resume token is of log {found!r} with {len(starts)} partitions; this is"
             f" {log_id!r} with {partitions}. Begin anew"
         )
+    places = [start.place for start in starts]
     if any(min(p.sequence, p.outcomes_offset, p.epoch) < 0 for p in places):
         raise InvalidRequest("the resume token names no place", field="from_position")
-    return places
+    return starts
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
-from commitlog.client.feed_events import Selection
+from commitlog.client.feed import SLICE_SECONDS, PartitionFeed
+from commitlog.client.feed_events import Selection, Start
 from commitlog.client.runtime import Runtime
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import Unavailable
@@ -61,7 +61,7 @@ class Fold:
     """What stands in one partition, outcome by outcome."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start from an empty partition."""
         self.place = ChainPlace(0, 0, 0, b"")
         self.tables: dict[TableId, TableAt] = {}
         self.namespaces: dict[TableId, dict[str, str]] = {}
@@ -148,33 +148,33 @@ class Fold:
 
 
 class Moments:
-    """When what was committed: of each committed outcome the time, which never runs backwards."""
+    """The times of committed outcomes, in milliseconds; they never run backwards."""
 
     def __init__(self) -> None:
-        """Know nothing."""
+        """Start with no outcome."""
         self._times = array("q")
         self._sequences = array("q")
         self._lock = threading.Lock()
 
     def note(self, outcome: Outcome) -> None:
-        """Take the next committed outcome; one that was taken before is passed over."""
+        """Add the next committed outcome; one that was added before is ignored."""
         with self._lock:
             if not self._sequences or outcome.sequence > self._sequences[-1]:
                 self._times.append(outcome.time_ms)
                 self._sequences.append(outcome.sequence)
 
     def at(self, time_ms: int) -> int:
-        """Return the sequence of the last one by a time; 0 if there is none."""
+        """Return the sequence of the last outcome up to a time; 0 if there is none."""
         with self._lock:
             count = bisect_right(self._times, time_ms)
             return self._sequences[count - 1] if count else 0
 
 
 class Folds:
-    """What stood where this client looked: a later position is folded from the nearest before."""
+    """Catalogues at positions that this client read; later ones are folded from them."""
 
     def __init__(self) -> None:
-        """Know nothing."""
+        """Start with no position."""
         self._lock = threading.Lock()
         self._known: dict[int, OrderedDict[int, Fold]] = {}
         """By partition and sequence, the one that was used last at the end."""

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -29,7 +29,9 @@ from commitlog.client.row_tail import AcceptedWrite, Tail, Waiting, accepted
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
 from commitlog.codecs.manifest_file import decode_manifest
+from commitlog.core.rows.deciding import dropped_columns
 from commitlog.errors import InvalidRequest, NoSuchVersion, Unavailable
+from commitlog.lancepb.file_pb2 import Field
 from commitlog.model.limits import ROWS_PENDING_MAX
 from commitlog.model.operations import WriteRows
 from commitlog.model.table import TableId
@@ -59,7 +61,7 @@ class FreshDataset(lance.LanceDataset):
 
 def _refuse(name: str) -> NoReturn:
     raise InvalidRequest(
-        f"a fresh view can't be written, and {name} writes",
+        f"a fresh view is read-only, and {name} writes",
         field="fresh",
         value=True,
         advice="Write through log.open(table) without fresh=True",
@@ -103,7 +105,10 @@ def open_fresh(log: Host, table: TableId, position: int | None = None) -> FreshD
         known = _tail(log.runtime(), partition, waiting)
         writes = accepted(waiting, known, info.location)
         return _view(info, dataset, writes, found[0]["position"])
-    raise Unavailable(f"the table {'$'.join(table)} changes all the time; make the same call again")
+    raise Unavailable(
+        f"the table {'$'.join(table)} changed too often while it was being read; make the "
+        "same call again"
+    )
 
 
 def _as_of(
@@ -114,16 +119,19 @@ def _as_of(
     if position > found["position"] or applied is None:
         problem = "is in the future" if applied is not None else "is too long ago for a fresh view"
         raise InvalidRequest(
-            f"position {position} {problem}: the log's is {found['position']}",
+            f"position {position} {problem}: the log's position is {found['position']}",
             field="position",
             value=position,
             advice="Give the position of a fresh view, or the sequence of an outcome",
         )
-    version, waiting = 0, []
+    version, waiting, changes = 0, [], {}
     for outcome in outcomes_before(log.runtime().log, partition, position):
         if version and outcome.sequence <= applied:
             break
-        version = version or version_made(outcome, info.incarnation)
+        made = version_made(outcome, info.incarnation)
+        version = version or made
+        if made and any(result.operation in _OF_COLUMNS for result in outcome.results):
+            changes[outcome.sequence] = made
         is_new = outcome.answers is None and outcome.sequence > applied
         written = tuple(
             number
@@ -134,14 +142,34 @@ def _as_of(
             waiting.append((outcome.sequence, outcome.transaction_offset, written))
     if not version:
         raise NoSuchVersion(f"{info.name} had no version at position {position}")
-    path = materialize(log.runtime(), info, version)
-    state, _ = decode_manifest(store_for(info.location).read(path))
-    fields = tuple(field.SerializeToString() for field in state.header.message.fields)
-    then = replace(info, version=version, fields=fields)
+    fields = _fields(log, info, version)
+    then = replace(
+        info, version=version, fields=tuple(one.SerializeToString() for one in fields.values())
+    )
     pending = Waiting(info.table_id, info.incarnation, applied, tuple(reversed(waiting)))
     known = _tail(log.runtime(), partition, pending)
     writes = accepted(pending, known, info.location)
+    for sequence, made in changes.items() if writes else ():
+        gone = dropped_columns(_fields(log, info, made - 1), _fields(log, info, made))
+        writes = [
+            one._replace(is_stale=True) if one.sequence < sequence and _names(one, gone) else one
+            for one in writes
+        ]
     return _view(then, log.opened.plain(info, version), writes, position)
+
+
+_OF_COLUMNS = frozenset({"Merge", "Project", "Overwrite", "Restore"})
+"""Operations that may drop columns."""
+
+
+def _fields(log: Host, info: TableInfo, version: int) -> Mapping[int, Field]:
+    """Return the fields of a version's schema, by id."""
+    path = materialize(log.runtime(), info, version)
+    return decode_manifest(store_for(info.location).read(path))[0].header.fields
+
+
+def _names(write: AcceptedWrite, columns: Set[int]) -> bool:
+    return any(column.field_id in columns for column in write.operation.columns)
 
 
 def _view(
@@ -177,7 +205,7 @@ def _groups(info: TableInfo, writes: Sequence[AcceptedWrite]) -> list[list[Write
     key: tuple[str, ...] = ()
     for one in writes:
         try:
-            write = read_write(info, one.operation, one.payload)
+            write = read_write(info, one.operation, one.payload, is_stale=one.is_stale)
         except RowsUnusable:
             continue  # a row writer refuses it by record
         own = one.operation.on

@@ -139,8 +139,8 @@ def _refs(
     for name, ref in were.items():
         if ref["snapshot-id"] not in kept:
             raise NoSuchVersion(
-                f"{format_table_id(table)} can't be as it was: snapshot {ref['snapshot-id']} of"
-                f" {name} was expired"
+                f"{format_table_id(table)} can't be restored: snapshot {ref['snapshot-id']} of "
+                f"{name} was expired"
             )
     found = {name: (ref, are.get(name)) for name, ref in were.items() if are.get(name) != ref}
     if MAIN in are and MAIN not in were:

@@ -89,7 +89,7 @@ def parse_message(data: bytes) -> LanceMessage:
         return LanceMessage.FromString(data)
     except DecodeError as error:
         raise InvalidTransaction(
-            "the bytes are no Lance transaction",
+            "the bytes are not a Lance transaction",
             field="operation",
             advice="Pass a serialized lance.table.Transaction",
         ) from error

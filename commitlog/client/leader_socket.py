@@ -1,12 +1,13 @@
-"""The socket to a partition's leader: found, greeted, read by whoever waits, made again.
+"""The socket to a partition's leader: it is opened, read and reopened here.
 
-A thread owns the socket's life: it finds the leader's address in the outcomes topic, connects and
-says hello. When the socket breaks it begins again, with backoff, for as long as anybody waits.
+A thread owns the socket's life. It finds the leader's address in the outcomes topic, connects and
+sends a greeting. If the socket breaks, the thread reconnects with backoff for as long as a caller
+waits for an answer.
 
-Whoever waits reads: a caller that finds nobody reading takes the socket and hands out what comes,
-his own answer among it, which spares two changes of threads per commit. The thread reads for those
-who wait otherwise (`attended`: a second caller, an event loop) until they know, so that the next
-caller finds nobody reading, and looks now and then when nobody waits.
+Waiting callers read the socket themselves. A caller that finds the socket unread takes it and
+delivers each frame to its owner, until its own answer comes: that saves two thread switches per
+commit. The thread reads for callers that can't (`attended`: a second caller, an event loop) until
+they have their answers, and polls now and then while no caller waits.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ _SLICE_SECONDS = 0.25
 _WRITERS_ASKED_MAX = 8
 """Of the nodes that wrote the newest outcomes, so many are asked whether they lead."""
 _RECORDS, _LATE_RECORDS, _LATE_EVERY = 32, 6_000, 8
-"""Who was asked in vain looks at so many of the newest records, and every so often at as many as a
-deposed leader may have had on their way."""
+"""To find the leader, so many of the newest records are read; every eighth failed attempt reads as
+many as a deposed leader may have had in flight."""
 _UNATTENDED_SECONDS = 0.05
-"""How often the thread looks for answers that nobody waits for; while callers come and read, every
-`SILENCE_SECONDS`."""
+"""How often the thread polls for answers that no caller waits for; while callers read, it does so
+every `SILENCE_SECONDS`."""
 
 _log = logging.getLogger("commitlog")
 
@@ -59,19 +60,22 @@ class TailOfOutcomes(Moving, Protocol):
 
 
 class Listener(Protocol):
-    """Who uses the socket. Every method may be called on any thread that reads."""
+    """The user of the socket. Any thread that reads may call any method."""
 
     def is_wanted(self) -> bool:
-        """Say whether anything is awaited."""
+        """Return True if an answer is awaited."""
 
     def open_frames(self) -> bytes:
         """Return the frames that a new leader must hear: what is awaited and not answered."""
 
     def on_frame(self, kind: FrameKind, body: bytes) -> None:
-        """Take what the leader sends after its greeting."""
+        """Handle a frame that the leader sent after its greeting."""
 
     def on_refusal(self, error: CommitLogError) -> None:
-        """Hear that asking on is of no use."""
+        """Handle an error that no retry can mend."""
+
+    def on_lost(self) -> None:
+        """Hear that the socket ended: what was sent may have been heard, or not."""
 
 
 class LeaderSocket:
@@ -89,6 +93,10 @@ class LeaderSocket:
         self.last_error = ""
         self.knows_session = False
         """Whether the leader that greeted tells a session of its transactions by itself."""
+        self.takes_records = False
+        """Whether it appends records for those who send them."""
+        self.was_tried = threading.Event()
+        """Set once it is known whether a leader greets."""
         self._wake = threading.Condition()
         self._sending = threading.Lock()
         self._reading = threading.Lock()
@@ -97,7 +105,7 @@ class LeaderSocket:
         self._heard = 0.0
         self._pinged = 0.0
         self._asked_in_vain = 0
-        """How often nobody greeted since a leader did."""
+        """Failed attempts to find the leader since the last greeting."""
         self._broken: Exception | None = None
         """What a caller met while it read; the thread carries on from there."""
         self._attending: dict[object, Callable[[], bool]] = {}
@@ -120,24 +128,22 @@ class LeaderSocket:
             if self._closed:
                 raise Unavailable("the client was closed")
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"commitlog-answers-{self._partition}", daemon=True
-                )
-                self._thread.start()
+                self._thread = self._begin()
             self._wake.notify_all()
 
-    def send(self, data: bytes) -> None:
-        """Send frames; without a socket, they are among the `open_frames` of the next one."""
+    def send(self, data: bytes) -> bool:
+        """Return True if sent; else the frames are among the `open_frames` of the next socket."""
         with self._sending:
             opened = self._socket
             if opened is None:
-                return
+                return False
             try:
                 opened.sendall(data)
             except OSError:
-                # Who reads notices too, and the thread connects again and repeats what is open.
+                # The reader notices too, and the thread connects again and repeats open requests.
                 with contextlib.suppress(OSError):
                     opened.shutdown(socket.SHUT_RDWR)
+            return True
 
     def read_until(self, is_known: Callable[[], bool], deadline: float) -> bool:
         """Read on the calling thread until something is known or the time is over.
@@ -187,23 +193,22 @@ class LeaderSocket:
         if thread is not None and thread is not threading.current_thread():
             thread.join(CONNECT_TIMEOUT_SECONDS)
 
+    def _begin(self) -> threading.Thread:
+        thread = threading.Thread(
+            target=self._run, name=f"commitlog-answers-{self._partition}", daemon=True
+        )
+        thread.start()
+        return thread
+
     def _run(self) -> None:
         pid = os.getpid()
         delay = BACKOFF_SECONDS[0]
         while not self._closed and os.getpid() == pid:
             started = time.monotonic()
-            try:
-                self._serve()
-            except (OSError, Unavailable, CorruptLog) as error:
-                self.last_error = str(error) or type(error).__name__
-                self._see_whether_it_moved()
-            except CommitLogError as error:
-                self.last_error = str(error)
-                self._listener.on_refusal(error)
-            except Exception as error:
-                _log.exception("the connection to the leader failed")
-                self.last_error = repr(error)
+            with self._heeding_errors():
+                self._read(self._open())
             self._shut()
+            self.was_tried.set()
             if time.monotonic() - started > 1:
                 delay = BACKOFF_SECONDS[0]
             with self._wake:
@@ -220,22 +225,39 @@ class LeaderSocket:
             self.disconnected_since = time.monotonic()
         with contextlib.suppress(OSError):
             opened.shutdown(socket.SHUT_RDWR)
-        # Whoever reads wakes now, and has let go before the descriptor may be another's.
+        # The reading thread wakes now and releases the lock before the descriptor can be reused.
         with self._reading, self._sending:
             opened.close()
+        self._listener.on_lost()
 
-    def _serve(self) -> None:
-        """Connect and read until the socket ends."""
+    @contextlib.contextmanager
+    def _heeding_errors(self) -> Iterator[None]:
+        """Note an error that ends the socket; refuse what waits if no retry can mend it."""
+        try:
+            yield
+        except (OSError, Unavailable, CorruptLog) as error:
+            self.last_error = str(error) or type(error).__name__
+            self._see_whether_it_moved()
+        except CommitLogError as error:
+            self.last_error = str(error)
+            self._listener.on_refusal(error)
+        except Exception as error:
+            _log.exception("the connection to the leader failed")
+            self.last_error = repr(error)
+
+    def _open(self) -> socket.socket:
+        """Connect to the leader and send it what is awaited."""
         opened, rest = self._find_leader()
         self._heard = time.monotonic()
         # From here callers send what they register, so nothing that is awaited goes unsaid.
         self._socket = opened
+        self.was_tried.set()
         self.send(self._listener.open_frames())
         self._take(rest)
-        self._read(opened)
+        return opened
 
     def _see_whether_it_moved(self) -> None:
-        """Have nobody wait for a leader that is on another cluster."""
+        """Refuse what waits if the log was moved to another cluster."""
         moved = where_moved(self._log)
         if moved is not None:
             self.last_error = str(moved)
@@ -245,7 +267,7 @@ class LeaderSocket:
         """Return a socket on which the leader has greeted, and the frames that came at once.
 
         The newest record names the leader, unless it is void: a campaign that was lost, or what a
-        deposed leader sent late. So who asks in vain then asks whoever wrote before, too.
+        deposed leader sent late. So the writers of older records are asked too.
         """
         refusals: list[Exception] = []
         for address in self._addresses():
@@ -274,7 +296,7 @@ class LeaderSocket:
     def _greet(
         self, address: tuple[str, int]
     ) -> tuple[socket.socket, list[tuple[FrameKind, bytes]]]:
-        opened = socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
+        opened = self._connect(address)
         self._buffer = FrameBuffer()
         try:
             opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -284,6 +306,9 @@ class LeaderSocket:
         except BaseException:
             opened.close()
             raise
+
+    def _connect(self, address: tuple[str, int]) -> socket.socket:
+        return socket.create_connection(address, CONNECT_TIMEOUT_SECONDS)
 
     def _welcome(self, opened: socket.socket, buffer: FrameBuffer) -> list[tuple[FrameKind, bytes]]:
         frames: list[tuple[FrameKind, bytes]] = []
@@ -296,9 +321,10 @@ class LeaderSocket:
         if kind is FrameKind.ERROR:
             raise error_from(parse_json(body))
         if kind is not FrameKind.WELCOME:
-            raise CorruptLog(f"the leader greets with {kind.name}")
+            raise CorruptLog(f"the leader greeted with an unexpected {kind.name} frame")
         said = parse_json(body)
         self.knows_session = bool(said.get("session"))
+        self.takes_records = bool(said.get("appends"))
         heed(str(said.get("tables_root", "")), said.get("places", {}), said.get("roots", {}))
         return frames[1:]
 
@@ -323,14 +349,12 @@ class LeaderSocket:
                     self._reading.release()
 
     def _is_attended(self) -> bool:
-        # Who was just told has not left yet, and may be the next to read.
+        # A waiter that was just answered has not left yet, and may be the next to read.
         return any(not is_known() for is_known in self._attending.values())
 
     def _receive(self, opened: socket.socket, timeout_seconds: float) -> None:
         """Take what comes within a time (with `_reading` held); OSError when the socket ended."""
-        poller = select.poll()
-        poller.register(opened, select.POLLIN)
-        if not poller.poll(timeout_seconds * 1000):
+        if not self._is_readable(opened, timeout_seconds):
             self._note_silence()
             return
         data = opened.recv(_RECEIVE_BYTES)
@@ -338,6 +362,11 @@ class LeaderSocket:
             raise ConnectionResetError("the leader closed the connection")
         self._heard = time.monotonic()
         self._take(self._buffer.feed(data))
+
+    def _is_readable(self, opened: socket.socket, timeout_seconds: float) -> bool:
+        poller = select.poll()
+        poller.register(opened, select.POLLIN)
+        return bool(poller.poll(timeout_seconds * 1000))
 
     def _take(self, frames: Iterable[tuple[FrameKind, bytes]]) -> None:
         for kind, body in frames:
@@ -350,7 +379,7 @@ class LeaderSocket:
         if not self._listener.is_wanted():
             self._heard = now
         elif now - self._heard > _DEAD_AFTER_SECONDS:
-            raise Unavailable(f"the leader is silent for {now - self._heard:.0f} s")
+            raise Unavailable(f"the leader has sent nothing for {now - self._heard:.0f} s")
         elif now - max(self._heard, self._pinged) > SILENCE_SECONDS:
             self._pinged = now
             self.send(json_frame(FrameKind.REQUEST, {"request": 0, "method": "ping"}))

@@ -115,10 +115,12 @@ def _struct(values: Sequence[Any], kind: pa.StructType, name: str, table: str) -
         if value is None:
             continue
         if not isinstance(value, Mapping):
-            raise _refused(value, row, kind, name, table, "it is no mapping of field names")
+            raise _refused(value, row, kind, name, table, "it is not a mapping of field names")
         if not names.issuperset(value):
             extra = sorted(map(str, set(value) - names))
-            raise _refused(value, row, kind, name, table, f"{extra[0]!r} is not a field of it")
+            raise _refused(
+                value, row, kind, name, table, f"{extra[0]!r} is not a field of the struct"
+            )
         given.update(dict.fromkeys(value))
     children = [
         _array([None if v is None else v.get(each) for v in values], kind.field(each).type,
@@ -137,10 +139,10 @@ def _items(value: Any, kind: pa.DataType, name: str, table: str, row: int) -> An
     if types.is_map(kind) and isinstance(value, Mapping):
         return list(value.items())
     if isinstance(value, str | bytes | Mapping) or not hasattr(value, "__iter__"):
-        raise _refused(value, row, kind, name, table, "it is no sequence")
+        raise _refused(value, row, kind, name, table, "it is not a sequence")
     items = list(value)
     if types.is_map(kind) and not all(isinstance(i, tuple | list) and len(i) == 2 for i in items):
-        raise _refused(value, row, kind, name, table, "it holds no pairs of key and value")
+        raise _refused(value, row, kind, name, table, "it does not hold pairs of key and value")
     return items
 
 

@@ -48,10 +48,10 @@ class Life:
 
 
 class Lives:
-    """The tables of a partition that were ever there, outcome by outcome."""
+    """All tables that a partition ever had, folded outcome by outcome."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start with no table."""
         self._lives: dict[str, Life] = {}
         self._names: dict[TableId, Life] = {}
         self._ended: list[Life] = []

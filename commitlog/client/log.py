@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from commitlog.client import catalogue
 from commitlog.client.caller import caller
+from commitlog.client.columns import ChangesColumns
 from commitlog.client.host import Pairs, TableName
 from commitlog.client.lance_request import new_transaction_id
 from commitlog.client.names import check_names, checked_principal, pairs
 from commitlog.client.opening import Opened, is_readable
+from commitlog.client.positions import When
 from commitlog.client.roots import BindsPlaces
 from commitlog.client.row_tickets import RowsWait, settled_if_rows
 from commitlog.client.row_verbs import WritesRows
@@ -28,7 +30,6 @@ from commitlog.client.snapshot import Reads
 from commitlog.client.tables import TableInfo, Tables
 from commitlog.client.tickets import RESULT_TIMEOUT_SECONDS, Ticket, Wait
 from commitlog.client.undoing import UndoesChanges
-from commitlog.client.upkeep import KeepsTables
 from commitlog.model.operations import KeyHashes, Operation
 from commitlog.model.records import Application, Expect, Outcome, Transaction
 from commitlog.model.table import TableId, parse_table_id
@@ -47,7 +48,7 @@ CONNECT_TIMEOUT_SECONDS = 30.0
 TOKEN_VARIABLE = "COMMITLOG_TOKEN"
 
 
-class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
+class CommitLog(Reads, ChangesColumns, UndoesChanges, WritesRows, BindsPlaces):
     """A log, and the tables whose commits it orders."""
 
     def __init__(
@@ -184,7 +185,10 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
         missing_ok: bool = False,
         timeout: float = RESULT_TIMEOUT_SECONDS,
     ) -> Outcome | None:
-        """Forget a table; its files may be removed. NoSuchTable unless `missing_ok`."""
+        """Drop a table; its files may be removed.
+
+        Return None if there is no such table and `missing_ok` is set; raise NoSuchTable without it.
+        """
         operation = catalogue.drop_table(self, parse_table_id(table_id), missing_ok)
         if operation is None:
             return None
@@ -273,7 +277,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
 
     def open(
         self, table_id: TableName, version: int | None = None, *, fresh: bool = False,
-        position: int | None = None,
+        position: When = None,
     ) -> lance.LanceDataset:  # fmt: skip
         """Open a version, else the head, for reads and writes; or a `fresh` view, to read."""
         from commitlog.client.managed import ManagedDataset
@@ -325,6 +329,13 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
         known = None if fresh else self._tables.known(table)
         return known or self._tables.ask(self.runtime(), table, readable=readable)
 
+    def ask_table(self, table: TableId) -> tuple[TableInfo | None, Callable[[], TableInfo]]:
+        """Ask for a table's description; return what it likely is, and what waits for the answer.
+
+        The guess is what the leader said the last two times, None if it said two things.
+        """
+        return self._tables.settled(table), self._tables.asked(self.runtime(), table)
+
     def transaction(
         self,
         operations: tuple[Operation, ...],
@@ -363,7 +374,7 @@ class CommitLog(Reads, KeepsTables, UndoesChanges, WritesRows, BindsPlaces):
         return True
 
     def _after_fork(self) -> None:
-        """Let go of the parent's threads and sockets without touching them."""
+        """Drop references to the parent's threads and sockets without closing them."""
         self._runtime = None
         self._tables = Tables()
         self.opened = Opened(self.runtime)

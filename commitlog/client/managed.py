@@ -12,8 +12,10 @@ import lance
 from lance.dataset import DatasetOptimizer, MergeInsertBuilder
 
 from commitlog.adapters.lance_namespace import COMMIT_UNKNOWN, refusal_of
+from commitlog.client.caller import Caller, acting_for, caller
+from commitlog.client.columns import ChangesColumns, is_reader, values_of_rows
 from commitlog.client.full_storage import naming_full_storage
-from commitlog.client.upkeep import KeepsTables
+from commitlog.client.upkeep import Kept
 from commitlog.errors import InvalidTransaction
 from commitlog.model.table import TableId, format_table_id
 
@@ -23,11 +25,11 @@ _REMOVED = (
 )
 _HARMLESS = frozenset({"error_if_tagged_old_versions", "delete_rate_limit", "delete_concurrency"})
 _WRITES = (
-    *("add_bases", "add_columns", "alter_columns", "commit_existing_index_segments"),
-    *("create_index", "create_scalar_index", "delete", "delete_config_keys", "drop_columns"),
-    *("drop_index", "insert", "merge", "migrate_manifest_paths_v2", "replace_field_metadata"),
-    *("replace_schema", "replace_schema_metadata", "restore", "truncate_table", "update"),
-    *("update_config", "update_field_metadata", "update_metadata", "update_schema_metadata"),
+    *("add_bases", "commit_existing_index_segments", "create_index", "create_scalar_index"),
+    *("delete", "delete_config_keys", "drop_index", "insert", "merge"),
+    *("migrate_manifest_paths_v2", "replace_field_metadata", "replace_schema"),
+    *("replace_schema_metadata", "restore", "truncate_table", "update", "update_config"),
+    *("update_field_metadata", "update_metadata", "update_schema_metadata"),
 )
 """Methods of Lance's dataset that commit a version."""
 
@@ -65,25 +67,26 @@ class _Merge(MergeInsertBuilder):
 
 
 class ManagedDataset(lance.LanceDataset):
-    """A dataset whose `optimize.compact_files` and `cleanup_old_versions` are the log's own.
+    """A dataset whose compactions, changes of columns and cleanup are the log's own.
 
-    Lance itself gives a compaction up as soon as somebody deletes a row of its fragments, and
-    deletes versions that the log still has. Of a write that the log refused it says that its
-    result is unknown; here the write raises `CommitConflict`, which names the reason. Where it
-    finds no space, it raises `StorageFull`.
+    Lance itself gives a compaction up as soon as somebody deletes a row of its fragments, and a new
+    column as soon as somebody appends; it deletes versions that the log still has. Of a write that
+    the log refused it says that its result is unknown; here the write raises `CommitConflict`,
+    which names the reason. Where it finds no space, it raises `StorageFull`.
     """
 
-    _log: KeepsTables
+    _log: ChangesColumns
     _table: TableId
+    _caller: Caller
 
     @classmethod
     def of(
-        cls, dataset: lance.LanceDataset, log: KeepsTables, table: TableId
+        cls, dataset: lance.LanceDataset, log: ChangesColumns, table: TableId
     ) -> lance.LanceDataset:
         """Return the same dataset, looked after through the log."""
         dataset.__class__ = cls
         managed = cast(ManagedDataset, dataset)
-        managed._log, managed._table = log, table
+        managed._log, managed._table, managed._caller = log, table, caller()
         return dataset
 
     def merge_insert(self, on: Any = None) -> MergeInsertBuilder:
@@ -92,6 +95,45 @@ class ManagedDataset(lance.LanceDataset):
         merge.dataset = self
         return merge
 
+    def add_columns(
+        self, transforms: Any, read_columns: list[str] | None = None, *reading: Any, **options: Any
+    ) -> None:
+        """Add columns while others write, as `CommitLog.add_columns`; then check out that version.
+
+        A reader's values belong to this version's rows, so Lance adds them itself. That fails if
+        another writer commits meanwhile: with InvalidTransaction if that was before the call.
+        """
+        options |= dict(zip(("reader_schema", "batch_size"), reading, strict=False))
+        if is_reader(transforms):
+            newest = self._log.describe(self._table, fresh=True).version
+            if newest != self.version:
+                raise values_of_rows(
+                    f"the reader's values belong to the rows of version {self.version} of "
+                    f"{format_table_id(self._table)}, and {newest} is the newest"
+                )
+            with _saying_why(self):
+                super().add_columns(transforms, read_columns, **options)
+            return
+        self._change(
+            lambda: self._log.add_columns(
+                self._table, transforms, read_columns=read_columns, **options
+            )
+        )
+
+    def alter_columns(self, *alterations: Any) -> None:
+        """Change columns while others write, as `CommitLog.alter_columns`; check out the result."""
+        self._change(lambda: self._log.alter_columns(self._table, *alterations))
+
+    def drop_columns(self, columns: list[str]) -> None:
+        """Drop columns while others write, as `CommitLog.drop_columns`; check out the result."""
+        self._change(lambda: self._log.drop_columns(self._table, columns))
+
+    def _change(self, change: Callable[[], Kept]) -> None:
+        with acting_for(self._caller):
+            outcome = change().outcome
+        if outcome is not None:
+            self._ds = self._ds.checkout_version(outcome.version)
+
     def cleanup_old_versions(self, *arguments: Any, **options: Any) -> Any:
         """Delete old versions by a record, as `CommitLog.expire_versions`; data files stay."""
         given = dict(zip(("older_than", "retain_versions"), arguments, strict=False)) | options
@@ -99,10 +141,10 @@ class ManagedDataset(lance.LanceDataset):
         unknown = sorted(set(given) - {"older_than", "retain_versions", *_HARMLESS})
         if unknown:
             raise InvalidTransaction(
-                f"cleanup_old_versions of a table of the log doesn't take {', '.join(unknown)}",
+                f"cleanup_old_versions doesn't accept {', '.join(unknown)} for a table of the log",
                 field=unknown[0],
                 value=given[unknown[0]],
-                advice="Use older_than and retain_versions: what is deleted is a record of the log",
+                advice="Use older_than and retain_versions, which the log records",
             )
         before = self._deleted_count()
         self._log.expire_versions(

@@ -55,7 +55,13 @@ class MergeOptions:
     use_index: bool = True
 
     def __post_init__(self) -> None:
-        """Reject two things to do with rows that match."""
+        """Reject what is neither yes nor no, and two things to do with rows that match."""
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is not None and not each.name.endswith("_filt") and type(value) is not bool:
+                raise InvalidTransaction(
+                    f"{each.name} must be True or False", field=each.name, value=value
+                )
         if self.when_matched_update_all is None:
             updates = not (self.when_matched_delete or self.when_matched_fail)
             object.__setattr__(self, "when_matched_update_all", updates)
@@ -159,10 +165,10 @@ def check_merge(info: TableInfo, source: pa.Table, on: Sequence[str]) -> list[by
         rows = [number for number, key in enumerate(hashes) if counts[key] > 1][:3]
         twice = list(python_rows(source.select(list(on)).take(rows)))
         raise InvalidTransaction(
-            f"the data has {len(hashes) - len(counts)} keys more than once, such as {twice}",
+            f"the data has {len(hashes) - len(counts)} duplicate keys, such as {twice}",
             field="on",
             value=twice,
-            advice="Leave one row for each key",
+            advice="Keep one row for each key",
         )
     return hashes
 

@@ -9,18 +9,18 @@ from commitlog.errors import CommitLogError, LogMoved
 
 SILENCE_SECONDS = 10.0
 ASK_SECONDS = 3.0
-"""Who asks has something else to do: to connect again, to send again, to wait for events."""
+"""A limit in seconds, since the caller also has to reconnect, resend or wait."""
 
 
 class Moving(Protocol):
-    """The part of a log that knows."""
+    """The part of a log that knows whether it was moved."""
 
     def check_here(self, timeout_seconds: float = 30.0) -> None:
         """Raise LogMoved if the log was moved to another cluster."""
 
 
 def where_moved(log: Moving) -> LogMoved | None:
-    """Return the error that names where a log is, None if it is here or nobody can tell now."""
+    """Return the error that names where a log is, None if it is here or can't be asked now."""
     try:
         log.check_here(ASK_SECONDS)
     except LogMoved as error:

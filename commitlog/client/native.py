@@ -116,9 +116,9 @@ class LogVersions(VersionStore):
             return False
         if outcome.code is Code.NOT_LATEST and self._clear_the_way():
             raise RetryableConflict(
-                f"version {staged.version} of {self._info.name} was staged upon versions that were"
-                " written around the log. Nothing was committed, and they are out of the way now:"
-                " write again",
+                f"version {staged.version} of {self._info.name} was staged on top of versions "
+                "that were written around the log. Nothing was committed, and those versions "
+                "have been moved away: write again",
                 outcome,
             )
         outcome.raise_for_conflict()
@@ -160,7 +160,8 @@ class LogVersions(VersionStore):
         info = self._tables.ask(self._runtime(), self.table)
         if info.incarnation != self._info.incarnation:
             raise NoSuchVersion(
-                f"{self._info.name} was dropped and made again since it was opened; open it again"
+                f"{self._info.name} was dropped and created again since it was opened; open it "
+                "again"
             )
         self._info = info
         return info

@@ -1,9 +1,13 @@
-"""Columns that are added beside whoever appends.
+"""Columns that are added or changed while other writers append.
 
-A new column names all fragments of the table, so Lance refuses it over whoever appends meanwhile,
-and would compute all of it again. Here what was computed is kept by fragment. When it is the new
-column's turn to be decided, the leader waits for what it lacks: then the column is computed for
-those fragments only that have come or whose values have changed, while nobody else commits.
+A new column names all fragments of the table, so Lance refuses it if an append commits meanwhile,
+and would compute the whole column again. Here the computed values are kept by fragment. When the
+leader decides the new column, it holds other commits and waits for what the column lacks: values of
+only those fragments that were added or changed meanwhile.
+
+A column that gets another type is a new one in the old one's place. Other names, and columns that
+go, name no fragment. That a column may not be null from now on does neither, but waits in the same
+way until what others brought is looked through for nulls.
 """
 
 from __future__ import annotations
@@ -11,16 +15,18 @@ from __future__ import annotations
 import math
 import time
 import uuid
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from commitlog.adapters.storage import store_for
 from commitlog.client.opening import materialize
 from commitlog.client.runtime import Runtime
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.manifest_file import decode_manifest
-from commitlog.core.operations.awaited_columns import compare, delivery, delivery_path
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.operations.awaited_columns import NO_NULLS, compare, delivery, delivery_path
 from commitlog.errors import InvalidTransaction, OutcomeUnknown
+from commitlog.lancepb.file_pb2 import Field
 from commitlog.lancepb.table_pb2 import DataFile, DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
 from commitlog.model.operations import COLUMNS, COLUMNS_AWAITED
@@ -38,33 +44,33 @@ WATCH_SECONDS = 0.02
 
 
 class NewColumns:
-    """The tries to add some columns to a table."""
+    """The tries to change the columns of a table."""
 
     def __init__(
         self,
         runtime: Runtime,
         describe: Callable[[TableId], TableInfo],
-        transforms: Any,
-        options: Mapping[str, Any],
+        change: Callable[[lance.LanceDataset], None],
     ) -> None:
-        """Take what pylance's `add_columns` does; `describe` asks for the newest version."""
+        """Take what changes them in a dataset; `describe` asks for the newest version."""
         self._runtime = runtime
         self._describe = describe
-        self._transforms = transforms
-        self._options = options
+        self._change = change
         self._made: Transaction | None = None
         self._schema: tuple[bytes, ...] = ()
         """The table's, when the columns were computed."""
         self._files: dict[bytes, list[DataFile]] = {}
-        """The new files of a fragment, by what it held."""
+        """The new files of a fragment, by what it held; none of one that has no nulls."""
 
     def attempt(self, info: TableInfo, deadline: float) -> tuple[Transaction, None] | None:
-        """Return the transaction that adds the columns to a version, the newest but for a few.
+        """Return the transaction that changes a version, the newest but for a few.
 
         The less it lacks when its turn comes, the shorter others wait.
         """
         behind = math.inf
         while (message := self._upon(info)) is not None:
+            if not _is_completed(message):
+                return message, None
             now = self._describe(info.table_id)
             newer = now.version - info.version
             is_closer = 0 < newer < behind / 2 and now.incarnation == info.incarnation
@@ -77,6 +83,8 @@ class NewColumns:
         self, ticket: Ticket, info: TableInfo, message: Transaction, deadline: float
     ) -> Outcome:
         """Return the outcome; until it comes, compute what the transaction lacks of each head."""
+        if not _is_completed(message):
+            return ticket.result(max(deadline - time.monotonic(), 1.0))
         store, delivered = store_for(info.location), {info.version: ""}
         failure: Exception | None = None
         try:
@@ -90,7 +98,7 @@ class NewColumns:
                 try:
                     data = self._lacking(now, message)
                 except Exception as error:
-                    data, failure = b"", error  # so that nobody waits for it any longer
+                    data, failure = b"", error  # ends the wait for it
                 store.write(path, data)
         finally:
             for path in filter(None, delivered.values()):
@@ -101,42 +109,46 @@ class NewColumns:
 
     def _lacking(self, info: TableInfo, message: Transaction) -> bytes:
         """Return what a transaction lacks of a version, as the leader wants it."""
-        path, fragments = self._read(info)
-        newer = self._merge(info, path, fragments)
-        if newer is None or newer.merge.schema != message.merge.schema:
+        path, state = self._read(info)
+        newer = self._made_for(info, path, state)
+        if newer is None or _fields(newer) != _fields(message):
             return b""
-        missing = set(compare(message.merge, fragments).missing)
+        if newer.HasField("project"):
+            return NO_NULLS
+        missing = set(compare(message.merge, state.fragments).missing)
         return delivery(one for one in newer.merge.fragments if one.id in missing)
 
-    def _read(self, info: TableInfo) -> tuple[str, Mapping[int, bytes]]:
-        """Return the path of a version's manifest, and its fragments."""
+    def _read(self, info: TableInfo) -> tuple[str, ManifestState]:
+        """Return the path of a version's manifest, and what it says."""
         path = materialize(self._runtime, info, info.version)
         state, _ = decode_manifest(store_for(info.location).read(path))
-        return path, state.fragments
+        return path, state
 
     def _upon(self, info: TableInfo) -> Transaction | None:
-        return self._merge(info, *self._read(info))
+        return self._made_for(info, *self._read(info))
 
-    def _merge(self, info: TableInfo, path: str, there: Mapping[int, bytes]) -> Transaction | None:
+    def _made_for(self, info: TableInfo, path: str, state: ManifestState) -> Transaction | None:
         if self._schema != tuple(info.fields):
             self._made, self._files, self._schema = None, {}, tuple(info.fields)
-        fragments = [DataFragment.FromString(encoded) for encoded in there.values()]
+        fragments = [DataFragment.FromString(encoded) for encoded in state.fragments.values()]
         lacking = {one.id for one in fragments if _values(one) not in self._files}
         if self._made is None or lacking:
             made = self._compute(info, path, None if self._made is None else lacking)
-            if made is None:
-                return None
+            if made is None or not _is_completed(made):
+                return made
             before = self._made
-            if before is not None and list(before.merge.schema) != list(made.merge.schema):
+            if before is not None and _fields(before) != _fields(made):
                 # Fields got other numbers, of which fewer fragments know.
                 self._made, self._files = None, {}
-                return self._merge(info, path, there)
+                return self._made_for(info, path, state)
             self._made = self._made or made
-            self._note(fragments, made)
+            self._note([one for one in fragments if one.id in lacking], made)
         message = Transaction()
         message.CopyFrom(self._made)
         message.uuid, message.read_version = str(uuid.uuid4()), info.version
         message.transaction_properties[COLUMNS] = COLUMNS_AWAITED
+        if message.HasField("project"):
+            return message
         del message.merge.fragments[:]
         for fragment in fragments:
             new = self._files[_values(fragment)]
@@ -147,25 +159,32 @@ class NewColumns:
     def _compute(self, info: TableInfo, path: str, only: set[int] | None) -> Transaction | None:
         from commitlog.adapters.lance_private import captured
 
-        def work(dataset: lance.LanceDataset) -> None:
-            dataset.add_columns(self._transforms, **self._options)
-
-        message, _ = captured(info.location, info.version, path, work, only=only)
-        if message is not None and not message.HasField("merge"):
+        message, _ = captured(info.location, info.version, path, self._change, only=only)
+        kind = message.WhichOneof("operation") if message is not None else None
+        if kind not in (None, "merge", "project"):
             raise InvalidTransaction(
-                f"columns are added by a Merge, not by {message.WhichOneof('operation')}",
+                f"changing columns takes a Merge or Project operation, not {kind}",
                 field="transforms",
-                value=str(self._transforms)[:100],
             )
         return message
 
     def _note(self, fragments: list[DataFragment], made: Transaction) -> None:
-        """Keep the files that a transaction adds to fragments."""
-        before = {one.id: one for one in fragments}
-        for after in made.merge.fragments:
-            was = before[after.id]
+        """Keep the files that a transaction adds to the fragments that it was computed for."""
+        after = {one.id: one.files for one in made.merge.fragments}
+        for was in fragments:
             known = {file.path for file in was.files}
-            self._files[_values(was)] = [file for file in after.files if file.path not in known]
+            new = [file for file in after.get(was.id, ()) if file.path not in known]
+            self._files[_values(was)] = new
+
+
+def _is_completed(message: Transaction) -> bool:
+    """Return True if it depends on rows, so that it is completed when its turn has come."""
+    is_strict = message.HasField("project") and not message.project.preserves_nullability
+    return message.HasField("merge") or is_strict
+
+
+def _fields(message: Transaction) -> list[Field]:
+    return list(message.merge.schema or message.project.schema)
 
 
 def _outcome_of(ticket: Ticket, deadline: float) -> Outcome | None:

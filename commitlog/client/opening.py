@@ -50,6 +50,14 @@ class Opened:
             return found
         return let_through(found, info.location)
 
+    def alone(self, info: TableInfo, version: int) -> lance.LanceDataset:
+        """Open a version for a caller who changes tags: pylance allows no other use meanwhile."""
+        return self._open(info, version)
+
+    def has(self, info: TableInfo, version: int) -> bool:
+        """Say whether a version is open already."""
+        return (info.location, info.incarnation, version) in self._datasets
+
     def newest(self, info: TableInfo) -> lance.LanceDataset:
         """Open the newest version that has its file; the head where the schema changed since.
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from commitlog.client.catalogue import raise_for_table
-from commitlog.client.feed import sequences
-from commitlog.client.feed_events import token_places
+from commitlog.client.feed import check_not_behind, sequences
+from commitlog.client.feed_events import token_starts
 from commitlog.client.folds import Folds
 from commitlog.client.runtime import Runtime
 from commitlog.errors import InvalidRequest
@@ -73,8 +73,8 @@ def _of_text(runtime: Runtime, folds: Folds, text: str, deadline: float) -> dict
         return sequences(known[text], runtime.partitions)
     if len(text) < _TOKEN_LENGTH_MIN:
         raise _no_position(text)
-    places = token_places(text, runtime.genesis.log_id, runtime.partitions)
-    return _that_exist(runtime, {number: place.sequence for number, place in enumerate(places)})
+    starts = token_starts(text, runtime.genesis.log_id, runtime.partitions)
+    return _that_exist(runtime, {number: start.told for number, start in enumerate(starts)})
 
 
 def _no_position(text: str) -> InvalidRequest:
@@ -100,6 +100,7 @@ def _that_exist(runtime: Runtime, wanted: dict[int, int]) -> dict[int, int]:
     heads = _heads(runtime)
     for partition, sequence in wanted.items():
         if sequence > heads[partition]:
+            check_not_behind(runtime, partition, sequence, heads[partition])
             raise InvalidRequest(
                 f"position {sequence} is beyond the end: partition {partition} has"
                 f" {heads[partition]} outcomes",
@@ -114,7 +115,7 @@ def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) 
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if aware.timestamp() > time.time():
         raise InvalidRequest(
-            f"{aware.isoformat()} is in the future: what commits until then isn't known",
+            f"{aware.isoformat()} is in the future: commits up to then aren't known yet",
             field="position",
             value=aware.isoformat(),
             advice="Give a time that has passed",
@@ -126,7 +127,7 @@ def _at_time(runtime: Runtime, folds: Folds, moment: datetime, deadline: float) 
         found[partition] = folds.at_time(partition, time_ms)
     if not any(found.values()):
         raise InvalidRequest(
-            f"the log had no commit yet at {aware.isoformat()}",
+            f"the log had no commits at {aware.isoformat()}",
             field="position",
             value=aware.isoformat(),
             advice="Give a later time",
@@ -181,7 +182,7 @@ class NamesPositions:
         """
         if not _TAG.fullmatch(name) or name == NOW:
             raise InvalidRequest(
-                f"{name!r} is not a valid name of a tag",
+                f"{name!r} is not a valid tag name",
                 field="name",
                 value=name,
                 advice="Begin with a letter; use at most 64 letters, digits, '.', '_' and '-'",

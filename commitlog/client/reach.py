@@ -27,7 +27,9 @@ def reach(location: str, options: Mapping[str, str] | None) -> None:
         raise InvalidTransaction(
             str(error),
             field="storage_options",
-            advice="Nothing was changed; pass what pylance takes for this store",
+            advice=(
+                "Nothing was changed; pass the storage options that pylance accepts for this store"
+            ),
         ) from error
 
 
@@ -44,7 +46,8 @@ def check_leader_reaches(runtime: Runtime, table: TableId, location: str) -> Non
         return  # a leader of before there was the question
     if problem:
         raise Unavailable(
-            f"the leader can't reach {location}, so {format_table_id(table)} was not made:"
-            f" {problem} Name the location under [stores] in the storage file of every process of"
-            f" the log ({FILE_NAMED_BY}); options that are given here are this process's alone"
+            f"the leader can't reach {location}, so {format_table_id(table)} was not made: "
+            f"{problem} Configure the location under [stores] in the storage file of every "
+            f"process of the log ({FILE_NAMED_BY}); options passed to this call apply to this "
+            "process only"
         )

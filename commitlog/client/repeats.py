@@ -1,8 +1,8 @@
 """What is said of an application's sequence that an earlier transaction answers.
 
-The log commits the first content of a sequence and answers the others with it. That is what a
-client wants that died before it noted its commit, and what nobody wants whose new rows are another
-batch's by accident. So a transaction under a sequence notes how many rows it brings, and what
+The log commits the first content of a sequence and answers repeats with it. A client that died
+before it noted its commit wants that; a client that reused a sequence for other rows by accident
+doesn't. So a transaction under a sequence notes how many rows it brings, and what
 they are in a digest; if an earlier one answers it, the two notes are compared.
 """
 
@@ -58,11 +58,11 @@ class Repeat:
     def __str__(self) -> str:
         """Say what was committed and what wasn't."""
         made = ", ".join(f"version {v} of {table}" for table, v in sorted(self.versions.items()))
-        first = "rows of an unknown number" if self.first is None else _shown(self.first)
+        first = "an unknown number of rows" if self.first is None else _shown(self.first)
         said = (
-            f"sequence {self.application.sequence} of application"
-            f" {self.application.application_id!r} was committed before as {made} ({first}); what"
-            f" came now ({_shown(self.now)}) was not written"
+            f"sequence {self.application.sequence} of application "
+            f"{self.application.application_id!r} was committed before as {made} ({first}); "
+            f"this batch ({_shown(self.now)}) was not written"
         )
         same_counts = self.first is not None and _shown(self.first) == _shown(self.now)
         return f"{said}, and its values differ" if self.is_other and same_counts else said
@@ -101,8 +101,8 @@ def tell_repeat(
     if strict:
         raise InvalidTransaction(
             str(repeat), field="strictRepeats", value=repeat.application.sequence,
-            advice="To write these rows, give them a sequence or an application id that wasn't"
-            " used; to keep the first, leave strictRepeats out",
+            advice="To write these rows, use a new sequence or application id; to keep"
+            " the first commit, leave strictRepeats out",
         )  # fmt: skip
     logger.warning("%s", repeat)
     return repeat
@@ -181,7 +181,8 @@ def outcomes_before(log: Log, partition: int, position: int) -> Iterator[Outcome
                 found[outcome.sequence] = outcome
         if high == end and position > max(found, default=0):
             raise InvalidTransaction(
-                f"position {position} is in the future: the log's is {max(found, default=0)}",
+                f"position {position} is in the future: the log's position is "
+                f"{max(found, default=0)}",
                 field="positionAsOf",
                 value=position,
                 advice="Give the sequence of an outcome",

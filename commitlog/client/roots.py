@@ -1,7 +1,7 @@
 """What a log says of its places: which prefixes are relative to named roots.
 
-Leaders tell their clients where everything is. Who opens files without asking a leader (a leader
-that starts, `verify`, `backup`, an audit) reads it here, in the log itself.
+Leaders tell their clients where everything is. A process that opens files without asking one (a
+leader that starts, `verify`, `backup`, an audit) reads it here, in the log itself.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def use_roots(named: Mapping[str, str], *, has_tables: bool | None = None) -> No
         place = missing[0]
         name = named[place]
         own = own_tables() if name == TABLES else ""
-        known = f"{own} isn't that" if own else "nothing says where that is"
+        known = f"{own} isn't that" if own else "no setting says where that is"
         raise InvalidSettings(
             f"the log's places below {place} are in its root {name!r}, and {known}: the files were"
             f" moved or deleted, or a disk isn't mounted. Name the place by --places {name}=WHERE"
@@ -165,8 +165,8 @@ def _check_protocol(runtime: Runtime) -> None:
     protocol = status.get("rules", {}).get("protocol", 0)
     if protocol < NAMED_ROOTS_SINCE:
         raise InvalidRequest(
-            f"the log decides by protocol {protocol}, and places are bound by records since"
-            f" {NAMED_ROOTS_SINCE}",
+            f"the log decides by protocol {protocol}, and binding places needs protocol "
+            f"{NAMED_ROOTS_SINCE}",
             field="place",
             advice="Upgrade all programs, then run `commitlog rules --upgrade`",
         )

@@ -65,7 +65,7 @@ def prepare_group(
         updated_fragments=updated,
         new_fragments=fragments,
         fields_modified=[],
-        fields_for_preserving_frag_bitmap=with_children(info, _set_by(writes)),
+        fields_for_preserving_frag_bitmap=with_children(info, _set_by(writes, merged)),
         update_mode="rewrite_rows",
     )
     return Prepared(operation, dataset.version, affected, keys)
@@ -77,8 +77,13 @@ def _without_columns_of_none(rows: pa.Table, writes: Sequence[Write]) -> pa.Tabl
     return rows.select([name for name in rows.schema.names if name in given])
 
 
-def _set_by(writes: Sequence[Write]) -> list[str]:
-    """Return the columns of rows that were there before to which writes gave values."""
+def _set_by(writes: Sequence[Write], merged: MergedGroup) -> list[str]:
+    """Return the columns to which writes gave values: all, if there are new rows.
+
+    Of the indices of other columns Lance takes all new fragments for covered.
+    """
+    if merged.rows.num_rows > merged.moved:
+        return list(merged.rows.schema.names)
     found: dict[str, None] = {}
     for write in writes:
         if write.operation.mode is RowsMode.UPSERT:

@@ -16,7 +16,7 @@ COMMITS_PER_COMPACTION = 32
 
 
 class RowCopy:
-    """A table in a folder of its own, which nobody else writes."""
+    """A private copy of a table, in a folder that no other writer uses."""
 
     def __init__(self, info: TableInfo, data_storage_version: Any) -> None:
         """Make it without rows at `info.location`, where nothing is."""

@@ -24,8 +24,10 @@ import pyarrow.compute as pc
 
 from commitlog.adapters.row_text import check_text
 from commitlog.adapters.row_values import Misfit, convert
-from commitlog.client.rows import ROW_ADDRESS, ROW_ID, hashes_of
+from commitlog.client.rows import ROW_ADDRESS, ROW_ID
 from commitlog.client.tables import TableInfo
+from commitlog.codecs.keys import encoded_keys, hashed
+from commitlog.errors import without_build_paths
 from commitlog.model.operations import RowsMode, WriteRows
 from commitlog.model.records import Code
 
@@ -50,15 +52,17 @@ class Write:
 
     operation: WriteRows
     rows: pa.Table
-    keys: Sequence[bytes] = ()
-    """The hash of each row's key; empty for an append of no keyed group."""
+    keys: Sequence[bytes | None] = ()
+    """Each row's key, encoded; empty for an append of no keyed group."""
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
     refused: RowsUnusable | None = None
 
 
-def read_write(info: TableInfo, operation: WriteRows, payload: bytes | None) -> Write:
+def read_write(
+    info: TableInfo, operation: WriteRows, payload: bytes | None, *, is_stale: bool = False
+) -> Write:
     """Return a write's rows; RowsUnusable if they aren't what the record says, or don't fit now."""
     if payload is None or hashlib.sha256(payload).digest() != operation.sha256:
         raise RowsUnusable(Code.ROWS_REFUSED, "its rows are missing, or others than were accepted")
@@ -79,12 +83,15 @@ def read_write(info: TableInfo, operation: WriteRows, payload: bytes | None) -> 
         problem = f"it has {rows.num_rows} rows, and its record says {operation.rows}"
         raise RowsUnusable(Code.ROWS_REFUSED, problem)
     _check_columns(info, operation, rows)
+    if is_stale:
+        problem = "one of its columns was dropped or replaced since it was accepted"
+        raise RowsUnusable(Code.WRONG_SCHEMA, problem)
     for name in operation.on:
         if rows.column(name).null_count:
             raise RowsUnusable(Code.ROWS_REFUSED, f"the key's column {name!r} holds a null")
     write = Write(operation, rows)
     if operation.on:
-        write.keys = hashes_of(info, operation.on, rows)
+        write.keys = _keys_or_none(info, operation.on, rows)
         if operation.mode is RowsMode.UPSERT and len(set(write.keys)) < rows.num_rows:
             raise RowsUnusable(Code.ROWS_REFUSED, "it has a key more than once")
     return write
@@ -228,7 +235,7 @@ class Group:
         self._starts = [0]
         self._count = base.num_rows
         self._rows: list[_Row] = []
-        self._by_key: dict[bytes, list[_Row]] = {}
+        self._by_key: dict[bytes | None, list[_Row]] = {}
         self._appends_only = True
 
     def apply(self, writes: Sequence[Write]) -> MergedGroup:
@@ -245,14 +252,9 @@ class Group:
                 write.refused = refused
         return self._merged(on)
 
-    def _load(self, on: Sequence[str], wanted: set[bytes]) -> None:
-        whole = self._base.select(list(on))
-        valid = np.ones(whole.num_rows, dtype=bool)
-        for name in on:
-            valid &= pc.is_valid(whole.column(name)).to_numpy()
-        positions = np.flatnonzero(valid).tolist()
-        for position, key in zip(positions, hashes_of(self._info, on, whole), strict=True):
-            if key in wanted:
+    def _load(self, on: Sequence[str], wanted: set[bytes | None]) -> None:
+        for position, key in enumerate(_keys_or_none(self._info, on, self._base)):
+            if key is not None and key in wanted:
                 row = _Row(position, [])
                 self._rows.append(row)
                 self._by_key.setdefault(key, []).append(row)
@@ -305,16 +307,8 @@ class Group:
             return set()
         target = self._values([row for _, _, row in pairs])
         source = write.rows.take([offset for offset, _, _ in pairs])
-        joined = pa.table({_TARGET: _structs(target), _SOURCE: _structs(source)})
-        try:
-            held = lance.write_dataset(joined, "memory://rows")
-            found = held.scanner(
-                columns=[], filter=write.operation.update_if, with_row_address=True
-            ).to_table()
-        except (ValueError, OSError, RuntimeError) as error:
-            problem = f"its condition {write.operation.update_if!r} can't be evaluated: {error}"
-            raise RowsUnusable(Code.ROWS_REFUSED, problem) from None
-        return {pairs[position][:2] for position in found[ROW_ADDRESS].to_pylist()}
+        held = fulfilling(target, source, write.operation.update_if)
+        return {pairs[position][:2] for position in held}
 
     def _merged(self, on: Sequence[str]) -> MergedGroup:
         moved = [row for row in self._rows if row.base != _MISSING and row.is_live and row.parts]
@@ -330,7 +324,7 @@ class Group:
             sources=self._base.take(_positions([row.base for row in moved])),
             gone=addresses.take(_positions([base for base in gone if base not in kept])),
             appends_only=self._appends_only,
-            inserted_keys=[key for key in keys if key is not None],
+            inserted_keys=hashed(key for key in keys if key is not None),
         )
 
     def _values(self, rows: Sequence[_Row]) -> pa.Table:
@@ -370,14 +364,28 @@ class Group:
 
 
 def _keys_or_none(info: TableInfo, on: Sequence[str], rows: pa.Table) -> list[bytes | None]:
-    """Return the hash of each row's key, None where a part of it is null or missing."""
+    """Return each row's key, encoded; None where a part of it is null or missing."""
     if not on or any(name not in rows.schema.names for name in on):
         return [None] * rows.num_rows
-    valid = np.ones(rows.num_rows, dtype=bool)
-    for name in on:
-        valid &= pc.is_valid(rows.column(name)).to_numpy()
-    keys = iter(hashes_of(info, on, rows))
-    return [next(keys) if is_valid else None for is_valid in valid.tolist()]
+    columns = [rows.column(name) for name in sorted(on, key=lambda n: info.top_level_ids([n]))]
+    keys = encoded_keys(columns)
+    if not any(column.null_count for column in columns):
+        return list(keys)
+    valid = reduce(pc.and_, map(pc.is_valid, columns)).to_pylist()
+    return [key if is_valid else None for key, is_valid in zip(keys, valid, strict=True)]
+
+
+def fulfilling(target: pa.Table, source: pa.Table, condition: str) -> list[int]:
+    """Return the numbers of the pairs for which a condition holds; RowsUnusable if it can't be."""
+    joined = pa.table({_TARGET: _structs(target), _SOURCE: _structs(source)})
+    try:
+        held = lance.write_dataset(joined, "memory://rows")
+        found = held.scanner(columns=[], filter=condition, with_row_address=True).to_table()
+    except (ValueError, OSError, RuntimeError) as error:
+        said = without_build_paths(str(error))
+        problem = f"its condition {condition!r} can't be evaluated: {said}"
+        raise RowsUnusable(Code.ROWS_REFUSED, problem) from None
+    return list(found[ROW_ADDRESS].to_pylist())
 
 
 def _structs(table: pa.Table) -> pa.Array:

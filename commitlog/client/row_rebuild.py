@@ -83,7 +83,7 @@ class RowHistories:
     """Follows which writes of rows each version of each table has."""
 
     def __init__(self) -> None:
-        """Begin anywhere."""
+        """Start with no table."""
         self._tables: dict[str, _History] = {}
 
     def take(self, decided: Decided) -> None:
@@ -266,7 +266,7 @@ class _Rebuilding:
         on = self._on or self._info.primary_key
         for at, write in self._waiting:
             has_key = bool(on) and all(name in write.rows.schema.names for name in on)
-            keys = write.keys or (hashes_of(self._info, on, write.rows) if has_key else ())
+            keys = hashes_of(self._info, on, write.rows) if has_key else []
             self._last_of.update(dict.fromkeys(keys, at.sequence))
         self._waiting = []
 

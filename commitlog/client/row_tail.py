@@ -29,6 +29,8 @@ class AcceptedWrite(NamedTuple):
     payload: bytes | None
     """None: they are in no record and in no file."""
     principal: str
+    is_stale: bool = False
+    """A column of it was dropped since, though a new one may have its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,8 @@ class Waiting:
     applied: int
     pending: tuple[tuple[int, int, tuple[int, ...]], ...]
     """Positions, each with its transaction's offset and the operations in it."""
+    stale: frozenset[tuple[int, int]] = frozenset()
+    """Positions and operations of those with a column that was dropped since."""
 
     @classmethod
     def of(cls, body: Any) -> Waiting:
@@ -49,6 +53,7 @@ class Waiting:
             body["incarnation"],
             body["applied"],
             tuple((sequence, offset, tuple(ops)) for sequence, offset, ops in body["pending"]),
+            frozenset((sequence, index) for sequence, index in body.get("stale", ())),
         )
 
 
@@ -100,7 +105,9 @@ def accepted(waiting: Waiting, known: dict[int, Transaction], location: str) -> 
         for index, payload in rows_of(transaction, indices, location):
             operation = transaction.operations[index]
             assert isinstance(operation, WriteRows)
-            found.append(AcceptedWrite(sequence, index, operation, payload, transaction.principal))
+            is_stale = (sequence, index) in waiting.stale
+            principal = transaction.principal
+            found.append(AcceptedWrite(sequence, index, operation, payload, principal, is_stale))
     return found
 
 

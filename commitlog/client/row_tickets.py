@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, fields, replace
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 from commitlog.client.runtime import Runtime
@@ -78,9 +79,9 @@ def check_rows_wait(wait: str) -> None:
 
 
 NO_ROWS = (
-    f"If the log's rules are older than protocol {ROWS_SINCE}, they know no rows in records: use"
-    " log.append or log.merge_insert, or run `commitlog rules --upgrade` once all programs that"
-    " follow the log are new"
+    f"If the log's protocol is older than {ROWS_SINCE}, records cannot hold rows: use "
+    "log.append or log.merge_insert, or run `commitlog rules --upgrade` once all "
+    "programs that follow the log are upgraded"
 )
 
 
@@ -155,45 +156,56 @@ def settled(runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float)
         known["message"] = f"{outcome.message}. {NO_ROWS}"
     if outcome.status is not Status.COMMITTED or wait == "accepted":
         return RowsOutcome(**known)
-    results, writes = list(outcome.results), []
-    for index, result in enumerate(outcome.results):
-        if result.operation == _WRITE:
-            asked = {
-                "table": list(result.table),
-                "incarnation": result.incarnation,
-                "sequence": outcome.answers or outcome.sequence,
-                "operation": index,
-                "readable": wait == "readable",
-            }
-            write = _applied(runtime, outcome, asked, wait, deadline)
-            writes.append(write)
-            results[index] = replace(result, version=write.version)
+    results = list(outcome.results)
+    writes = _applied(runtime, outcome, wait, deadline)
+    for write in writes:
+        index = write.operation
+        results[index] = replace(results[index], version=write.version)
     known |= {"results": tuple(results), "writes": tuple(writes)}
     if refused := next((write for write in writes if write.refused), None):
         code = Code(refused.refused) if refused.refused in set(Code) else Code.ROWS_REFUSED
-        problem = f"its rows were accepted, and refused when they were applied: {refused.problem}"
+        problem = f"the rows were accepted, but refused when they were applied: {refused.problem}"
         known |= {"status": Status.REJECTED, "code": code, "message": problem}
     return RowsOutcome(**known)
 
 
 def _applied(
-    runtime: Runtime, outcome: Outcome, asked: dict[str, Any], wait: str, deadline: float
-) -> RowsApplied:
-    partition = runtime.domains.partition(tuple(asked["table"]))
-    while True:
+    runtime: Runtime, outcome: Outcome, wait: RowsWait, deadline: float
+) -> list[RowsApplied]:
+    """Ask the leader what came of a transaction's writes: of all of them at once."""
+    sequence = outcome.answers or outcome.sequence
+    missing: list[dict[str, Any]] = [
+        {"table": list(result.table), "incarnation": result.incarnation, "operation": index}
+        for index, result in enumerate(outcome.results)
+        if result.operation == _WRITE
+    ]
+    about = {"sequence": sequence, "readable": wait == "readable"}
+    found: list[RowsApplied] = []
+    while missing:
         left = deadline - time.monotonic()
         if left <= 0:
             raise OutcomeUnknown(
-                f"transaction {outcome.transaction_id} is accepted at position"
-                f" {asked['sequence']}, and not {wait} in time; see whether a row writer runs"
-                " (`commitlog rows`), and ask again with log.outcome(id)",
+                f"transaction {outcome.transaction_id} is accepted at position "
+                f"{sequence}, but was not {wait} in time; check that a row writer is "
+                "running (`commitlog rows`), and ask again with log.outcome(id)",
                 outcome.transaction_id,
             )
+        first: dict[str, Any] = {**about, **missing[0]}
+        more = {"each": missing} if len(missing) > 1 else {}
+        partition = runtime.domains.partition(tuple(first["table"]))
         try:
             seconds = min(left, REQUEST_SECONDS)
-            found = runtime.request(partition, "rows_applied", **asked, seconds=seconds)
+            answer = runtime.request(partition, "rows_applied", **first, **more, seconds=seconds)
         except Unavailable:
             time.sleep(min(PAUSE_SECONDS, max(left, 0)))
             continue
-        if found is not None:
-            return RowsApplied(asked["operation"], *found)
+        # A leader that knows no `each` answers for the first one.
+        answers = answer["each"] if isinstance(answer, dict) else [answer]
+        waiting = []
+        for one, said in zip_longest(missing, answers):
+            if said is None:
+                waiting.append(one)
+            else:
+                found.append(RowsApplied(one["operation"], *said))
+        missing = waiting
+    return sorted(found)

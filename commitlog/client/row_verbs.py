@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from commitlog.client.host import Host, Pairs, TableName
+from commitlog.client.positions import When
 from commitlog.client.row_tickets import RowsTicket
 from commitlog.client.runtime import Runtime
 from commitlog.client.tables import TableInfo
-from commitlog.errors import InvalidRequest
+from commitlog.errors import InvalidRequest, without_build_paths
 from commitlog.model.records import Application, Expect, Outcome, Transaction
 from commitlog.model.table import TableId, parse_table_id
 
@@ -31,6 +33,7 @@ class WritesRows(ABC):
     if TYPE_CHECKING:
         transaction: Callable[..., Transaction]
         open: Callable[..., lance.LanceDataset]
+        position: Callable[..., dict[int, int]]
 
     @abstractmethod
     def runtime(self) -> Runtime:
@@ -50,7 +53,7 @@ class WritesRows(ABC):
         """Delete the rows for which a SQL predicate holds; see `Execution` for the options.
 
         The log and the table's files record `said` as the predicate, if it is given: a predicate
-        may hold what nobody shall read there.
+        may hold values that must not be readable there.
         """
         return self._execution(table_id, options).delete(predicate, said)
 
@@ -86,20 +89,38 @@ class WritesRows(ABC):
         columns: Sequence[str] | None = None,
         *,
         fresh: bool = False,
-        position: int | None = None,
+        position: When = None,
     ) -> pa.Table:
         """Read rows; with `fresh` those too that were accepted and aren't applied yet.
 
-        A fresh read can be repeated: give the `position` of a fresh view, or of any outcome.
+        A fresh read can be repeated: give the `position` of a fresh view, or any other, by
+        whatever names it (see `CommitLog.position`).
         """
+        if isinstance(columns, str):
+            raise InvalidRequest(
+                f"columns={columns!r} is one text",
+                field="columns",
+                value=columns,
+                advice="Give a list of columns' names",
+            )
         dataset = self.open(table_id, fresh=fresh, position=position)
-        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+        chosen = None if columns is None else list(columns)
+        try:
+            return dataset.to_table(columns=chosen, filter=filter)
+        except ValueError as error:
+            raise InvalidRequest(
+                f"columns={chosen!r} and filter={filter!r} can't be read:"
+                f" {without_build_paths(str(error))}",
+                field="columns" if filter is None else "filter",
+                value=chosen if filter is None else filter,
+                advice=f"Use the columns {', '.join(dataset.schema.names)}",
+            ) from None
 
     def open_fresh(
         self,
         table_id: str | Sequence[str],
         version: int | None = None,
-        position: int | None = None,
+        position: When = None,
         *,
         fresh: bool = True,
     ) -> lance.LanceDataset:
@@ -108,19 +129,32 @@ class WritesRows(ABC):
 
         if not fresh:
             raise InvalidRequest(
-                f"position {position} is for fresh views",
+                f"position={position} only applies to fresh views",
                 field="position",
                 value=position,
                 advice="Add fresh=True, or open a version by its number",
             )
         if version is not None:
             raise InvalidRequest(
-                f"version {version} is as it is, and a fresh view is newer than any",
+                f"version={version} and fresh=True exclude each other",
                 field="version",
                 value=version,
-                advice="Leave out one of version and fresh",
+                advice="Pass only one of them",
             )
-        return open_fresh(cast(Host, self), parse_table_id(table_id), position)
+        table = parse_table_id(table_id)
+        if isinstance(position, str | datetime | Mapping):
+            partition = self.runtime().domains.partition(table)
+            position = self.position(position)[partition]
+        is_whole = isinstance(position, int) and not isinstance(position, bool)
+        if position is not None and not (is_whole and position > 0):
+            raise InvalidRequest(
+                f"position {position!r} is no position of a log, which are whole numbers from 1 on",
+                field="position",
+                value=position,
+                advice="Give the position of a fresh view, the sequence of an outcome, a time or a"
+                " tag of the log",
+            )
+        return open_fresh(cast(Host, self), table, position)
 
     def write_rows(
         self,
@@ -148,7 +182,8 @@ class WritesRows(ABC):
         from commitlog.client.row_writes import made_write
 
         table = parse_table_id(table_id)
-        operation, payloads = made_write(cast(Host, self), table, data, mode, on, options)
+        host = cast(Host, self)
+        operation, payloads = made_write(host, table, data, mode, on, options, transaction_id)
         transaction = self.transaction(
             (operation,),
             transaction_id=transaction_id,
@@ -159,7 +194,7 @@ class WritesRows(ABC):
         )
         runtime = self.runtime()
         ticket = runtime.submit(transaction, id_is_new=transaction_id is None)
-        # Whoever writes again after a refusal shall know the table as it is.
+        # A retry after a refusal needs the table's current description.
         return RowsTicket(runtime, ticket, lambda: self.describe(table, fresh=True))
 
     def _execution(self, table_id: TableName, options: Mapping[str, Any]) -> Execution:

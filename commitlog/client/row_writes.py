@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from functools import lru_cache
 from typing import Any
 from uuid import uuid4
 
@@ -21,6 +22,7 @@ from commitlog.client.data import rows_table
 from commitlog.client.full_storage import names_full_storage
 from commitlog.client.host import Host
 from commitlog.client.merging import MergeOptions, check_merge
+from commitlog.client.row_groups import RowsUnusable, fulfilling
 from commitlog.client.tables import TableInfo
 from commitlog.core.rows.deciding import ROWS_DIRECTORY, schema_digest
 from commitlog.errors import InvalidTransaction
@@ -67,13 +69,31 @@ def settings_of(mode: RowsMode, options: MergeOptions) -> dict[str, Any]:
     ]
     if others:
         raise NotForTheLog(
-            f"{others[0]} is not for writes of rows",
+            f"{others[0]} is not supported for row writes",
             field=others[0],
             value=getattr(options, others[0]),
             advice="Use log.merge_insert on a table without the property rows=log",
         )
     if mode is not RowsMode.UPSERT:
         return {}
+    condition = options.when_matched_update_all_filt
+    if not isinstance(condition, str | None):
+        raise InvalidTransaction(
+            f"when_matched_update_all_filt={condition!r} is no text",
+            field="when_matched_update_all_filt",
+            value=condition,
+            advice="Give a condition in SQL, such as 'source.x > target.x'",
+        )
+    if not options.when_matched_update_all and (
+        condition or not options.when_not_matched_insert_all
+    ):
+        name = "when_matched_update_all_filt" if condition else "when_matched_update_all"
+        raise NotForTheLog(
+            f"{name}={getattr(options, name)!r} leaves nothing to be updated",
+            field=name,
+            value=getattr(options, name),
+            advice="Set when_matched_update_all, or only insert (when_not_matched_insert_all)",
+        )
     return {
         "update_all": bool(options.when_matched_update_all),
         "update_if": options.when_matched_update_all_filt or "",
@@ -116,6 +136,8 @@ def encode_write(
                 value=lacking[0],
                 advice="Give it values, or only update (when_not_matched_insert_all=False)",
             )
+    if settings.get("update_if"):
+        _check_condition(info.schema, rows.schema, settings["update_if"])
     payload = arrow_stream(rows.combine_chunks().replace_schema_metadata(None))
     ids = info.top_level_ids(names)
     operation = WriteRows(
@@ -137,17 +159,46 @@ def encode_write(
 
 
 @names_full_storage
-def put_apart(info: TableInfo, operation: WriteRows, payload: bytes) -> WriteRows:
-    """Write rows that are too large for a record to a file; return the operation that names it."""
+def put_apart(
+    info: TableInfo, operation: WriteRows, payload: bytes, transaction_id: str
+) -> WriteRows:
+    """Write rows that are too large for a record to a file; return the operation that names it.
+
+    The same rows under the same id are the same file: sent again, the record is the same too.
+    """
     if len(payload) <= ROWS_INLINE_BYTES_MAX:
         return operation
-    path = f"{ROWS_DIRECTORY}{uuid4()}.arrow"
+    name = hashlib.blake2b(transaction_id.encode() + operation.sha256, digest_size=16).hexdigest()
+    path = f"{ROWS_DIRECTORY}{name}.arrow"
     store_for(info.location).create(path, payload)
     return replace(operation, path=path)
 
 
+@lru_cache(maxsize=256)
+def _check_condition(table: pa.Schema, rows: pa.Schema, condition: str) -> None:
+    """Refuse a condition that no rows could be held against."""
+    try:
+        fulfilling(table.empty_table(), rows.empty_table(), condition)
+    except RowsUnusable as error:
+        raise InvalidTransaction(
+            error.problem,
+            field="when_matched_update_all_filt",
+            value=condition,
+            advice=f"Use SQL over target.{{{', '.join(table.names)}}} and"
+            f" source.{{{', '.join(rows.names)}}}",
+        ) from None
+
+
 def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
-    key = info.primary_key if on is None else (on,) if isinstance(on, str) else tuple(on)
+    given = info.primary_key if on is None else (on,) if isinstance(on, str) else on
+    key = tuple(given) if isinstance(given, Sequence) else ()
+    if len(set(key)) != len(key) or not isinstance(given, Sequence):
+        raise InvalidTransaction(
+            f"on={on!r} names no key",
+            field="on",
+            value=on,
+            advice="Give a column's name, or several, each once",
+        )
     if not key:
         raise InvalidTransaction(
             f"{info.name} has no key",
@@ -160,26 +211,26 @@ def _key(info: TableInfo, on: Sequence[str] | str | None) -> tuple[str, ...]:
 def _check(info: TableInfo, rows: pa.Table, mode: RowsMode) -> None:
     if mode is RowsMode.UPSERT and info.has_blobs:
         raise NotForTheLog(
-            f"{info.name} has columns of blobs, and rows that are updated would have to carry them",
+            f"{info.name} has blob columns, which row updates cannot carry",
             field="mode",
             value=mode.value,
             advice="Use log.merge_insert, which writes files",
         )
     if not rows.num_rows:
-        raise NotForTheLog("there are no rows", field="data", advice="Pass at least one")
+        raise NotForTheLog("no rows are given", field="data", advice="Pass at least one row")
     for column in rows.schema:
         wanted = info.schema.field(column.name)
         if info.has_blobs and holds_blobs(wanted):
             raise NotForTheLog(
-                f"column {column.name!r} of {info.name} holds blobs, which a write of rows cannot",
+                f"column {column.name!r} of {info.name} holds blobs, which row writes cannot carry",
                 field=column.name,
                 advice="Use log.append or log.merge_insert on a table without rows=log",
             )
         if not column.type.equals(wanted.type):
             raise NotForTheLog(
-                f"column {column.name!r} lacks fields of the struct that {info.name} has there",
+                f"struct column {column.name!r} lacks fields that it has in {info.name}",
                 field=column.name,
-                advice="Give all of them, with nulls where there is no value",
+                advice="Give every field; use nulls for missing values",
             )
 
 
@@ -197,6 +248,7 @@ def made_write(
     mode: str,
     on: str | Sequence[str] | None,
     options: Mapping[str, Any],
+    transaction_id: str | None,
 ) -> tuple[WriteRows, tuple[bytes, ...]]:
     """Return what writes rows, with the payloads of its transaction; see `write_rows`."""
     kind = rows_mode(mode)
@@ -209,6 +261,13 @@ def made_write(
             value=options[name],
             advice="Leave it out",
         )
+    if on is not None and kind is RowsMode.APPEND:
+        raise InvalidTransaction(
+            "an append has no key: it adds each row",
+            field="on",
+            value=on,
+            advice="Leave it out, or use mode 'upsert'",
+        )
     info = log.describe(table, fresh=False)
     settings = settings_of(kind, merge)
     try:
@@ -219,5 +278,5 @@ def made_write(
             raise
         info = asked
         operation, payload = encode_write(info, data, kind, on, **settings)
-    operation = put_apart(info, operation, payload)
+    operation = put_apart(info, operation, payload, transaction_id or str(uuid4()))
     return operation, () if operation.path else (payload,)

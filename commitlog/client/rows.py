@@ -106,7 +106,9 @@ def prepare_delete(
 def fragment_of(dataset: lance.LanceDataset, fragment_id: int) -> lance.LanceFragment:
     """Return a fragment that pylance named."""
     fragment = dataset.get_fragment(fragment_id)
-    assert fragment is not None, f"pylance named fragment {fragment_id}, which it doesn't have"
+    assert fragment is not None, (
+        f"pylance named fragment {fragment_id}, which the table doesn't have"
+    )
     return fragment
 
 

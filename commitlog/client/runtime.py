@@ -8,44 +8,31 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import heapq
-import itertools
-import logging
 import os
 import secrets
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
 from commitlog.client.connection import LeaderConnection
 from commitlog.client.fallback import Fallback
-from commitlog.client.moved import where_moved
+from commitlog.client.sending import Sending
 from commitlog.client.tickets import Ticket
 from commitlog.codecs.avro import payload_hash
 from commitlog.core.log.attribution import attributed
-from commitlog.errors import CommitLogError, InvalidTransaction, Overloaded, Unavailable
+from commitlog.errors import InvalidTransaction, Overloaded
 from commitlog.model.operations import target
 from commitlog.model.records import Genesis, Outcome, Transaction
 from commitlog.model.table import DomainMap, TableId, format_table_id
-from commitlog.ports import DeliveryFailed, Log, TransactionsWriter
+from commitlog.ports import Log
 from commitlog.wire import Watch
 
-DELIVERY_SECONDS = 0.5
-"""How often Kafka's acknowledgements are looked at while some are due and nobody submits. Answers
-come another way, so only failures wait for this; a thread that woke for each would cost more than
-the commit."""
-IDLE_SECONDS = 60.0
 EXIT_FLUSH_SECONDS = 5.0
 OVERLOAD_PATIENCE_SECONDS = 10.0
-RESEND_FOR_SECONDS = 300.0
-"""How long a transaction whose delivery failed is sent again under its id."""
-_RESEND_DELAYS = (0.1, 2.0)
-
-_log = logging.getLogger("commitlog")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +41,9 @@ class RuntimeSettings:
 
     token: str = ""
     fallback_after_seconds: float = 3.0
+    by_leader: bool = True
+    """Whether records go to the leader, while one takes them, and not to Kafka."""
     request_timeout_seconds: float = 30.0
-
-
-@dataclass(order=True, slots=True)
-class _Resend:
-    due: float
-    number: int
-    ticket: Ticket = field(compare=False)
-    delay: float = field(compare=False)
-    until: float = field(compare=False)
-    may_be_appended: bool = field(compare=False)
 
 
 class Runtime:
@@ -80,18 +59,19 @@ class Runtime:
         self.domains = DomainMap(self.genesis.domains)
         self._settings = settings
         self._session = secrets.token_hex(8)
-        """By this the leader knows whom to tell of a transaction that nobody asked about yet."""
+        """Names this client to the leader, which sends it outcomes before it asks for them."""
         self._is_readable = is_readable
         self._lock = threading.Lock()
         self._connections: dict[int, LeaderConnection] = {}
         self._fallbacks: list[Fallback] = []
-        self._writer: TransactionsWriter | None = None
-        self._resends: list[_Resend] = []
-        self._numbers = itertools.count()
         self._closed = threading.Event()
-        self._on_its_way = 0
-        self._sent = threading.Event()
-        self._pump: threading.Thread | None = None
+        self._sending = Sending(
+            log,
+            lambda transaction: self.connection(self.partition_of(transaction)),
+            forget=self.forget,
+            by_leader=settings.by_leader,
+        )
+        flush_at_exit(self)
         self.readable_hint = True
         """What the last wait was for: the leader is asked for that as soon as one submits."""
 
@@ -128,18 +108,25 @@ class Runtime:
         if len(first) > 1:
             (one, a), (two, b), *_ = sorted(first.items())
             raise InvalidTransaction(
-                f"{format_table_id(a)} is decided by partition {one} and {format_table_id(b)} by"
-                f" partition {two}: one transaction cannot name both",
+                f"{format_table_id(a)} is decided by partition {one} and {format_table_id(b)} by "
+                f"partition {two}: one transaction cannot change both",
                 field="operations",
                 value=(format_table_id(a), format_table_id(b)),
-                advice="Split it, or keep tables that commit together under one first name",
+                advice=(
+                    "Split the transaction, or put tables that commit together into one top-level "
+                    "namespace"
+                ),
             )
         return next(iter(first), 0)
 
     def request(self, partition: int, method: str, **params: Any) -> Any:
         """Ask a partition's leader."""
+        return self.ask(partition, method, **params)()
+
+    def ask(self, partition: int, method: str, **params: Any) -> Callable[[], Any]:
+        """Ask a partition's leader; return what waits for its answer."""
         timeout = self._settings.request_timeout_seconds
-        return self.connection(partition).request(method, params, timeout)
+        return self.connection(partition).ask(method, params, timeout)
 
     def submit(
         self,
@@ -172,7 +159,7 @@ class Runtime:
         # The leader knows who waits before it decides: no further round trip.
         ticket.ask_ahead(readable=self.readable_hint)
         try:
-            self._append_patiently(ticket, partition)
+            self._send_patiently(ticket, connection)
         except BaseException:
             for awaited in connection.outstanding():
                 if awaited.deliver == ticket.deliver:
@@ -212,22 +199,22 @@ class Runtime:
         """Let what is on its way reach Kafka, and end the threads."""
         self.flush(timeout_seconds)
         self._closed.set()
-        self._sent.set()
         with self._lock:
             connections, self._connections = list(self._connections.values()), {}
-            writer, self._writer = self._writer, None
         for fallback in self._fallbacks:
             fallback.close()
         for connection in connections:
             connection.close()
-        if writer is not None:
-            writer.close()
+        self._sending.close()
+        self.log.close()
 
     def flush(self, timeout_seconds: float) -> None:
         """Wait until Kafka has what was submitted."""
-        writer = self._writer
-        if writer is not None:
-            writer.flush(timeout_seconds)
+        with self._lock:
+            connections = list(self._connections.values())
+        hint = self.readable_hint
+        self._sending.flush(connections, timeout_seconds)
+        self.readable_hint = hint
 
     def _asker(
         self, connection: LeaderConnection, id_is_new: bool, is_told: bool
@@ -246,22 +233,6 @@ class Runtime:
 
         return ask
 
-    def _open_writer(self) -> TransactionsWriter:
-        writer = self._writer
-        if writer is None:
-            with self._lock:
-                if self._closed.is_set():
-                    raise Unavailable("the client was closed; connect again")
-                if self._writer is None:
-                    self._writer = self.log.transactions_writer()
-                    self._pump = threading.Thread(
-                        target=self._run_pump, name="commitlog-deliveries", daemon=True
-                    )
-                    self._pump.start()
-                    flush_at_exit(self)
-                writer = self._writer
-        return writer
-
     def _await_admission(self, connection: LeaderConnection, principal: str) -> None:
         """Wait while the leader asks for a pause; raise Overloaded if that takes too long."""
         deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
@@ -272,111 +243,21 @@ class Runtime:
                 return
             if time.monotonic() + pause > deadline:
                 raise Overloaded(
-                    f"nothing was appended: {reason}; wait for some answers, or "
-                    f"try again in {pause:.1f} s",
+                    f"nothing was appended: {reason}; wait for answers, or try again in "
+                    f"{pause:.1f} s",
                     pause,
                 )
             self._closed.wait(pause)
 
-    def _append_patiently(self, ticket: Ticket, partition: int) -> None:
+    def _send_patiently(self, ticket: Ticket, connection: LeaderConnection) -> None:
         deadline = time.monotonic() + OVERLOAD_PATIENCE_SECONDS
         while True:
             try:
-                return self._append(ticket, partition, _RESEND_DELAYS[0], None, False)
+                return self._sending.send(ticket, connection)
             except Overloaded as error:
                 if time.monotonic() + error.retry_after_seconds > deadline:
                     raise
                 self._closed.wait(error.retry_after_seconds)
-
-    def _append(
-        self, ticket: Ticket, partition: int, delay: float, until: float | None, unsure: bool
-    ) -> None:
-        limit = time.monotonic() + RESEND_FOR_SECONDS if until is None else until
-
-        def delivered(offset: int, error: Exception | None) -> None:
-            with self._lock:
-                self._on_its_way -= 1
-            if error is None:
-                ticket.offset, ticket.delivery_error = offset, ""
-                return
-            ticket.delivery_error = str(error)
-            sure = isinstance(error, DeliveryFailed) and error.appended is False
-            resend = _Resend(
-                due=time.monotonic() + delay,
-                number=next(self._numbers),
-                ticket=ticket,
-                delay=min(2 * delay, _RESEND_DELAYS[1]),
-                until=limit,
-                may_be_appended=unsure or not sure,
-            )
-            with self._lock:
-                heapq.heappush(self._resends, resend)
-
-        writer = self._writer or self._open_writer()
-        writer.append(
-            ticket.transaction, partition=partition, on_delivery=delivered, session=ticket.session
-        )
-        with self._lock:
-            self._on_its_way += 1
-        writer.poll(0)
-        if not self._sent.is_set():
-            self._sent.set()
-
-    def _run_pump(self) -> None:
-        while not self._closed.is_set():
-            self._sent.wait(IDLE_SECONDS)
-            self._sent.clear()
-            self._closed.wait(DELIVERY_SECONDS)
-            writer = self._writer
-            if writer is None:
-                return
-            try:
-                writer.poll(0)
-                self._resend_due()
-            except Exception:
-                _log.exception("running Kafka's delivery callbacks failed")
-            if self._on_its_way or self._resends:
-                self._sent.set()
-
-    def _resend_due(self) -> None:
-        """Append again, under the same id, what Kafka didn't acknowledge."""
-        while self._resends and self._resends[0].due <= time.monotonic():
-            resend = self._resends[0]
-            due = self._resend(resend)
-            with self._lock:
-                # Kept until now, so that nothing that goes wrong on the way loses it.
-                self._resends.remove(resend)
-                heapq.heapify(self._resends)
-                if due:
-                    heapq.heappush(self._resends, replace(resend, due=due))
-
-    def _resend(self, resend: _Resend) -> float:
-        """Append a transaction again if it still matters; return when to try again, else 0."""
-        ticket = resend.ticket
-        if ticket.done() or self._was_moved(ticket):
-            return 0.0
-        if resend.due > resend.until:
-            if not resend.may_be_appended:
-                ticket.fail(Unavailable(f"Kafka did not take the record: {ticket.delivery_error}"))
-                self.forget(ticket)
-            return 0.0
-        partition = self.partition_of(ticket.transaction)
-        try:
-            self._append(ticket, partition, resend.delay, resend.until, resend.may_be_appended)
-        except Overloaded as error:
-            return time.monotonic() + error.retry_after_seconds
-        except CommitLogError as error:
-            ticket.delivery_error = str(error)
-            return time.monotonic() + resend.delay
-        return 0.0
-
-    def _was_moved(self, ticket: Ticket) -> bool:
-        """Tell a ticket if the log takes no record here any more, because it is elsewhere."""
-        moved = where_moved(self.log)
-        if moved is not None:
-            ticket.fail(moved.about(ticket.transaction_id))
-            self.forget(ticket)
-        return moved is not None
 
 
 def flush_at_exit(runtime: Runtime) -> None:

@@ -131,7 +131,8 @@ class TransactionBuilder:
         They are accepted with the whole transaction, and applied to their table afterwards.
         """
         table = parse_table_id(table_id)
-        operation, payloads = made_write(self._log, table, data, mode, on, options)
+        identity = self.transaction_id
+        operation, payloads = made_write(self._log, table, data, mode, on, options, identity)
         self._operations.append(operation)
         self._payloads += payloads
 

@@ -112,8 +112,8 @@ class Snapshot:
             from pyiceberg.table import StaticTable
         except ImportError as error:
             raise Unavailable(
-                "opening Iceberg tables needs pyiceberg, which is not installed; or read"
-                " `snapshot.metadata(table)`"
+                "opening Iceberg tables needs pyiceberg, which is not installed; install it, or "
+                "read `snapshot.metadata(table)`"
             ) from error
         return StaticTable.from_metadata(str(_written(found)))
 
@@ -126,7 +126,7 @@ def _written(found: TableAt) -> Path:
     deadline = time.monotonic() + FILE_SECONDS
     while not path.is_file():
         if time.monotonic() > deadline:
-            raise NoSuchVersion(f"{found.name}: its metadata file {path} is not there any more")
+            raise NoSuchVersion(f"{found.name}: its metadata file {path} no longer exists")
         time.sleep(0.02)
     return path
 
@@ -136,7 +136,9 @@ def _from_index(index: str, positions: Mapping[int, int] | None) -> tuple[dict[i
     try:
         import duckdb
     except ImportError as error:
-        raise Unavailable("an index needs duckdb, which is not installed") from error
+        raise Unavailable(
+            "an index needs duckdb, which is not installed: pip install duckdb"
+        ) from error
     connection = duckdb.connect(
         ":memory:",
         config={"autoinstall_known_extensions": False, "autoload_known_extensions": False},
@@ -151,8 +153,8 @@ def _from_index(index: str, positions: Mapping[int, int] | None) -> tuple[dict[i
             late = [p for p, wanted in positions.items() if has.get(p, 0) < wanted]
             if late:
                 raise Unavailable(
-                    f"the index has {has.get(late[0], 0)} of {positions[late[0]]} outcomes of"
-                    f" partition {late[0]}; ask again later, or without an index"
+                    f"the index has only {has.get(late[0], 0)} of {positions[late[0]]} outcomes of "
+                    f"partition {late[0]}; ask again later, or without an index"
                 )
             tables = {}
             for partition, sequence in positions.items():

@@ -101,7 +101,7 @@ def _attach(connection: duckdb.DuckDBPyConnection, index: str | os.PathLike[str]
     duckdb = _duckdb()
     path = Path(index).absolute()
     if not path.is_file():
-        raise Unavailable(f"there is no version index at {path}; `commitlog index` keeps one")
+        raise Unavailable(f"no version index exists at {path}; run `commitlog index` to keep one")
     quoted = str(path).replace("'", "''")
     try:
         connection.execute(f"ATTACH '{quoted}' AS {INDEX} (READ_ONLY)")
@@ -193,8 +193,8 @@ class _Tables:
                 raise NoSuchVersion(f"table {table!r}: {value!r} is not a version") from None
         if not self._known:
             raise NoSuchVersion(
-                f"table {table!r} is asked for at a time, which needs the version index: pass"
-                " index='DIR/index.duckdb', or name a version"
+                f"table {table!r} is queried at a time, which needs the version index: pass "
+                "index='DIR/index.duckdb', or name a version"
             )
         rows = self._connection.execute(
             "SELECT version FROM table_at_time($1, $2::TIMESTAMP)", [table, value]

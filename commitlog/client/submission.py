@@ -84,10 +84,10 @@ def as_operation(
     if isinstance(operation, Operation):
         if table is not None and target(operation) != table:
             raise InvalidTransaction(
-                f"the operation is about {format_table_id(target(operation))}",
+                f"the operation is for {format_table_id(target(operation))}",
                 field="table",
                 value=table_id,
-                advice="Name that table, or none",
+                advice="Pass that table, or leave the table out",
             )
         return operation, transaction_id, transaction_id is None
     if table is None:
@@ -162,13 +162,12 @@ def _encode(
     else:
         try:
             message, metadata = to_transaction(operation, read_version=read_version, uuid=uuid)
-        except (ValueError, TypeError, OverflowError) as error:
+        except (ValueError, TypeError, OverflowError, AttributeError) as error:
             raise InvalidTransaction(
-                f"the {type(operation).__name__} holds a value that Lance has no place for:"
-                f" {error}",
+                f"the {type(operation).__name__} holds a value that Lance cannot store: {error}",
                 field="operation",
                 value=operation,
-                advice="Ids and versions are whole numbers from 0 on",
+                advice="Pass the types that pylance documents; ids and versions are at least 0",
             ) from error
     return message, message.SerializeToString(deterministic=True), metadata
 

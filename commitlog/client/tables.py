@@ -6,9 +6,9 @@ import difflib
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.places import bound
@@ -77,25 +77,41 @@ class TableInfo(TableDescription):
         return tuple(self.column_ids[name] for name in names)
 
 
+@dataclass(frozen=True, slots=True)
+class _Learnt:
+    """What a leader said of a table."""
+
+    at: float
+    body: Any
+    info: TableInfo
+    is_said_again: bool
+    """Whether it had said the same the time before."""
+
+
 class Tables:
     """Descriptions by name. Thread-safe."""
 
     def __init__(self) -> None:
-        """Know nothing."""
+        """Start with no description."""
         self._lock = threading.Lock()
-        self._known: dict[TableId, tuple[float, TableInfo]] = {}
+        self._known: dict[TableId, _Learnt] = {}
 
     def known(self, table: TableId) -> TableInfo | None:
         """Return what was learnt lately, without asking."""
         found = self._known.get(table)
-        if found is None or time.monotonic() - found[0] > MAX_AGE_SECONDS:
+        if found is None or time.monotonic() - found.at > MAX_AGE_SECONDS:
             return None
-        return found[1]
+        return found.info
+
+    def settled(self, table: TableId) -> TableInfo | None:
+        """Return what was learnt lately, and twice: likely it is still so."""
+        found = self._known.get(table)
+        return self.known(table) if found is not None and found.is_said_again else None
 
     def at_location(self, table: TableId) -> TableInfo | None:
         """Return what was ever learnt of a table."""
         found = self._known.get(table)
-        return found[1] if found else None
+        return found.info if found else None
 
     def forget(self, table: TableId) -> None:
         """Ask again next time."""
@@ -107,10 +123,17 @@ class Tables:
 
         With `readable` it answers once its present head, or a later version, opens by path.
         """
+        return self.asked(runtime, table, **({"readable": True} if readable else {}))()
+
+    def asked(self, runtime: Runtime, table: TableId, **more: Any) -> Callable[[], TableInfo]:
+        """Ask the leader as `ask` does; return what waits for its answer."""
         partition = runtime.domains.partition(table)
-        asked = {"table": list(table)} | ({"readable": True} if readable else {})
+        answer = runtime.ask(partition, "table", table=list(table), **more)
+        return partial(self._learn, runtime, table, answer)
+
+    def _learn(self, runtime: Runtime, table: TableId, answer: Callable[[], Any]) -> TableInfo:
         try:
-            info = _here(runtime.request(partition, "table", **asked))
+            body = answer()
         except NoSuchTable as error:
             self.forget(table)
             if "Did you mean" in str(error):
@@ -119,10 +142,16 @@ class Tables:
             near = difflib.get_close_matches(format_table_id(table), names, n=3)
             hint = f"Did you mean {', '.join(near)}?" if near else "Create it first."
             raise NoSuchTable(
-                f"the log {runtime.log.name} knows no table {format_table_id(table)}. {hint}"
+                f"the log {runtime.log.name} has no table {format_table_id(table)}. {hint}"
             ) from None
         with self._lock:
-            self._known[table] = (time.monotonic(), info)
+            known = self._known.get(table)
+            is_said_again = known is not None and known.body == body
+            if known is not None and is_said_again and known.info.location == _place(body):
+                info = known.info  # and what was made of it
+            else:
+                info = _here(body)
+            self._known[table] = _Learnt(time.monotonic(), body, info, is_said_again)
         return info
 
     def ask_all(self, runtime: Runtime) -> list[TableInfo]:
@@ -137,5 +166,8 @@ class Tables:
 
 def _here(body: Mapping[str, Any]) -> TableInfo:
     """Return what a leader says of a table, which it knows by its recorded place."""
-    info = TableInfo.from_json(body)
-    return replace(info, location=bound(info.location))
+    return replace(TableInfo.from_json(body), location=_place(body))
+
+
+def _place(body: Mapping[str, Any]) -> str:
+    return bound(body["location"])

@@ -67,7 +67,7 @@ class Ticket:
 
         `payload_hash` is given where the id may have been used before, with other content; the
         `session` that the leader tells unasked, where it surely wasn't: of an id that was used, it
-        has several outcomes to tell. Who waits first reads the answers himself (`read`); `attended`
+        has several outcomes to tell. The first waiter reads the answers itself (`read`); `attended`
         says that somebody waits who doesn't, so that another thread must.
         """
         self.transaction = transaction
@@ -84,7 +84,7 @@ class Ticket:
         self._readable: Outcome | None = None
         self._failure: CommitLogError | None = None
         self._waiting: list[tuple[bool, Future[None]]] = []
-        """Who waits without reading, each with whether for readable."""
+        """Futures of callers that wait without reading; True: for the readable version."""
         self._asked_readable = False
         self._asked = False
         self.traced_from = 0.0
@@ -198,7 +198,7 @@ class Ticket:
     def _future(self, wait: Wait) -> Future[None]:
         """Return what is done when the answer is there."""
         future: Future[None] = Future()
-        # Whoever awaits it may be cancelled; the answer still belongs to the others.
+        # One awaiting task may be cancelled; the answer still belongs to the others.
         future.set_running_or_notify_cancel()
         with self._lock:
             self._waiting.append((wait == "readable", future))
@@ -218,13 +218,14 @@ class Ticket:
         if known is not None:
             where = f"it is {known.status} in the log (sequence {known.sequence}), but not readable"
         elif self.offset >= 0:
-            where = f"it is in the log at offset {self.offset}, undecided as far as this client saw"
+            where = f"it is in the log at offset {self.offset}, but this client has seen no outcome"
         elif self.delivery_error:
             where = f"its delivery to Kafka is not acknowledged: {self.delivery_error}"
         else:
             where = "its delivery to Kafka is not acknowledged yet"
         return OutcomeUnknown(
-            f"transaction {self.transaction_id} has no answer after {timeout:g} s (wait={wait}):"
-            f" {where}. Ask again with log.outcome(id), or submit the same again under this id",
+            f"transaction {self.transaction_id} has no answer after {timeout:g} s "
+            f"(wait={wait}): {where}. Ask again with log.outcome(id), or submit it again with "
+            "this id",
             self.transaction_id,
         )

@@ -28,7 +28,7 @@ class TransactionsByOffset:
         patient: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Remember where to read; nothing is read before the first question."""
+        """Take where to read; nothing is read before the first call."""
         self._log, self._partition, self._patient = log, partition, patient
         self._clock = clock
         self._reader: Reader[Submitted] | None = None
@@ -96,8 +96,8 @@ class TransactionsByOffset:
     def _found(self, submitted: Submitted | None, offset: int) -> Submitted:
         if submitted is None:
             raise CorruptLog(
-                f"partition {self._partition}: the transaction at offset {offset}, which has an"
-                " outcome, is not in the log. If it was given up to an archive, use a command with"
-                " the root that has it (--root); else run `commitlog verify`"
+                f"partition {self._partition}: the transaction at offset {offset}, which has an "
+                "outcome, is not in the log. If it was archived, name the root that has the "
+                "archive (--root); otherwise run `commitlog verify`"
             )
         return submitted

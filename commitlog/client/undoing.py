@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from commitlog.adapters.places import is_moved
 from commitlog.adapters.storage import store_for
 from commitlog.client.catalogue import raise_for_table
-from commitlog.client.feed import SLICE_SECONDS, PartitionFeed, Start
-from commitlog.client.feed_events import Selection
+from commitlog.client.feed import SLICE_SECONDS, PartitionFeed
+from commitlog.client.feed_events import Selection, Start
 from commitlog.client.host import Pairs, TableName
 from commitlog.client.opening import materialize
 from commitlog.client.positions import When
@@ -111,7 +111,7 @@ class UndoesChanges:
                 return self._commit([again], deadline, properties, transaction_id)
             except RetryableConflict as error:
                 raise TableAlreadyExists(
-                    f"there is a table {format_table_id(to)}: give the old one another name"
+                    f"table {format_table_id(to)} already exists: give the old one another name"
                 ) from error
         if not life.version:
             raise NoSuchVersion(
@@ -120,9 +120,8 @@ class UndoesChanges:
         path = _newest_manifest(life)
         if path is None:
             raise NoSuchTable(
-                f"{format_table_id(table)} was dropped by outcome {life.dropped_at}, and the"
-                f" manifest of its version {life.version} isn't there any more: its files are"
-                " removed"
+                f"{format_table_id(table)} was dropped by outcome {life.dropped_at}, and the "
+                f"manifest of its version {life.version} no longer exists: its files were removed"
             )
         operations: list[Operation] = [
             RegisterTable(
@@ -176,10 +175,10 @@ class UndoesChanges:
                 raise _replaced(was.name)
             if not was.version:
                 raise NoSuchVersion(
-                    f"{was.name} can't be as it was at {position}: it had no version"
+                    f"{was.name} can't be restored to position {position}: it had no version"
                 )
             if was.version != info.version:
-                # Who builds the new version reads the old one.
+                # The builder of the new version reads the old one.
                 materialize(self.runtime(), info, was.version)
                 changed.append((info, lance.LanceOperation.Restore(version=was.version)))
         if not changed and not iceberg:
@@ -327,8 +326,8 @@ def _ids(tables: TableName | Sequence[TableName]) -> list[TableId]:
 
 def _replaced(name: str) -> NoSuchTable:
     return NoSuchTable(
-        f"{name} was dropped since that position, or another table has its name now; rename that"
-        " one, and bring the old one back with `undrop`"
+        f"{name} was dropped since that position, or another table now has its name; "
+        "rename that one, and restore the old one with `undrop`"
     )
 
 
@@ -344,14 +343,14 @@ def _iceberg_again(life: Life, to: TableId) -> IcebergChange:
         check_files(metadata)
     except FileNotFoundError as error:
         raise NoSuchTable(
-            f"{format_table_id(life.table)} was dropped by outcome {life.dropped_at}, and its files"
-            f" are removed: {error}"
+            f"{format_table_id(life.table)} was dropped by outcome {life.dropped_at}, and its "
+            f"files were removed: {error}"
         ) from error
     return register_change(to, metadata=metadata, metadata_location=life.metadata_location)
 
 
 def _check_followed(life: Life) -> None:
-    """Refuse a table whose files name a place that was moved: who reads them would go there."""
+    """Refuse a table whose files name a place that was moved: readers would go there."""
     followed = [life.metadata_location]
     if life.version and not life.metadata_location:
         path = _newest_manifest(life)
@@ -361,8 +360,8 @@ def _check_followed(life: Life) -> None:
     for place in followed:
         if is_moved(place):
             raise InvalidTransaction(
-                f"the files of {format_table_id(life.table)} name the place of before, {place},"
-                " which is bound to another one",
+                f"the files of {format_table_id(life.table)} name their former place {place}, "
+                "which is now bound to another one",
                 field="table",
                 value=format_table_id(life.table),
                 advice="Link the old place to the new one instead of binding it; see the"

@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from commitlog.adapters.lance_refs import Published, referenced_versions
+from commitlog.client.caller import caller
 from commitlog.client.full_storage import naming_full_storage
 from commitlog.client.opening import materialize
 from commitlog.errors import InvalidTransaction, Unavailable
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
     from commitlog.core.tables.lance_tables import VersionRanges
 
 TRIES_MAX = 5
-COLUMN_TRIES_MAX = 100
-"""Before protocol 5 every commit refuses a new column that hadn't seen it; what was computed before
-is kept."""
 TIMEOUT_SECONDS = 600.0
 EXPIRE_AFTER = timedelta(days=14)
 """As Lance has it."""
@@ -114,7 +112,7 @@ class KeepsTables(ABC):
         rewrite: RewriteGroups = rewrite_here,
         **options: Any,
     ) -> Kept:
-        """Merge small fragments and drop deleted rows, beside whoever writes.
+        """Merge small fragments and drop deleted rows, while others write.
 
         Takes the options of pylance's `compact_files` (`target_rows_per_fragment`,
         `materialize_deletions_threshold`, `max_source_fragments`, …), but for `defer_index_remap`.
@@ -126,7 +124,7 @@ class KeepsTables(ABC):
         """
         if options.get("defer_index_remap"):
             raise InvalidTransaction(
-                "a compaction through the log can't defer the remapping of indices",
+                "compactions through the log can't defer index remapping",
                 field="defer_index_remap",
                 value=True,
                 advice="Leave it out: indices are remapped in the same commit",
@@ -166,7 +164,7 @@ class KeepsTables(ABC):
         properties: Mapping[str, str] | None = None,
         **options: Any,
     ) -> Kept:
-        """Build an index of any of pylance's types, beside whoever writes.
+        """Build an index of any of pylance's types, while others write.
 
         Takes the options of pylance's `create_scalar_index` or `create_index`, by the type.
         """
@@ -179,34 +177,6 @@ class KeepsTables(ABC):
             make(column, index_type, **options)
 
         return self._until_it_lands(table_id, self._captured(work), timeout, tries_max, properties)
-
-    def add_columns(
-        self,
-        table_id: str | Sequence[str],
-        transforms: Any,
-        *,
-        timeout: float = TIMEOUT_SECONDS,
-        tries_max: int = COLUMN_TRIES_MAX,
-        properties: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> Kept:
-        """Add columns by SQL expressions, a function, or a schema, as pylance's `add_columns`.
-
-        When the log comes to decide it, others wait for a moment, in which the column is computed
-        for what they have committed meanwhile: for 10 seconds at most.
-        """
-        # Loaded here: it needs what decides.
-        from commitlog.client.new_columns import NewColumns
-
-        columns = NewColumns(
-            self.runtime(),
-            lambda table: self.describe(table, fresh=True, readable=True),
-            transforms,
-            options,
-        )
-        return self._until_it_lands(
-            table_id, columns.attempt, timeout, tries_max, properties, columns.finish
-        )
 
     def expire_versions(
         self,
@@ -255,7 +225,7 @@ class KeepsTables(ABC):
                 f"retain_versions must be at least 1, not {retain_versions}",
                 field="retain_versions",
                 value=retain_versions,
-                advice="The newest version can't be expired: it is the table",
+                advice="The newest version is always kept",
             )
         info = self.describe(parse_table_id(table_id), fresh=True)
         last, now = info.version - (retain_versions or 1), time.time_ns() / 1e9
@@ -282,6 +252,7 @@ class KeepsTables(ABC):
     ) -> Kept:
         deadline = time.monotonic() + timeout
         refusals: list[str] = []
+        called = caller().transaction_id or None
         while True:
             info = self.describe(parse_table_id(table_id), fresh=True, readable=True)
             with naming_full_storage(info.name, info.location):
@@ -293,7 +264,13 @@ class KeepsTables(ABC):
             message, metrics = done
             told = {**(properties or {}), TRY_PROPERTY: str(len(refusals) + 1)}
             encoded = message.SerializeToString(deterministic=True)
-            ticket = self.submit(info.table_id, encoded, properties=told)
+            ticket = self.submit(
+                info.table_id,
+                encoded,
+                transaction_id=called,
+                attempt=len(refusals) if called else 0,
+                properties=told,
+            )
             if finish is None:
                 outcome = ticket.result(_left(deadline))
             else:
@@ -383,8 +360,9 @@ def in_row_order(rewrite: Transaction) -> Transaction:
 def too_late(info: TableInfo, timeout: float) -> Unavailable:
     """Return the error of work that took too long."""
     return Unavailable(
-        f"the work on {info.name} took longer than {timeout:g} s and was given up; nothing was"
-        " submitted. Give it more time, or do less at once (max_source_fragments of a compaction)"
+        f"the work on {info.name} took longer than {timeout:g} s and was cancelled; "
+        "nothing was submitted. Raise the timeout, or do less at once "
+        "(max_source_fragments of a compaction)"
     )
 
 

@@ -1,7 +1,7 @@
-"""The one way to look at outcomes of the past: from a place on, by the chain.
+"""Reads old outcomes from a place on, along the chain of hashes.
 
-What the chain doesn't admit (a deposed leader's late records, copies, rubbish) is passed over here,
-so that nobody who looks back has to tell it apart: answers by id, older versions, feeds, and the
+Records that the chain doesn't admit (a deposed leader's late records, copies, foreign bytes) are
+skipped here, so no caller has to tell them apart: answers by id, older versions, feeds, and the
 fallback of a client whose leader is away.
 """
 
@@ -52,7 +52,7 @@ class ValidOutcomes:
         *,
         patient: bool = False,
     ) -> None:
-        """Begin behind an outcome that is known to be valid, or at the beginning."""
+        """Start behind an outcome that is known to be valid, or at the beginning."""
         self._chain = chain_at(place, log.genesis(partition))
         self._reader = log.read_outcomes(partition, place.outcomes_offset, patient=patient)
 
@@ -75,5 +75,5 @@ class ValidOutcomes:
         return self._reader.end_offset()
 
     def close(self) -> None:
-        """Let go of the reader."""
+        """Close the reader."""
         self._reader.close()

@@ -37,8 +37,8 @@ class WrittenKeys:
 def read_written_keys(info: TableInfo, transaction: Transaction) -> WrittenKeys | None:
     """Read the keys of all rows that an Append or Update writes; None if they aren't known.
 
-    Rows that an Update moves are among them: their keys were there before, and nobody else can
-    insert them without touching the same rows.
+    Rows that an Update moves are among them: their keys existed before, and another writer can't
+    insert them without changing the same rows.
     """
     key = info.primary_key
     if not key:

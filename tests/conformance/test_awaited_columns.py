@@ -37,7 +37,9 @@ class Paused:
             return log.describe(table, fresh=True, readable=True)
 
         self.info = describe(("ns", "t"))
-        self.columns = NewColumns(log.runtime(), describe, {"double": "id * 2"}, {})
+        self.columns = NewColumns(
+            log.runtime(), describe, lambda dataset: dataset.add_columns({"double": "id * 2"})
+        )
         made = self.columns._upon(self.info)
         assert made is not None
         self.message = made
@@ -114,7 +116,8 @@ def test_whoever_comes_after_waits_and_is_not_refused(tmp_path: Path) -> None:
 def test_what_is_not_delivered_holds_up_others_for_a_while_and_is_tried_again(
     data: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deciding, "AWAITED_SECONDS", 0.3)
+    # With data, long enough that it is there before the leader has waited in vain.
+    monkeypatch.setattr(deciding, "AWAITED_SECONDS", 0.3 if data is None else 3.0)
     with three_fragments(tmp_path / "root", stable_row_ids=False) as made:
         log = made.client
         paused = Paused(log)
@@ -122,7 +125,9 @@ def test_what_is_not_delivered_holds_up_others_for_a_while_and_is_tried_again(
         ticket = paused.submit()
         if data is not None:
             path = made.location(T) / delivery_path(ticket.transaction_id, head)
-            path.write_bytes(data)
+            whole = tmp_path / "data"
+            whole.write_bytes(data)
+            whole.rename(path)  # at once, as writers put it: the leader may be looking
         assert log.append(T, rows(101)).status is Status.COMMITTED
         lost = ticket.result()
         assert lost.status is Status.RETRYABLE

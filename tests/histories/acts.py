@@ -7,25 +7,23 @@ from typing import TYPE_CHECKING
 from commitlog.adapters.memory import MemoryLog
 from commitlog.core.tables.lance_tables import is_in
 from consumers.tools import table_acts
+from consumers.tools.cleaning import clean
 from consumers.tools.maintenance import Maintenance
-from consumers.tools.maintenance_policy import properties_of
-from consumers.tools.orphans import clean
+from consumers.tools.maintenance_policy import PREFIX
 
 if TYPE_CHECKING:
     from tests.histories.world import History, Step
 
 table_acts.YOUNG_MS = -3_600_000
 """Nobody is about to read a manifest here, so none is too young to be thinned."""
-POLICY = properties_of(
-    {
-        "small_fragments": 4,
-        "keep_manifests": 4,
-        "history_share": 0.5,
-        "history_hours": 0,
-        "history_versions": 6,
-        "remove_after_days": 1e-9,
-    }
-)
+POLICY = {
+    PREFIX + "small-fragments": "4",
+    PREFIX + "keep-manifests": "4",
+    PREFIX + "history-share": "0.5",
+    PREFIX + "history-hours": "0",
+    PREFIX + "history-versions": "6",
+    PREFIX + "remove-after-days": "1e-9",
+}
 """Of a table whose maintenance finds something to do after a few steps."""
 KINDS = ("maintain", "maintain", "remove", "undrop", "go back")
 

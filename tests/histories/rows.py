@@ -8,7 +8,6 @@ second is done on the twin if the log commits it.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from commitlog.client.rows import Prepared, prepare_delete
 from commitlog.client.tables import TableInfo
 from commitlog.client.updating import prepare_update
 from commitlog.model.records import Status
+from tests.histories.command import command
 from tests.namespace_world import World
 
 STEPS = 25
@@ -257,16 +257,5 @@ def run(seconds: float, seed: int, report: Callable[[str], None]) -> Counter[str
     return tally
 
 
-def main() -> int:
-    """Run, and print what was tried."""
-    parser = argparse.ArgumentParser(prog="python -m tests.histories.rows")
-    parser.add_argument("--seconds", type=float, default=1800.0)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    tally = run(given.seconds, given.seed, lambda text: print(text, file=sys.stderr, flush=True))
-    print(", ".join(f"{count} {what}" for what, count in sorted(tally.items())))
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(command("python -m tests.histories.rows", run))

@@ -21,22 +21,10 @@ from commitlog.codecs.avro import encode_leader_started
 from commitlog.core.log.chain import BEGINNING, ChainPlace, chain_at
 from commitlog.model.records import Code, Genesis, LeaderStarted, OperationResult, Submitted
 from commitlog.wire import FrameKind
-from tests.fakes.leader import SCHEMA, FakeLeader, blank, memory_log
+from tests.fakes.leader import SCHEMA, FakeLeader, blank
 from tests.waiting import WAIT_SECONDS
 
 QUICK = RuntimeSettings(fallback_after_seconds=0.3, request_timeout_seconds=60)
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> MemoryLog:
-    return memory_log(tmp_path / "tables")
-
-
-@pytest.fixture
-def leader(log: MemoryLog) -> Iterator[FakeLeader]:
-    leader = FakeLeader(log)
-    yield leader
-    leader.close()
 
 
 @pytest.fixture

@@ -25,21 +25,9 @@ from commitlog import (
 from commitlog.adapters.memory import MemoryLog
 from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.model.operations import DropTable, LanceCommit
-from tests.fakes.leader import SCHEMA, FakeLeader, memory_log
+from tests.fakes.leader import SCHEMA, FakeLeader
 
 L = lance.LanceOperation
-
-
-@pytest.fixture
-def log(tmp_path: Path) -> MemoryLog:
-    return memory_log(tmp_path / "tables")
-
-
-@pytest.fixture
-def leader(log: MemoryLog) -> Iterator[FakeLeader]:
-    leader = FakeLeader(log)
-    yield leader
-    leader.close()
 
 
 @pytest.fixture
@@ -96,6 +84,10 @@ def _unknown_fragment(client: CommitLog) -> Any:
     return L.Delete([], [7], "true")
 
 
+def _plain_dict(client: CommitLog) -> Any:
+    return L.UpdateConfig(config_updates={"a": "b"})  # type: ignore[arg-type]
+
+
 def _twice(client: CommitLog) -> Any:
     return L.Delete([_image(client)], [0], "true")
 
@@ -110,7 +102,8 @@ def _not_an_operation(client: CommitLog) -> Any:
         (_missing, MissingDataFile, "isn't in .*/data"),
         (_cut_off, MissingDataFile, "bytes instead of"),
         (_wrong_schema, InvalidTransaction, r"field ids \[2\]"),
-        (_negative, InvalidTransaction, "Ids and versions are whole numbers from 0 on"),
+        (_negative, InvalidTransaction, "ids and versions are at least 0"),
+        (_plain_dict, InvalidTransaction, "UpdateConfig holds .*'dict' object"),
         (_unknown_fragment, InvalidTransaction, "no fragment 7 at version 2"),
         (_twice, InvalidTransaction, "fragment 0 is named twice"),
         (_not_an_operation, InvalidTransaction, "is not an operation"),
@@ -145,7 +138,7 @@ def test_read_versions_from_the_future_and_below_zero_are_refused(
 
 
 def test_bytes_that_are_no_transaction_are_refused(client: CommitLog) -> None:
-    with pytest.raises(InvalidTransaction, match="no Lance transaction"):
+    with pytest.raises(InvalidTransaction, match="not a Lance transaction"):
         client.submit("a$t", b"\xff\xff\xff")
 
 
@@ -217,7 +210,7 @@ def test_registering_needs_a_dataset(client: CommitLog, tmp_path: Path) -> None:
 
 
 def test_an_operation_must_be_about_the_table_that_is_named(client: CommitLog) -> None:
-    with pytest.raises(InvalidTransaction, match=r"about b"):
+    with pytest.raises(InvalidTransaction, match=r"is for b"):
         client.submit("a$t", DropTable(("b",)))
     with pytest.raises(InvalidTransaction, match="no table"):
         client.submit(None, L.Restore(1))
@@ -237,6 +230,17 @@ def test_one_record_stays_in_one_partition(tmp_path: Path) -> None:
 def test_a_log_that_does_not_exist_is_named(tmp_path: Path) -> None:
     with pytest.raises(WrongLog):
         CommitLog(MemoryLog).runtime()
+
+
+def test_a_closed_client_lets_go_of_its_log(
+    log: MemoryLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[bool] = []
+    monkeypatch.setattr(log, "close", lambda: closed.append(True))
+    with CommitLog(lambda: log) as client:
+        client.runtime()
+        assert closed == []
+    assert closed == [True]
 
 
 def test_lance_s_own_bytes_are_kept_verbatim(client: CommitLog, leader: FakeLeader) -> None:
@@ -287,5 +291,5 @@ def test_a_principal_that_a_terminal_or_the_log_cannot_carry_is_refused(
 @pytest.mark.parametrize("table", [None, 5, b"a$t", ("a", None), [1]])
 def test_what_is_no_name_of_a_table_is_named(client: CommitLog, table: Any) -> None:
     for ask in (client.table, client.open, lambda table: client.append(table, {"id": [1]})):
-        with pytest.raises(InvalidTransaction, match="is no name"):
+        with pytest.raises(InvalidTransaction, match="is not a valid name"):
             ask(table)

@@ -6,13 +6,17 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import lance
 import pytest
 
-from commitlog.client.feed import PartitionFeed, Start, Subscription
-from commitlog.client.feed_events import FeedEvent, Selection, token_of, token_places
+from commitlog.client.feed import PartitionFeed, Subscription, starts
+from commitlog.client.feed_events import FeedEvent, Selection, Start, token_of, token_starts
+from commitlog.client.folds import Folds
+from commitlog.client.positions import positions_of
+from commitlog.client.runtime import Runtime
 from commitlog.core.log.chain import ChainPlace
 from commitlog.errors import CorruptLog, InvalidRequest, NoSuchTable, Unavailable, WrongLog
 from commitlog.model.records import Answered, Outcome, Status
@@ -67,9 +71,21 @@ def test_each_token_leads_to_exactly_what_is_after_it(stream: PartitionLog) -> N
     log = log_of(stream)
     events = read(log, [BEGINNING], EVERYTHING)
     for number in (0, 1, 498, 499, 500, 700, len(events) - 1):
-        (place,) = token_places(events[number].token, "log-0", 1)
-        after = read(log, [Start(place, place.sequence)], EVERYTHING)
+        after = read(log, token_starts(events[number].token, "log-0", 1), EVERYTHING)
         assert sequences(after) == sequences(events[number + 1 :])
+
+
+def test_who_leaves_before_it_has_read_as_far_as_it_began_is_told_nothing_of_before(
+    stream: PartitionLog,
+) -> None:
+    log = log_of(stream)
+    began = Start(BEGINNING.place, 600)
+    with Subscription(log, [began], EVERYTHING, None) as feed:
+        assert token_starts(feed.token, "log-0", 1) == [began]
+        token = feed.token
+    after = read(log, token_starts(token, "log-0", 1), EVERYTHING)
+    assert sequences(after) == sequences(read(log, [began], EVERYTHING))
+    assert min(sequences(after)) > 600
 
 
 def test_a_busy_partition_holds_no_other_up_and_tokens_name_both() -> None:
@@ -80,11 +96,30 @@ def test_a_busy_partition_holds_no_other_up_and_tokens_name_both() -> None:
     events = read(log, [BEGINNING, BEGINNING], EVERYTHING, at_once=10)
     assert {event.partition for event in events[:20]} == {0, 1}
     for number in (3, 17, 100):
-        starts = [
-            Start(place, place.sequence) for place in token_places(events[number].token, "log-0", 2)
-        ]
+        starts = token_starts(events[number].token, "log-0", 2)
         rest = [(e.partition, e.sequence) for e in read(log, starts, EVERYTHING)]
         assert sorted(rest) == sorted((e.partition, e.sequence) for e in events[number + 1 :])
+
+
+def test_a_position_that_a_deposed_leader_does_not_know_is_not_refused(
+    stream: PartitionLog,
+) -> None:
+    def asked_of(head: int) -> Runtime:
+        log = SimpleNamespace(last_outcome_records=lambda _, count: stream.answered[-count:])
+        known = {"sequence": head}
+        runtime = SimpleNamespace(log=log, partitions=1, request=lambda *_, **__: known)
+        return cast(Runtime, runtime)
+
+    newest = stream.decided()[-1].outcome.sequence
+    with pytest.raises(Unavailable, match="knows 10 outcomes and the log has more"):
+        starts(asked_of(10), newest)
+    with pytest.raises(InvalidRequest, match="beyond the end"):
+        starts(asked_of(newest), newest + 1)
+    folds = Folds()
+    with pytest.raises(Unavailable, match="knows 10 outcomes and the log has more"):
+        positions_of(asked_of(10), folds, newest, 0.0)
+    with pytest.raises(InvalidRequest, match="beyond the end"):
+        positions_of(asked_of(newest), folds, newest + 1, 0.0)
 
 
 def test_what_a_paused_leader_wrote_is_no_event(stream: PartitionLog) -> None:
@@ -122,15 +157,15 @@ def test_an_outcome_of_another_transaction_is_a_corrupt_log(stream: PartitionLog
 @pytest.mark.parametrize("token", ["", "rubbish", "eyJ2IjoyfQ", "eyJ2IjoxfQ", "ÿ", "a" * 4000])
 def test_rubbish_is_no_token(token: str) -> None:
     with pytest.raises(InvalidRequest, match="token"):
-        token_places(token, "log-0", 1)
+        token_starts(token, "log-0", 1)
 
 
 def test_a_token_of_another_log_is_refused() -> None:
-    token = token_of("log-1", [ChainPlace(1, 3, 1, b"h")])
+    token = token_of("log-1", [Start(ChainPlace(1, 3, 1, b"h"), 1)])
     with pytest.raises(WrongLog, match="log-1"):
-        token_places(token, "log-0", 1)
+        token_starts(token, "log-0", 1)
     with pytest.raises(WrongLog, match="with 2"):
-        token_places(token, "log-1", 2)
+        token_starts(token, "log-1", 2)
 
 
 @pytest.fixture(scope="module")
@@ -172,11 +207,11 @@ def test_a_feed_is_of_tables_namespaces_or_all(shop: Service) -> None:
 
 def test_idle_seconds_count_once_a_feed_has_caught_up(stream: PartitionLog) -> None:
     wanted = sequences(read(log_of(stream), [BEGINNING], EVERYTHING))
-    (place,) = token_places(
+    (start,) = token_starts(
         read(log_of(stream), [BEGINNING], EVERYTHING, at_once=1)[-2].token, "log-0", 1
     )
     last = Selection(statuses=tuple(Status))
-    with Subscription(log_of(stream), [Start(place, wanted[-2])], last, 0.0) as feed:
+    with Subscription(log_of(stream), [start], last, 0.0) as feed:
         assert sequences(list(feed)) == wanted[-1:]
 
     class OfTheLast(Selection):

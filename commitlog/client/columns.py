@@ -1,0 +1,123 @@
+"""Changes columns beside writers: what is computed once, and completed when it is decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from commitlog.client.upkeep import TIMEOUT_SECONDS, KeepsTables, Kept
+from commitlog.errors import InvalidTransaction
+
+if TYPE_CHECKING:
+    import lance
+
+COLUMN_TRIES_MAX = 100
+"""Before protocol 5 every commit refuses a new column that hadn't seen it; what was computed before
+is kept."""
+
+
+def is_reader(transforms: Any) -> bool:
+    """Say whether new columns come from somewhere else, and aren't computed of each row."""
+    import pyarrow as pa  # loaded here: a client that only submits needs none of it
+
+    listed = transforms if isinstance(transforms, list) else [transforms]
+    is_computed = isinstance(transforms, dict | pa.Schema) or callable(transforms)
+    return not is_computed and not all(isinstance(one, pa.Field) for one in listed)
+
+
+def values_of_rows(message: str) -> InvalidTransaction:
+    """Return the refusal of a reader's values for rows that it may not know."""
+    return InvalidTransaction(
+        message,
+        field="transforms",
+        advice=(
+            "Add the column as null (`add_columns(pa.field(...))`), and bring the values by a key "
+            "(`merge_insert`); while nobody else writes, use `log.open(table).add_columns(reader)`"
+        ),
+    )
+
+
+class ChangesColumns(KeepsTables):
+    """Gives `CommitLog` the verbs that change a table's columns."""
+
+    def add_columns(
+        self,
+        table_id: str | Sequence[str],
+        transforms: Any,
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        tries_max: int = COLUMN_TRIES_MAX,
+        properties: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> Kept:
+        """Add columns by SQL expressions, a function, or a schema, as pylance's `add_columns`.
+
+        When the log comes to decide it, others wait for a moment, in which the column is computed
+        for what they have committed meanwhile: for 10 seconds at most. A reader has no
+        values of those, so with one it is InvalidTransaction if rows came meanwhile.
+        """
+        is_taken = False
+
+        def change(dataset: lance.LanceDataset) -> None:
+            nonlocal is_taken
+            if is_taken:
+                raise values_of_rows("rows came meanwhile of which the reader has no values")
+            is_taken = is_reader(transforms)
+            dataset.add_columns(transforms, **options)
+
+        return self._change_columns(
+            table_id,
+            change,
+            (timeout, tries_max, properties),
+        )
+
+    def alter_columns(
+        self,
+        table_id: str | Sequence[str],
+        *alterations: Any,
+        timeout: float = TIMEOUT_SECONDS,
+        tries_max: int = COLUMN_TRIES_MAX,
+        properties: Mapping[str, str] | None = None,
+    ) -> Kept:
+        """Rename columns, let them be null or not, or cast them, as pylance's `alter_columns`.
+
+        Others wait as for `add_columns` if columns are cast, and if a column may not be null from
+        now on, until what came meanwhile is looked through for nulls.
+        """
+        return self._change_columns(
+            table_id,
+            lambda dataset: dataset.alter_columns(*alterations),
+            (timeout, tries_max, properties),
+        )
+
+    def drop_columns(
+        self,
+        table_id: str | Sequence[str],
+        columns: list[str],
+        *,
+        timeout: float = TIMEOUT_SECONDS,
+        tries_max: int = COLUMN_TRIES_MAX,
+        properties: Mapping[str, str] | None = None,
+    ) -> Kept:
+        """Take columns away, as pylance's `drop_columns`; their data stays in the files."""
+        return self._change_columns(
+            table_id,
+            lambda dataset: dataset.drop_columns(columns),
+            (timeout, tries_max, properties),
+        )
+
+    def _change_columns(
+        self,
+        table_id: str | Sequence[str],
+        change: Callable[[lance.LanceDataset], None],
+        bounds: tuple[float, int, Mapping[str, str] | None],
+    ) -> Kept:
+        # Loaded here: it needs what decides.
+        from commitlog.client.new_columns import NewColumns
+
+        columns = NewColumns(
+            self.runtime(),
+            lambda table: self.describe(table, fresh=True, readable=True),
+            change,
+        )
+        return self._until_it_lands(table_id, columns.attempt, *bounds, columns.finish)
