@@ -94,8 +94,7 @@ def run(folder: Path, *, minutes: float, seed: int) -> dict[str, Any]:
     print(f"seed {seed}", file=sys.stderr, flush=True)
     for number in range(STREAMS):
         (folder / f"source-{number}").mkdir()
-    with service(folder) as servers:
-        log = CommitLog.connect(servers)
+    with service(folder) as servers, CommitLog.connect(servers) as log:
         log.create_table(TABLE, SCHEMA, primary_key="key")
         jobs = [start(name, servers, folder) for name in JOBS]
         try:
@@ -106,7 +105,6 @@ def run(folder: Path, *, minutes: float, seed: int) -> dict[str, Any]:
             for job in jobs:
                 kill(job)
         report = compare(log, folder, files)
-        log.close()
     report["seed"] = seed
     report["kills"] = {job.name: job.kills for job in jobs}
     report["commits"] = commits(folder)
@@ -366,18 +364,17 @@ def merge_rows(spark: Any, options: dict[str, str], folder: Path) -> None:
 
 def compact(servers: str, folder: Path) -> None:
     """Rewrite small fragments; a rewrite that loses to another writer is simply done again."""
-    log = CommitLog.connect(servers)
-    while not (folder / "finish").exists():
-        table = log.open(TABLE)
-        try:
-            done = table.optimize.compact_files(target_rows_per_fragment=100_000)
-            if done.fragments_removed:
-                note(folder, "compaction", progress(folder, "compaction") + 1)
-        except (OSError, RuntimeError) as error:
-            if not any(word in str(error).lower() for word in LOST_RACE):
-                raise
-        time.sleep(1.0)
-    log.close()
+    with CommitLog.connect(servers) as log:
+        while not (folder / "finish").exists():
+            table = log.open(TABLE)
+            try:
+                done = table.optimize.compact_files(target_rows_per_fragment=100_000)
+                if done.fragments_removed:
+                    note(folder, "compaction", progress(folder, "compaction") + 1)
+            except (OSError, RuntimeError) as error:
+                if not any(word in str(error).lower() for word in LOST_RACE):
+                    raise
+            time.sleep(1.0)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from commitlog.spark.compaction import compact
 from commitlog.spark.datasource import CommitLogDataSource
 from commitlog.spark.mapping import map_arrow
 from commitlog.spark.merge import Merged, merge
-from commitlog.spark.progress import show_repeats
+from commitlog.spark.progress import RepeatsListener, show_repeats
 from commitlog.spark.session import local_session
 from commitlog.spark.statements import NotInSql, check_statements
 from commitlog.spark.writers import check_writers
@@ -22,6 +22,7 @@ __all__ = [
     "CommitLogDataSource",
     "Merged",
     "NotInSql",
+    "RepeatsListener",
     "compact",
     "each_batch",
     "local_session",

@@ -39,7 +39,7 @@ def arrow_schema(schema: StructType, table: str) -> pa.Schema:
                 " cannot hold",
                 field=field.name,
                 value=table,
-                advice="Cast it in the query, to a string perhaps",
+                advice="Cast it in the query, for example to a string",
             ) from None
     return arrow_schema_of(schema)
 

@@ -78,8 +78,8 @@ def parts_of(versions: TableVersions, version: int) -> list[VersionChanges]:
         before = versions.read(version - 1)
     except NoSuchVersion as error:
         raise NoSuchVersion(
-            f"the changes of version {version} of {versions.info.name} cannot be told: {error}."
-            " Start at a later version"
+            f"the changes of version {version} of {versions.info.name} cannot be read: "
+            f"{error}. Start at a later version"
         ) from error
     return _parts(versions, before, after)
 

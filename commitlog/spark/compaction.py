@@ -41,7 +41,7 @@ def compact(
     connect: Connect = connect_to,
     **how: Any,
 ) -> Kept:
-    """Compact a table by a Spark job, beside whoever writes.
+    """Compact a table by a Spark job, beside its writers.
 
     `options` are those of format `commitlog` that reach the log. The rest is what
     `CommitLog.compact` takes: `target_rows_per_fragment`, `timeout`, `tries_max`, and so on.

@@ -151,7 +151,9 @@ def read_to(reader: Reader[Any], end_offset: int) -> Iterator[Any]:
             if found:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_SECONDS:
-                raise Unavailable(f"Kafka sent nothing for {SILENCE_SECONDS:.0f} s; try later")
+                raise Unavailable(
+                    f"Kafka sent nothing for {SILENCE_SECONDS:.0f} s; try again later"
+                )
     finally:
         reader.close()
 

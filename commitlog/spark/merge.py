@@ -314,10 +314,10 @@ def update_of(info: TableInfo, task: MergeTask, parts: Sequence[MergePart]) -> P
     updated = [FragmentMetadata.from_json(text) for part in parts for text in part.images]
     if doubled:
         raise InvalidTransaction(
-            f"the source has keys more than once, such as {', '.join(doubled[:3])}",
+            f"the source has duplicate keys, such as {', '.join(doubled[:3])}",
             field="on",
             value=doubled,
-            advice="Leave one row for each key, such as the newest",
+            advice="Keep one row for each key, such as the newest",
         )
     rows, digest = sum(part.rows for part in parts), joined_digests([p.digest for p in parts])
     source = brought(info.name, rows, digest)
@@ -363,7 +363,7 @@ def _columns(frame: DataFrame, wanted: Merge, info: TableInfo) -> list[str]:
     own = next((n for n in info.schema.names if n.lower().startswith((*OWN, KEY))), None)
     if own is not None:
         raise InvalidTransaction(
-            f"{info.name} has a column {own!r}, a name that a merge of Spark uses itself",
+            f"{info.name} has a column {own!r}, which a Spark merge uses internally",
             field="columns", value=own, advice="Merge with `CommitLog.merge_insert`",
         )  # fmt: skip
     # A column that only says what to delete isn't the table's.

@@ -308,8 +308,8 @@ class KeptColumns:
         for each in self._lacking:
             if each.name not in plain and types.is_nested(each.type):
                 raise InvalidTransaction(
-                    f"column {each.name!r} of {self._task.target.table} holds blobs inside of it,"
-                    " which a merge of Spark cannot keep",
+                    f"column {each.name!r} of {self._task.target.table} contains blobs, which a "
+                    "Spark merge cannot keep",
                     field=each.name,
                     advice="Name the column in the source, or merge with `CommitLog.merge_insert`",
                 )

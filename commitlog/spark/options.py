@@ -1,7 +1,7 @@
 """The options of format `commitlog`, read and checked in one place.
 
-Spark hands them over in lower case and without order. An option that nobody knows is an error
-that suggests the nearest name: a misspelt `txnAppId` must not quietly lose exactly-once.
+Spark hands them over in lower case and without order. An unknown option is an error that
+suggests the nearest name: a misspelt `txnAppId` must not quietly lose exactly-once.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def parse_write(options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
 def _by_log(values: Mapping[str, str]) -> bool:
     text = values.get("rows", ROWS_BY_FILES).lower()
     if text not in (ROWS_BY_FILES, ROWS_BY_LOG):
-        raise _bad("rows", text, "is no way to write", f"Use {ROWS_BY_FILES} or {ROWS_BY_LOG}")
+        raise _bad("rows", text, "is not a write mode", f"Use {ROWS_BY_FILES} or {ROWS_BY_LOG}")
     return text == ROWS_BY_LOG
 
 
@@ -243,8 +243,8 @@ def what_to_read(options: Mapping[str, str]) -> str:
     known = (READ_TABLE, READ_CHANGES, READ_LOG)
     if wanted not in known:
         near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
-        advice = f"Perhaps you mean {near[0]!r}" if near else f"Known are {', '.join(known)}"
-        raise _bad("read", wanted, "names nothing that can be read", advice)
+        advice = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(known)}"
+        raise _bad("read", wanted, "is not something that can be read", advice)
     is_all = wanted == READ_CHANGES and not (given.get("table") or given.get("path"))
     return READ_LOG if is_all else wanted
 
@@ -259,7 +259,7 @@ def parse_log(options: Mapping[str, str]) -> LogOptions:
     starting = values.get("startingposition", EARLIEST).lower()
     if starting not in (EARLIEST, LATEST):
         raise _bad(
-            "startingPosition", starting, "is no place to start", f"Use {EARLIEST} or {LATEST}"
+            "startingPosition", starting, "is not a valid start", f"Use {EARLIEST} or {LATEST}"
         )
     return LogOptions(
         connection=_connection(values),
@@ -284,7 +284,7 @@ def _known(
         near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.5)
         raise _bad(
             key, value, "is unknown",
-            f"Perhaps you mean {allowed[near[0]]!r}" if near else f"Known are {', '.join(names)}",
+            f"Did you mean {allowed[near[0]]!r}?" if near else f"Known are {', '.join(names)}",
         )  # fmt: skip
     return values
 
@@ -328,7 +328,7 @@ def _table(values: Mapping[str, str]) -> str:
 def _version(values: Mapping[str, str]) -> VersionWanted:
     given = [name for name in AS_OF if values.get(name.lower())]
     if len(given) > 1:
-        raise _bad(given[1], values[given[1].lower()], f"names a version, and so does {given[0]}",
+        raise _bad(given[1], values[given[1].lower()], f"conflicts with {given[0]}",
                    "Give one of them")  # fmt: skip
     return VersionWanted(
         version=_integer(values, "versionAsOf", minimum=1),

@@ -4,6 +4,9 @@ Only sinks in Java or Scala report metrics, a Python sink commits in a process o
 `observe` collects is known before the commit. But Spark makes a map of observed metrics for each
 progress, and shows the same object to listeners, in `lastProgress` and in `recentProgress`. So a
 listener reads on in the log and puts into that map what the log says of the batch.
+
+The log knows a query and its batches, but not its runs. Spark calls listeners before a run starts,
+and a query has one run at a time: what the log has from there on is of this run.
 """
 
 from __future__ import annotations
@@ -34,40 +37,63 @@ KEPT = 1000
 
 def show_repeats(
     spark: SparkSession, options: Mapping[str, str], *, connect: Connect = connect_to
-) -> StreamingQueryListener:
+) -> RepeatsListener:
     """Have the progress of queries show which batches an earlier commit answered.
 
     The progress of such a batch has `commitlog.repeat` among its observed metrics: how many rows
     were committed, how many came now, whether they differ, and this in words. Call it before the
-    queries start; `spark.streams.removeListener` ends it. `options` are those of format `commitlog`
-    that reach the log.
+    queries start, and `close` of what it returns at the end. `options` are those of format
+    `commitlog` that reach the log.
     """
-    listener = _Repeats(spark, connect(parse_batches(options).connection).runtime())
+    listener = RepeatsListener(spark, connect(parse_batches(options).connection).runtime())
     spark.streams.addListener(listener)
     return listener
 
 
-class _Repeats(StreamingQueryListener):
+class RepeatsListener(StreamingQueryListener):
+    """Puts repeats into the progress of queries, until it is closed."""
+
     def __init__(self, spark: SparkSession, runtime: Runtime) -> None:
+        """Read each partition of the log from its end on."""
         self._spark = spark
         self._runtime = runtime
         self._lock = threading.Lock()
         self._readers = [_at_the_end(runtime, number) for number in range(runtime.partitions)]
+        self._runs: dict[str, str] = {}
+        """The run of each query that runs."""
         self._found: OrderedDict[tuple[str, int], Repeat] = OrderedDict()
-        """By query and batch."""
+        """By run and batch."""
+
+    def close(self) -> None:
+        """Stop listening, and let go of the connections to Kafka."""
+        with self._lock:
+            readers, self._readers = self._readers, []
+            for reader in readers:
+                reader.close()
+        self._spark.streams.removeListener(self)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Nothing to show yet."""
+        """Read what earlier runs of the query left; what follows is of this one."""
+        with self._lock:
+            try:
+                self._read_on()
+            finally:
+                self._runs[str(event.id)] = str(event.runId)
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Nothing to show any more."""
+        """Forget the run; Spark tells of its end when another may run already."""
+        with self._lock:
+            if self._runs.get(str(event.id)) == str(event.runId):
+                del self._runs[str(event.id)]
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
         """Put a repeat into the progress of its batch."""
         progress: Any = event.progress
+        run = str(progress.runId)
         with self._lock:
+            self._runs.setdefault(str(progress.id), run)
             self._read_on()
-            repeat = self._found.pop((str(progress.id), progress.batchId), None)
+            repeat = self._found.pop((run, progress.batchId), None)
         if repeat is not None:
             progress._jprogress.observedMetrics().put(METRIC, self._row(repeat))
 
@@ -88,8 +114,10 @@ class _Repeats(StreamingQueryListener):
 
     def _keep(self, repeat: Repeat) -> None:
         application = repeat.application
-        query = application.run or application.application_id
-        self._found[query, application.sequence] = repeat
+        run = self._runs.get(application.run or application.application_id)
+        if run is None:
+            return
+        self._found[run, application.sequence] = repeat
         if len(self._found) > KEPT:
             self._found.popitem(last=False)
 

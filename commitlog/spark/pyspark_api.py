@@ -101,7 +101,7 @@ def check_limits(**limits: int | None) -> None:
         if value is not None and RELEASE < HAS_READ_LIMITS:
             raise InvalidTransaction(
                 f"option {name!r} needs PySpark 4.2 or later", field=name, value=value,
-                advice="Leave it out: a batch then takes all that is there",
+                advice="Leave it out: a batch then takes everything available",
             )  # fmt: skip
 
 

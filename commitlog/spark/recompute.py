@@ -161,7 +161,7 @@ def _check_state(machine: Machine, found: Audited, terms: dict[int, bytes]) -> N
     if declared == machine.digest():
         found.states += 1
     else:
-        _differs(found, machine.sequence, "", "a leader began with another state")
+        _differs(found, machine.sequence, "", "a leader started from a different state")
 
 
 def _audit(machine: Machine, decided: Decided, found: Audited) -> None:
@@ -215,7 +215,7 @@ def _seal_problem(again: Outcome, outcome: Outcome) -> str:
     sealed, _ = seal_outcome(
         again, previous_hash=outcome.previous_hash, epoch=outcome.epoch, node=outcome.node
     )
-    return "" if sealed.hash == outcome.hash else "decided again it has another hash"
+    return "" if sealed.hash == outcome.hash else "deciding it again gives another hash"
 
 
 def _differs(found: Audited, sequence: int, transaction_id: str, problem: str) -> None:

@@ -15,7 +15,7 @@ import lance
 import pyarrow as pa
 from lance.fragment import FragmentMetadata
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import StructType
 
 from commitlog.adapters.lance_datasets import open_dataset
 from commitlog.errors import InvalidRequest
@@ -55,11 +55,6 @@ def table_schema(options: ReadOptions, connect: Callable[[Connection], Any]) -> 
     else:
         schema = open_table(options, connect).schema
     return spark_schema(schema, options.table, options.columns)
-
-
-def spark_types(schema: pa.Schema) -> dict[str, DataType]:
-    """Return Spark's type of each column of an Arrow schema."""
-    return {field.name: field.dataType for field in spark_schema(schema, "the table")}
 
 
 class TableReader(DataSourceReader):

@@ -1,13 +1,13 @@
-"""Tables that SQL made: `CREATE TABLE … USING commitlog`, whose options Spark hands to nobody.
+"""Tables that SQL made: `CREATE TABLE … USING commitlog`, whose options Spark does not pass on.
 
 Spark keeps the options with the table in its catalog and gives them to this format once, at
 CREATE TABLE. What it hands over when the table is read or written is the columns, with their
 metadata, so the options are kept there. Metadata reaches plans, the schema of every frame that is
 made from the table, and the footers of files written from it: no secret may be among them.
 
-Spark answers some statements itself. It calls nobody for CREATE TABLE with columns, and ALTER TABLE
-changes its catalog alone. `statements` refuses both in a Python driver; those that it did not see
-are found out, and refused, at the next read or write.
+Spark answers some statements itself. It doesn't call this format for CREATE TABLE with columns, and
+ALTER TABLE changes its catalog alone. `statements` refuses both in a Python driver; those that it
+did not see are found out, and refused, at the next read or write.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ COLUMNS = "commitlog.columns"
 """In every column's metadata: the options of CREATE TABLE, and a digest of the columns then."""
 READ = "__CHAR_VARCHAR_TYPE_STRING"
 """Spark's own: a column's type as it was declared. Spark leaves it out of what it writes."""
-NO_OPTIONS = "Spark handed over no options of a table"
+NO_OPTIONS = "Spark passed no options for the table"
 SPARKS_PROPERTIES = ("provider", "owner")
 """What Spark adds to the options of CREATE TABLE and of nothing else."""
 SPARKS_OTHERS = ("external", "is_managed_location", "collation")
@@ -68,12 +68,12 @@ def check_create_table(options: Mapping[str, str]) -> None:
                 f"option {name!r} is a secret: Spark shows the options of a table in its catalog,"
                 " in plans, and in files written from the table", field=name,
                 advice="Put it into a properties file that only Spark may read, and name that in"
-                " option 'kafkaFile'. What it takes to reach storage belongs into the file that"
+                " option 'kafkaFile'. Put storage credentials into the file that"
                 " COMMITLOG_STORAGE_FILE names",
             )  # fmt: skip
     if "location" in given:
         raise InvalidTransaction(
-            "LOCATION has no effect: the log knows where a table is", field="LOCATION",
+            "LOCATION has no effect: the log decides where a table is", field="LOCATION",
             value=given["location"], advice="Leave it out; option 'table' names the table",
         )  # fmt: skip
     known = {*SPARKS_PROPERTIES, *SPARKS_OTHERS, *(name.lower() for name in made)}
@@ -160,9 +160,9 @@ def _checked(schema: StructType, metadata: Mapping[str, Any]) -> dict[str, str]:
     if metadata.get(COLUMNS, _digest(schema)) != _digest(schema):
         new = [f.name for f in schema.fields if KEPT not in (f.metadata or {})]
         raise InvalidTransaction(
-            f"{kept.get('table') or kept.get('path')}: Spark's catalog has other columns than when"
-            f" CREATE TABLE ran{': ' + ', '.join(new) + ' is new' if new else ''}. ALTER TABLE"
-            " changes the catalog alone, not the table",
+            f"{kept.get('table') or kept.get('path')}: Spark's catalog has other columns than"
+            f" when CREATE TABLE ran{': ' + ', '.join(new) + ' is new' if new else ''}. ALTER TABLE"
+            " changes only the catalog, not the table",
             field="columns", value=schema.names,
             advice="Change columns in the log (`CommitLog.add_columns`; drop_columns and"
             " alter_columns of `CommitLog.open`), then DROP TABLE and CREATE TABLE again",

@@ -43,8 +43,9 @@ _ALTERED = (
     " properties with update_config of `CommitLog.open`"
 )
 _AS_OF = (
-    "Write WITH (tag = '…') or WITH (positionAsOf = '…') behind the table's name, or make a view:"
-    " CREATE TEMPORARY VIEW … USING commitlog OPTIONS (…, versionAsOf '…'), or timestampAsOf"
+    "Write WITH (tag = '…') or WITH (positionAsOf = '…') after the table's name, or "
+    "create a view: CREATE TEMPORARY VIEW … USING commitlog OPTIONS (…, versionAsOf "
+    "'…'), or timestampAsOf"
 )
 _REFUSED = {
     "UpdateTable": ("UPDATE", "Use `CommitLog.update`"),
@@ -138,8 +139,8 @@ def _refuse_without_effect(session: Any, text: str) -> None:
         name = _table_of(plan) if changes else None
         if name and is_ours(session, name):
             raise NotInSql(
-                f"{changes} would change Spark's catalog alone, and not the table {name} of the"
-                " log", field="statement", value=_command(plan), advice=_ALTERED,
+                f"{changes} would change only Spark's catalog, not the table {name} of the log",
+                field="statement", value=_command(plan), advice=_ALTERED,
             )  # fmt: skip
 
 
@@ -174,13 +175,15 @@ def _quoted(text: str) -> str:
 def _refuse_creation(session: SparkSession, statement: str, *, has_columns: bool) -> None:
     if has_columns:
         raise NotInSql(
-            f"{statement} with columns makes no table in the log: Spark would keep the columns and"
-            " ask nobody", field="statement", value=statement, advice=MAKE_IT,
+            f"{statement} with columns does not create a table in the log: Spark would only "
+            "store the columns in its catalog",
+            field="statement", value=statement, advice=MAKE_IT,
         )  # fmt: skip
     catalog = str(session.conf.get(_SESSION_CATALOG, ""))
     if catalog.endswith(_DELTA):
         raise NotInSql(
-            f"the session catalog {catalog} would make the name, and could not read the table",
+            f"the session catalog {catalog} would create the name, but could not read"
+            " the table",
             field=_SESSION_CATALOG, value=catalog,
             advice="Use CREATE TEMPORARY VIEW … USING commitlog OPTIONS (…), or spark.read",
         )  # fmt: skip
@@ -204,7 +207,7 @@ def _explained(session: SparkSession, text: str, error: PySparkException) -> Not
     if not statement or not name or not is_ours(session, name):
         return None
     return NotInSql(
-        f"Spark's SQL has no {statement} for the table {name} of the log",
+        f"Spark SQL does not support {statement} for the table {name} of the log",
         field="statement", value=statement, advice=advice,
     )  # fmt: skip
 

@@ -65,7 +65,7 @@ def _wrap(kind: type, name: str, around: Callable[..., Any]) -> None:
 
 
 def _noted(writer: Any) -> dict[str, Any]:
-    """Return what a writer was given; Spark keeps it where nobody can look."""
+    """Return what a writer was given; Spark keeps it out of sight."""
     noted: dict[str, Any] = writer.__dict__.setdefault(_NOTED, {})
     return noted
 
@@ -148,7 +148,8 @@ def _writing(plain: Method, writer: Any, *condition: Any) -> Any:
         ):
             raise
         raise NotInSql(
-            f"writeTo(…).{plain.__name__} replaces no part of the table {table} of the log",
+            f"writeTo(…).{plain.__name__} cannot replace a part of the table {table} of"
+            " the log",
             field="writeTo", value=table, advice=_SOME,
         ) from error  # fmt: skip
 
@@ -156,7 +157,7 @@ def _writing(plain: Method, writer: Any, *condition: Any) -> Any:
 def _merge_into(plain: Method, frame: Any, table: str, *args: Any, **options: Any) -> Any:
     if is_ours(frame.sparkSession, table):
         raise NotInSql(
-            f"mergeInto knows nothing of the table {table} of the log", field="mergeInto",
+            f"mergeInto does not support the table {table} of the log", field="mergeInto",
             value=table, advice=_MERGE,
         )  # fmt: skip
     return plain(frame, table, *args, **options)
@@ -175,6 +176,6 @@ def _with_options(writer: Any, table: str, write: Callable[[], Any]) -> Any:
 
 def _refuse_name(method: str, name: str) -> NoReturn:
     raise NotInSql(
-        f"{method} makes no table in the log: Spark would write the rows and keep {name!r} as a"
-        " name that cannot be used", field=method, value=name, advice=f"{_SAVE}. {MAKE_IT}",
+        f"{method} cannot create a table in the log: Spark would write the rows and keep "
+        f"{name!r} as an unusable name", field=method, value=name, advice=f"{_SAVE}. {MAKE_IT}",
     )  # fmt: skip

@@ -34,16 +34,15 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 @contextmanager
 def row_writer(world: SparkWorld) -> Iterator[None]:
     """Run a row writer, as `commitlog up` does."""
-    client = CommitLog.connect(world.bootstrap_servers, log=world.log)
-    stop = threading.Event()
-    thread = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        thread.join(60)
-        client.close()
+    with CommitLog.connect(world.bootstrap_servers, log=world.log) as client:
+        stop = threading.Event()
+        thread = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(60)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -61,6 +60,16 @@ def operations(world: SparkWorld, table: str) -> list[str]:
     made = [row for row in world.log_rows(table) if row["answers"] is None]
     found = [op["operation"] for row in made for op in row["operations"] if op["table"] == table]
     return [name for name in found if name in {"WriteRows", "Append", "Update"}]
+
+
+def writers(world: SparkWorld, table: str) -> dict[str, set[str]]:
+    """Return in whose names each kind of change came."""
+    found: dict[str, set[str]] = {}
+    for row in world.log_rows(table):
+        for op in row["operations"]:
+            if op["table"] == table:
+                found.setdefault(op["operation"], set()).add(row["principal"])
+    return found
 
 
 def test_small_batches_of_a_stream_are_rows_in_the_log_once(world: SparkWorld) -> None:
@@ -115,7 +124,9 @@ def test_a_merge_of_a_batch_comes_to_what_files_come_to(world: SparkWorld) -> No
         finish(sink.trigger(availableNow=True).start())
 
     run("r$byfiles")
-    run("r$bylog", rows="log")
+    run("r$bylog", rows="log", principal="etl")
+    assert writers(world, "r$bylog")["WriteRows"] == {"etl"}
+    assert writers(world, "r$byfiles")["Update"] == {"spark"}
     for suffix in ("", "log"):
         assert world.rows("r$bylog" + suffix) == world.rows("r$byfiles" + suffix)
     assert [row["id"] for row in world.rows("r$bylog")] == [1, 2, 4]
@@ -127,8 +138,12 @@ def test_a_merge_of_a_batch_comes_to_what_files_come_to(world: SparkWorld) -> No
     assert [row["id"] for row in world.rows("r$bylog")] == [1, 2, 4, 7]
     # A key that is null matches nothing; such rows are merged by files.
     nameless = world.spark.createDataFrame([(None, "d")], "id long, name string")
-    options = {**world.options, "rows": "log"}
-    assert merge(nameless, "r$bylog", "id", options=options).inserted == 1
+    options = {**world.options, "rows": "log", "principal": "nameless"}
+    merged = merge(nameless, "r$bylog", "id", options=options)
+    assert merged.inserted == 1
+    assert merged.outcome is not None
+    [last] = [r for r in world.log_rows("r$bylog") if r["sequence"] == merged.outcome.sequence]
+    assert last["principal"] == "nameless"
 
 
 def test_row_writers_of_both_kinds_apply_each_range_once(world: SparkWorld) -> None:

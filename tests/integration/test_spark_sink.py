@@ -151,7 +151,7 @@ tell(
     for name, says in {
         "drift": "Rename it to 'at'",
         "types": "'id' of nyc$events is int64 and cannot hold string",
-        "option": "Perhaps you mean 'txnAppId'",
+        "option": "Did you mean 'txnAppId'",
         "half": "txnAppId and txnVersion belong together",
         "table": "cannot name a table",
         "nulls": "it may not be null",

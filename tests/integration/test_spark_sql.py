@@ -138,7 +138,9 @@ def test_alter_table_is_refused_when_it_is_said(sql: Sql) -> None:
         f"not the table `spark_catalog`.`default`.`{sql.name}` of the log",
     )
     for change in (f"TABLE {sql.name}", f"COLUMN {sql.name}.id"):
-        sql.refuses(f"COMMENT ON {change} IS 'mine'", "COMMENT ON would change Spark's catalog")
+        sql.refuses(
+            f"COMMENT ON {change} IS 'mine'", "COMMENT ON would change only Spark's catalog"
+        )
     sql("DECLARE OR REPLACE VARIABLE said STRING")
     sql(f"SET VAR said = 'ALTER TABLE {sql.name} ADD COLUMN x int'")
     for said in ("said", f"'ALTER TABLE {sql.name} ADD COLUMN x int'"):
@@ -152,14 +154,14 @@ def test_alter_table_is_refused_when_it_is_said(sql: Sql) -> None:
 def test_columns_that_were_altered_unheard_are_refused_when_they_are_used(sql: Sql) -> None:
     sql.create()
     sql.unheard(f"ALTER TABLE {sql.name} ADD COLUMN x int")
-    sql.fails(f"SELECT id FROM {sql.name}", "x is new. ALTER TABLE changes the catalog alone")
+    sql.fails(f"SELECT id FROM {sql.name}", "x is new. ALTER TABLE changes only the catalog")
     sql.fails(f"INSERT INTO {sql.name} VALUES (1, 'a', 3)", "CommitLog.add_columns")
     sql.unheard(f"ALTER TABLE {sql.name} DROP COLUMN x")
     assert sql(f"SELECT * FROM {sql.name}") == [(1, "a")]
     sql.unheard(f"ALTER TABLE {sql.name} RENAME COLUMN name TO title")
     sql.fails(f"SELECT * FROM {sql.name}", "Spark's catalog has other columns")
     sql.unheard(f"ALTER TABLE {sql.name} DROP COLUMN id")
-    sql.fails(f"SELECT * FROM {sql.name}", "ALTER TABLE changes the catalog alone")
+    sql.fails(f"SELECT * FROM {sql.name}", "ALTER TABLE changes only the catalog")
     sql(f"CREATE OR REPLACE TABLE {sql.name} USING commitlog OPTIONS ({sql.reach()})")
     assert sql(f"SELECT * FROM {sql.name}") == [(1, "a")]
 
@@ -257,7 +259,7 @@ def test_writers_of_frames_write_into_the_log_or_say_how(sql: Sql) -> None:
     stream = stream.format("commitlog").options(**given)
     stream = stream.option("checkpointLocation", str(sql.world.checkpoint(sql.name)))
     refused: dict[str, list[Callable[[], object]]] = {
-        "a name that cannot be used": [
+        "an unusable name": [
             lambda: writer().saveAsTable("made"),
             lambda: writer("error").saveAsTable("made"),
             lambda: frame.write.saveAsTable("made", "commitlog", "append", **given),

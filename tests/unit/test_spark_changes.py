@@ -245,7 +245,7 @@ def test_what_cannot_be_told_is_an_error(world: Service) -> None:
     source = CommitLogDataSource({**BASE, "table": TABLE})
     with pytest.raises(InvalidRequest, match="Set .option.'read', 'changes'"):
         source.streamReader(StructType())
-    with pytest.raises(InvalidRequest, match="Perhaps you mean 'changes'"):
+    with pytest.raises(InvalidRequest, match="Did you mean 'changes'"):
         CommitLogDataSource({**BASE, "read": "change"}).schema()
 
 

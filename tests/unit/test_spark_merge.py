@@ -163,7 +163,7 @@ def test_all_rows_of_a_key_that_the_table_has_twice_are_changed(
         (1, "x"), (1, "x"), (1, "x"), (2, "a"), (3, "x"), (5, "a"), (9, "new"),
     ]  # fmt: skip
     assert [sum(getattr(part, name) for part in parts) for name in COUNTED] == [1, 4, 2]
-    with pytest.raises(InvalidTransaction, match='more than once, such as {"id": 1}'):
+    with pytest.raises(InvalidTransaction, match='duplicate keys, such as {"id": 1}'):
         commit(world, parts_of(world, source((1, "y"), (1, "z"))))
 
 

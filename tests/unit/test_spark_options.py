@@ -66,7 +66,7 @@ def test_what_spark_adds_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("given", "streaming", "field", "says"),
     [
-        ({"txnAppIdd": "x"}, True, "txnappidd", "Perhaps you mean 'txnAppId'"),
+        ({"txnAppIdd": "x"}, True, "txnappidd", "Did you mean 'txnAppId'"),
         ({"zzz": "x"}, True, "zzz", "Known are"),
         ({"versionAsOf": "1"}, True, "versionAsOf", "not an option of a write"),
         ({"txnAppId": "x", "txnVersion": "1"}, True, "txnVersion", "foreachBatch"),
@@ -96,9 +96,9 @@ def test_a_wrong_write_says_what_to_change(
         ({"rowsPerFile": "5"}, "rowsPerFile", "not an option of a read"),
         ({"versionAsOf": "0"}, "versionAsOf", "whole number from 1"),
         ({"timestampAsOf": "yesterday"}, "timestampAsOf", "is not a time"),
-        ({"tag": "x", "versionAsOf": "1"}, "tag", "and so does versionAsOf"),
+        ({"tag": "x", "versionAsOf": "1"}, "tag", "conflicts with versionAsOf"),
         ({"pushFilters": "yes"}, "pushFilters", "neither true nor false"),
-        ({"colums": "a"}, "colums", "Perhaps you mean 'columns'"),
+        ({"colums": "a"}, "colums", "Did you mean 'columns'"),
     ],
 )
 def test_a_wrong_read_says_what_to_change(given: dict[str, str], field: str, says: str) -> None:

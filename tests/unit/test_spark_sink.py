@@ -114,7 +114,7 @@ def test_a_sequence_with_other_rows_warns_and_fails_if_that_is_wanted(
         assert level == ("INFO" if numbers == [2, 1] else "WARNING")
         assert (
             "sequence 7 of application 'job' was committed before as version 2 of shop$orders"
-            f" (2 rows for shop$orders); what came now ({len(numbers)} rows for shop$orders) was"
+            f" (2 rows for shop$orders); this batch ({len(numbers)} rows for shop$orders) was"
             " not written" in message
         )
         assert message.endswith("and its values differ") == (numbers == [1, 3])
@@ -153,7 +153,7 @@ def test_any_application_that_repeats_a_sequence_is_told(
     assert caplog.records == []
     world.client.append(TABLE, rows(1, 2), application=application)
     [record] = caplog.records
-    assert "(1 row inserted); what came now (2 rows inserted) was not" in record.getMessage()
+    assert "(1 row inserted); this batch (2 rows inserted) was not" in record.getMessage()
     assert ids(world) == [1]
 
 
