@@ -7,6 +7,7 @@ that it leads to, not its own.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 
 from commitlog.adapters.places import bound
@@ -36,6 +37,8 @@ class AllowedPlaces:
 
 def lies_in(place: str, prefix: str) -> bool:
     """Return True if a place lies below a prefix, or is the prefix itself."""
+    if _is_plainly_below(place, prefix):
+        return True
     inner, outer = _parts(place), _parts(prefix)
     return bool(inner and outer) and inner[: len(outer)] == outer
 
@@ -43,6 +46,21 @@ def lies_in(place: str, prefix: str) -> bool:
 def meet(one: str, other: str) -> bool:
     """Return True if one of two places is or contains the other."""
     return lies_in(one, other) or lies_in(other, one)
+
+
+def _is_plainly_below(place: str, prefix: str) -> bool:
+    """Return True for a path below another one with no link in between: both resolve alike."""
+    place, at = bound(place), bound(prefix)
+    if not at.startswith("/") or not place.startswith(f"{at}/") or "\0" in place:
+        return False
+    for part in place[len(at) + 1 :].split("/"):
+        at = f"{at}/{part}"
+        try:
+            if part in ("", ".", "..") or stat.S_ISLNK(os.lstat(at).st_mode):
+                return False
+        except OSError:
+            return False
+    return True
 
 
 def _parts(place: str) -> LocationParts:

@@ -96,7 +96,7 @@ def quarantine_foreign(
 def foreign_path(head: Head) -> str:
     """Return the path of a file under the name of the version after a head, empty if none.
 
-    Whoever commits around the log takes the next number, so nothing else needs looking for.
+    A commit around the log takes the next version number, so no other name is looked for.
     """
     store = store_for(head.location)
     for scheme in ("V2", "V1"):
@@ -139,7 +139,7 @@ class BypassScan:
                 found += self._look(head, stop)
             except (OSError, CommitLogError) as error:
                 name = format_table_id(head.table)
-                logger.warning("table %s was not looked through: %s", name, error)
+                logger.warning("table %s was not checked: %s", name, error)
         return found
 
     def _look(self, head: Head, stop: threading.Event) -> list[Bypass]:

@@ -6,7 +6,6 @@ The machine runs ahead of Kafka's acknowledgements, so its own heads are not to 
 from __future__ import annotations
 
 import difflib
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -88,7 +87,7 @@ class Head:
 
 
 class PartitionHeads:
-    """All heads of a partition; read from any thread."""
+    """All heads of a partition. Owned by the loop."""
 
     def __init__(
         self,
@@ -100,14 +99,12 @@ class PartitionHeads:
         self._tables = tables
         self._namespaces = dict(namespaces or {})
         self._iceberg = dict(iceberg or {})
-        self._lock = threading.Lock()
         self._heads = {table_id: _head(table) for table_id, table in tables.items()}
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Take the changes of an acknowledged outcome."""
-        with self._lock:
-            for change in changes:
-                self._apply(change)
+        for change in changes:
+            self._apply(change)
 
     def apply_namespaces(self, submitted: Submitted, outcome: Outcome) -> None:
         """Take what an acknowledged outcome does to namespaces, which have no changes."""
@@ -115,14 +112,12 @@ class PartitionHeads:
         if outcome.status is not Status.COMMITTED or outcome.answers is not None:
             return
         if isinstance(record, Transaction):
-            with self._lock:
-                for operation in record.operations:
-                    self._apply_namespace(operation)
+            for operation in record.operations:
+                self._apply_namespace(operation)
 
     def namespaces(self) -> list[tuple[TableId, Properties]]:
         """Return all namespaces with their properties, by name."""
-        with self._lock:
-            return sorted(self._namespaces.items())
+        return sorted(self._namespaces.items())
 
     def head(self, table: TableId) -> Head:
         """Return a table's head; raise NoSuchTable naming tables that are called alike."""
@@ -133,8 +128,7 @@ class PartitionHeads:
 
     def heads(self) -> list[Head]:
         """Return all heads, by name."""
-        with self._lock:
-            return [self._heads[table] for table in sorted(self._heads)]
+        return [self._heads[table] for table in sorted(self._heads)]
 
     def iceberg_table(self, table: TableId) -> IcebergTable | None:
         """Return an Iceberg table at its head, None if there is none of this name."""
@@ -142,8 +136,7 @@ class PartitionHeads:
 
     def iceberg_tables(self) -> list[tuple[TableId, IcebergTable]]:
         """Return all Iceberg tables, by name."""
-        with self._lock:
-            return sorted(self._iceberg.items(), key=lambda item: item[0])
+        return sorted(self._iceberg.items(), key=lambda item: item[0])
 
     def _apply_namespace(self, operation: Operation) -> None:
         known = self._namespaces
@@ -207,7 +200,7 @@ def no_such_table(table: TableId, known: Iterable[TableId]) -> str:
     name = format_table_id(table)
     near = difflib.get_close_matches(name, [format_table_id(t) for t in known], n=3)
     hint = f" Did you mean {', '.join(near)}?" if near else " Create it first."
-    return f"the log knows no table {name}.{hint}"
+    return f"the log has no table {name}.{hint}"
 
 
 def _head(table: Table) -> Head:

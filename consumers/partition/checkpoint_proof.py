@@ -98,8 +98,9 @@ def _check_ends(log: Log, partition: int, checkpoint: Checkpoint) -> None:
             reader.close()
         if end < position:
             raise CorruptLog(
-                f"the checkpoint was made when the {name} topic was read to offset {position}, and "
-                f"now it ends at {end}: it lost its tail. Run `commitlog verify`"
+                f"when the checkpoint was made, the {name} topic had been read to offset "
+                f"{position}, but now it ends at {end}: it lost its tail. Run `commitlog "
+                "verify`"
             )
 
 
@@ -122,9 +123,9 @@ def _check_epoch(
     finally:
         reader.close()
     raise CorruptLog(
-        f"the checkpoint was made in epoch {leader.epoch} of leader {leader.leader_id}, which the "
-        "outcomes topic doesn't have there: it lost its tail, or the checkpoint is from another "
-        "history. Run `commitlog verify`"
+        f"the checkpoint was made in epoch {leader.epoch} of leader {leader.leader_id}, "
+        "which is not at that offset of the outcomes topic: the topic lost its tail, or "
+        "the checkpoint is from another history. Run `commitlog verify`"
     )
 
 

@@ -27,8 +27,8 @@ from commitlog.model.records import Submitted
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Displaced, Reply
 from consumers.partition.observer import Observer, digest
-from consumers.partition.parked import Parked, Turns
 from consumers.partition.readable import Readable
+from consumers.partition.undecided import LockQueues, Undecided
 
 RETRY_SECONDS_MAX = 5.0
 BUILD_WAIT_SECONDS = 60.0
@@ -75,14 +75,14 @@ class Deciding:
         self._outside, self._clock = outside, clock
         self.backlog = deque(undecided)
         """What was read and not looked at."""
-        self._turns = Turns()
-        self._ready: OrderedDict[Parked, None] = OrderedDict()
-        """Whose turn it is, and who wait for nothing."""
-        self._late: dict[Parked, None] = {}
-        """Who wait for a time, or for a file to build on."""
-        self._looks: dict[Hashable, list[tuple[Parked, Wanted]]] = {}
-        self._looking: set[tuple[Parked, Wanted]] = set()
-        self._barrier: Parked | None = None
+        self._queues = LockQueues()
+        self._ready: OrderedDict[Undecided, None] = OrderedDict()
+        """Transactions that can be tried now, in their order."""
+        self._late: dict[Undecided, None] = {}
+        """Transactions that wait for a time, or for a file to build on."""
+        self._looks: dict[Hashable, list[tuple[Undecided, Wanted]]] = {}
+        self._looking: set[tuple[Undecided, Wanted]] = set()
+        self._barrier: Undecided | None = None
         self._barrier_until = 0.0
 
     @property
@@ -93,8 +93,14 @@ class Deciding:
             due.append(self._barrier_until)
         return min(due, default=float("inf"))
 
+    def forget(self, location: str) -> None:
+        """Keep nothing of a table that is gone."""
+        self._observer.forget(location)
+        for lane in (location, ("build", location)):
+            self._lanes.forget(lane)
+
     def step(self) -> None:
-        """Decide all whose turn it is and who wait for nothing, then what was read since."""
+        """Decide all records whose turn it is and that wait for nothing, then those read since."""
         if self._barrier is not None and self._clock() < self._barrier_until:
             return
         self._barrier = None
@@ -102,9 +108,9 @@ class Deciding:
             self._attempt(self._ready.popitem(last=False)[0])
         while self.backlog and self._has_room():
             submitted = self.backlog.popleft()
-            item = Parked(submitted, self._machine.locks_of(submitted))
-            self._turns.enter(item)
-            if self._turns.is_first(item):
+            item = Undecided(submitted, self._machine.locks_of(submitted))
+            self._queues.enter(item)
+            if self._queues.is_first(item):
                 self._attempt(item)
             else:
                 self._look(item, self._machine.prefetch(submitted))
@@ -114,7 +120,7 @@ class Deciding:
     def _has_room(self) -> bool:
         return self._barrier is None and self._may_decide()
 
-    def _attempt(self, item: Parked) -> None:
+    def _attempt(self, item: Undecided) -> None:
         """Decide a transaction whose turn it is, or see to it that what it lacks comes."""
         if item.error is not None:
             self._defer(item, item.error)
@@ -130,9 +136,9 @@ class Deciding:
                 return
         if self._write(item, step):
             self._append(submitted, step)
-            self._ready.update(dict.fromkeys(o for o in self._turns.leave(item) if o.is_free))
+            self._ready.update(dict.fromkeys(o for o in self._queues.leave(item) if o.is_free))
 
-    def _look(self, item: Parked, wanted: Iterable[Wanted]) -> bool:
+    def _look(self, item: Undecided, wanted: Iterable[Wanted]) -> bool:
         """Have looked at what wasn't yet; return whether everything is known."""
         for one in wanted:
             if one in item.observed or isinstance(one, BuildWanted):
@@ -148,7 +154,7 @@ class Deciding:
                 self._looks.setdefault(self._lane(item, one.location), []).append((item, one))
         return not item.outstanding
 
-    def _lane(self, item: Parked, location: str) -> Hashable:
+    def _lane(self, item: Undecided, location: str) -> Hashable:
         """Return the lane of a record's work in a place.
 
         Files of Iceberg tables are found from the tables root, which all of them share: there each
@@ -160,13 +166,13 @@ class Deciding:
         tables = (one.table for one in operations if isinstance(one, IcebergChange))
         return (location, next(tables, ()))
 
-    def _is_quick(self, item: Parked, wanted: Wanted) -> bool:
+    def _is_quick(self, item: Undecided, wanted: Wanted) -> bool:
         """Return True if a look may be taken from the loop itself."""
         if isinstance(wanted, BytesWanted) and wanted.is_awaited:
             return False
         return self._lanes.is_quick(self._lane(item, wanted.location))
 
-    def _glance(self, item: Parked, wanted: Wanted) -> Found | None:
+    def _glance(self, item: Undecided, wanted: Wanted) -> Found | None:
         """Look from the loop itself, where that takes less than to ask a worker.
 
         If it takes long all the same, another thread is the loop when it comes back.
@@ -204,7 +210,7 @@ class Deciding:
 
     def _looked(
         self,
-        group: list[tuple[Parked, Wanted]],
+        group: list[tuple[Undecided, Wanted]],
         found: list[Found | OSError] | None,
         error: BaseException | None,
     ) -> None:
@@ -221,26 +227,26 @@ class Deciding:
                 self._note_error(item, came)
             self._came(item)
 
-    def _is_awaited(self, item: Parked, wanted: Wanted, found: Found) -> bool:
+    def _is_awaited(self, item: Undecided, wanted: Wanted, found: Found) -> bool:
         """Return True if a file isn't there yet, and is worth being waited for."""
         if not isinstance(wanted, BytesWanted) or not wanted.is_awaited:
             return False
         item.awaits_until = item.awaits_until or self._clock() + AWAITED_SECONDS
         return found.observation.size < 0 and self._clock() < item.awaits_until
 
-    def _came(self, item: Parked) -> None:
+    def _came(self, item: Undecided) -> None:
         """One thing fewer is outstanding."""
         item.outstanding -= 1
-        if item.is_free and self._turns.is_first(item):
+        if item.is_free and self._queues.is_first(item):
             self._ready[item] = None
 
-    def _note_error(self, item: Parked, error: BaseException | None) -> None:
+    def _note_error(self, item: Undecided, error: BaseException | None) -> None:
         if isinstance(error, OSError):
             item.error = error
         else:
             self._fail(error or CommitLogError("a worker ended without a result"))
 
-    def _begin_builds(self, item: Parked) -> None:
+    def _begin_builds(self, item: Undecided) -> None:
         """Have built what stands on versions that have their files."""
         newest = self._readable.newest
         ready = [w for w in item.unbuilt if newest(w.incarnation) >= w.version - 1]
@@ -256,7 +262,7 @@ class Deciding:
             )
 
     def _built(
-        self, item: Parked, wanted: BuildWanted, found: Found | None, error: BaseException | None
+        self, item: Undecided, wanted: BuildWanted, found: Found | None, error: BaseException | None
     ) -> None:
         if found is not None:
             item.observed[wanted] = found
@@ -264,12 +270,12 @@ class Deciding:
             self._note_error(item, error)
         self._came(item)
 
-    def _write(self, item: Parked, decision: Decision) -> bool:
+    def _write(self, item: Undecided, decision: Decision) -> bool:
         """Have a decision's files written; return whether they all are there.
 
         While they are written others may be decided, by which the log's time moves on, and with it
-        what is in some files. Then they are written again while nobody else is decided, for a
-        while that grows until it is enough.
+        the content of some files. Then they are written again while no other transaction is
+        decided, for a time that grows until it is enough.
         """
         missing = {
             (file.location, file.path): file
@@ -300,7 +306,7 @@ class Deciding:
         return False
 
     def _wrote(
-        self, item: Parked, decision: Decision, _: object, error: BaseException | None
+        self, item: Undecided, decision: Decision, _: object, error: BaseException | None
     ) -> None:
         if error is not None:
             self._note_error(item, error)
@@ -317,7 +323,7 @@ class Deciding:
         if self._barrier is item:
             self._barrier = None
 
-    def _defer(self, item: Parked, error: Exception) -> None:
+    def _defer(self, item: Undecided, error: Exception) -> None:
         """The store fails: try this one again later; its tables wait, others don't."""
         seconds = min(RETRY_SECONDS_MAX, 0.05 * 2 ** min(item.failures, 10))
         item.failures += 1
@@ -340,10 +346,12 @@ class Deciding:
             if item.unbuilt and now >= item.build_by:
                 head = item.unbuilt[0].version - 1
                 item.unbuilt = []
-                item.error = OSError(f"version {head} has no file yet, so nothing can build on it")
+                item.error = OSError(
+                    f"version {head} has no manifest file yet; it must be written first"
+                )
             elif item.unbuilt or now < item.retry_at:
                 continue
             del self._late[item]
             item.retry_at = 0.0
-            if item.is_free and self._turns.is_first(item):
+            if item.is_free and self._queues.is_first(item):
                 self._ready[item] = None

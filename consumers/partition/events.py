@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from commitlog.core.decisions import Change
+from commitlog.errors import CommitLogError
 from commitlog.model.records import Outcome, Status, Submitted
 from commitlog.model.table import TableId
 
@@ -27,6 +29,9 @@ class Event:
     """When this process read and decided it and when Kafka had it, by the loop's clock; 0: another
     did."""
     acknowledged_at: float = 0.0
+    began_at: float | None = None
+    """When its writer submitted it, by the loop's clock; None: unknown, or another process read
+    it."""
     counted_as: tuple[str, tuple[str, ...]] | None = None
     """The principal and the tables as the meters name them, once it is counted for them."""
 
@@ -86,6 +91,30 @@ class Read:
 
 
 @dataclass(slots=True)
+class RecordSent:
+    """A writer sent a record through the socket, to be appended for it."""
+
+    transaction_id: str
+    """As the writer says; the record says it again."""
+    record: bytes
+    session: str
+    """Whose transaction it is, if that is told the outcome without asking."""
+    refuse: Callable[[CommitLogError, bool | None], None]
+    """Tells the writer why it wasn't appended, and whether it surely wasn't (False) or may have
+    been (None)."""
+
+
+@dataclass(slots=True)
+class RecordLanded:
+    """Kafka acknowledged a record that a writer sent, or failed to."""
+
+    key: bytes
+    offset: int
+    append_time_ms: int
+    error: Exception | None
+
+
+@dataclass(slots=True)
 class Delivered:
     """Kafka acknowledged an outcome, or failed to."""
 
@@ -96,9 +125,11 @@ class Delivered:
 
 @dataclass(slots=True)
 class EndSeen:
-    """The outcomes topic was seen to end here."""
+    """With no record to read, the outcomes topic was seen to end here."""
 
     offset: int
+    transactions_position: int
+    """The transactions topic was read to here; what is no record counts as read."""
 
 
 @dataclass(slots=True)

@@ -34,6 +34,10 @@ class Feeding:
         self._stopped, self._went_outside = threading.Event(), threading.Event()
         self._room = threading.Semaphore(AHEAD)
         self._read = 0
+        self._wanted = threading.Event()
+        self._wanted.set()
+        self._from = -1
+        """Where reading goes on after a rest."""
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
             for name, work in (("read", self._read_records), ("stand-in", self._stand_in))
@@ -55,6 +59,7 @@ class Feeding:
         """End both threads."""
         self._stopped.set()
         self._went_outside.set()
+        self._wanted.set()
         self._room.release()
         for thread in self._threads:
             thread.join(JOIN_SECONDS)
@@ -69,6 +74,29 @@ class Feeding:
             self._read -= 1
             self._room.release()
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it reads now."""
+        return self._wanted.is_set()
+
+    def want(self, is_wanted: bool, position: int) -> None:
+        """Read on from a position, or rest: all before it was taken, by whichever way."""
+        if is_wanted == self._wanted.is_set():
+            return
+        if is_wanted:
+            self._from = position
+            self._wanted.set()
+        else:
+            self._wanted.clear()
+
+    def _rest(self) -> None:
+        """Wait until reading is wanted."""
+        reader = self._follower.transactions
+        reader.pause()
+        self._wanted.wait()
+        if not self._stopped.is_set():
+            reader.seek(self._from)
+
     def _run(self, work: Callable[[], None]) -> None:
         try:
             work()
@@ -82,10 +110,12 @@ class Feeding:
             self._room.acquire()
             records: list[Submitted] = []
             while not records and not self._stopped.is_set():
+                if not self._wanted.is_set():
+                    self._rest()
                 records = reader.poll(records_max=RECORDS_PER_POLL, timeout_seconds=READ_SECONDS)
                 if not records and time.monotonic() >= check_at:
                     check_at = time.monotonic() + END_CHECK_SECONDS
-                    self._mailbox.post(EndSeen(self._follower.end_offset()))
+                    self._mailbox.post(EndSeen(self._follower.end_offset(), reader.position()))
             if self._stopped.is_set():
                 return
             self._mailbox.post(Read(records))
@@ -95,7 +125,7 @@ class Feeding:
             self._went_outside.set()
 
     def _stand_in(self) -> None:
-        """Look every while after somebody went outside, until nobody is there."""
+        """Look at the mailbox at intervals while a thread is outside of the loop."""
         mailbox, materializer = self._mailbox, self._session.materializer
         while self._went_outside.wait() and not self._stopped.wait(STUCK_SECONDS / 2):
             self._went_outside.clear()

@@ -39,12 +39,12 @@ class Recordings:
     def _read(self, digest: bytes) -> bytes:
         path = f"{RECORDINGS}/{digest.hex()}"
         if self._store is None:
-            raise CorruptLog(f"the recording {path} is needed, and the log has no tables root")
+            raise CorruptLog(f"the recording {path} is needed, but the log has no tables root")
         try:
             return self._store.read(path)
         except FileNotFoundError as error:
             raise CorruptLog(
-                f"the recording {path} of the log is gone from its tables root; restore it"
+                f"the recording {path} is missing from the log's tables root; restore it"
             ) from error
 
 
@@ -62,6 +62,7 @@ class Follower:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Go on from where `machine` and `replica` stand."""
+        self.partition = genesis.partition
         self.machine = machine
         self.replica = replica
         self._clock = clock

@@ -93,10 +93,10 @@ class IcebergFiles:
             raise FileNotFoundError(f"{location} is not below {within}")
         self._store.delete(path)
 
-    def files(self) -> Iterator[FileFound]:
-        """Yield all files, by their locations."""
+    def files(self, folder: str = "") -> Iterator[FileFound]:
+        """Yield all files, or those in a folder, by their locations."""
         root = self.root.rstrip("/")
-        for file in self._store.files():
+        for file in self._store.files(self._path(folder) if folder else ""):
             yield file._replace(path=f"{root}/{file.path}")
 
     def walk(self) -> Iterator[str]:

@@ -1,11 +1,11 @@
-"""Workers with a lane per table: what takes long, one job after the other in each lane.
+"""Worker threads for slow jobs, with a lane per table: the jobs of one lane run one by one.
 
-A store that is slow, or hangs, holds up its own lane. Each job has a deadline, at which whoever
-waits is refused; the lane stays taken until the call returns, since two may not write at once. A
-worker that is stuck doesn't count: another one is started in its place.
+A slow or hanging store holds up its own lane only. At a job's deadline its reply is refused, but
+the lane stays taken until the call returns, since two jobs may not write at once. A stuck worker
+doesn't count: another one is started in its place.
 
-Owned by the loop: jobs are handed out and taken back there, and replies are given there. Workers
-see nothing but the jobs.
+The loop owns the lanes: it hands out jobs, takes them back and gives the replies. Workers see
+nothing but the jobs.
 """
 
 from __future__ import annotations
@@ -120,12 +120,16 @@ class Lanes:
             if len(self._quick) > QUICK_MAX:
                 self._quick.popitem(last=False)
 
+    def forget(self, lane: Hashable) -> None:
+        """Keep nothing of a lane that nothing more is done in."""
+        self._quick.pop(lane, None)
+
     def is_quick(self, lane: Hashable) -> bool:
         """Return True if a lane is free, and its last job took next to no time."""
         return lane in self._quick and lane not in self._lanes
 
     def tick(self) -> None:
-        """Refuse what is late, and see that stuck workers keep nobody else waiting."""
+        """Refuse jobs that are past their deadline, and replace stuck workers."""
         now = self._clock()
         if not self._lanes or now < self._tick_at:
             return
@@ -134,11 +138,6 @@ class Lanes:
         for job in late:
             job.reply.refuse(OSError(f"{job.what} has not come to an end in time"))
         self._start()
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether anything is to be done, or being done."""
-        return bool(self._lanes)
 
     def close(self) -> None:
         """Begin nothing more; workers end after what they do now."""

@@ -6,12 +6,12 @@ The order of effects for one transaction:
    paths follow from the transaction, so doing it again writes the same bytes to the same place;
 2. the machine applies the outcome, ahead of the log, so that the next one can be decided on it;
 3. the outcome is appended: from here the commit exists, if Kafka takes it;
-4. Kafka acknowledges it, and all before it, at contiguous offsets: only now is anybody told, and
-   only now does the materializer see it.
+4. Kafka acknowledges it, and all before it, at contiguous offsets: only now are writers
+   answered, and only now does the materializer see it.
 
-Anything else ends the term: a delivery error, an offset that was skipped (somebody else wrote),
-another valid leader. What was decided and not acknowledged is forgotten and decided again, by
-whoever leads next, from the log.
+Anything else ends the term: a delivery error, an offset that holds a foreign record (the
+archive may append), another valid leader. What was decided and not acknowledged is forgotten; the
+next leader decides it again from the log.
 
 A transaction that waits for pylance, or for a store that fails, holds up its own tables and ids;
 all others pass.
@@ -25,7 +25,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from math import inf
 
 from commitlog.codecs.avro import seal_outcome
@@ -33,15 +33,25 @@ from commitlog.core.decisions import ChangeKind, Decision
 from commitlog.core.log.replica import Replica
 from commitlog.errors import CommitLogError, Fenced
 from commitlog.model.records import ProtocolVersion, Submitted
-from commitlog.ports import OutcomesWriter
-from commitlog.protocol import session_in_key
+from commitlog.ports import OutcomesWriter, RecordsWriter
+from commitlog.protocol import outcome_key, session_in_key
+from consumers.partition.appending import Appending
 from consumers.partition.deciding import Deciding
-from consumers.partition.events import Delivered, Ended, EndSeen, Event, Read
+from consumers.partition.events import (
+    Delivered,
+    Ended,
+    EndSeen,
+    Event,
+    Read,
+    RecordLanded,
+    RecordSent,
+)
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Lanes
 from consumers.partition.mailbox import Mailbox
 from consumers.partition.meters import DECIDE, Meters
 from consumers.partition.observer import Observer
+from consumers.partition.others import OnlyRetained, Others
 from consumers.partition.readable import Readable
 
 IN_FLIGHT_MAX = 5_000
@@ -61,6 +71,7 @@ class Leader:
         self,
         follower: Follower,
         writer: OutcomesWriter,
+        records_writer: RecordsWriter | None,
         observer: Observer,
         *,
         epoch: int,
@@ -72,6 +83,7 @@ class Leader:
         on_pause: Callable[[], bool],
         may_pause: Callable[[], bool],
         pause_seconds: float,
+        only_retained: OnlyRetained,
         meters: Meters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,8 +98,11 @@ class Leader:
         self._machine = follower.machine
         self._replica: Replica = follower.replica
         self.writer = writer
-        """Whoever polls it has the acknowledgements posted."""
-        self._observer = observer
+        """Polling it posts the acknowledgements."""
+        self.appending = Appending(
+            follower.partition, records_writer, self._replica, post=mailbox.post, clock=clock
+        )
+        """What writers sent."""
         self._epoch = epoch
         self._node = node
         self._mailbox = mailbox
@@ -99,10 +114,13 @@ class Leader:
         self._read_at: dict[int, float] = {}
         """When each undecided transaction of this term was read, by offset."""
         self._next_offset = self._replica.outcomes_position
+        self._read_to = 0
+        """To where the transactions topic was read, as far as its reader said."""
         self._in_flight: deque[Event] = deque()
         self._acknowledged: list[Event] = []
         self._heard_at = 0.0
         self._failure: Exception | None = None
+        self._others = Others(lanes, only_retained, go_on=self._go_on_at, fail=self._end)
         self._deciding = Deciding(
             self._machine,
             observer,
@@ -138,7 +156,8 @@ class Leader:
         """Return how many transactions of each session have no outcome in Kafka."""
         waiting = list(self._replica.undecided.values())
         waiting += [event.submitted for event in self._in_flight]
-        return Counter(session_in_key(submitted.key) for submitted in waiting)
+        found = Counter(session_in_key(submitted.key) for submitted in waiting)
+        return found + self.appending.count()
 
     @property
     def oldest_undecided(self) -> int:
@@ -148,7 +167,7 @@ class Leader:
     def has_newest_rules(self, end: int) -> bool:
         """Return True if no record before offset `end` can change the rules."""
         waiting = self._replica.undecided.values()
-        return self._replica.transactions_position >= end and not any(
+        return max(self._read_to, self._replica.transactions_position) >= end and not any(
             isinstance(one.record, ProtocolVersion) for one in waiting
         )
 
@@ -181,33 +200,53 @@ class Leader:
             pause_at = inf if self._is_ending else self._paused_since + PAUSE_SECONDS_MAX
         return min(self._deciding.due_at, pause_at)
 
+    @property
+    def awaits_kafka(self) -> bool:
+        """Whether an acknowledgement is due."""
+        return bool(self._in_flight) or self.appending.is_waiting
+
+    def poll(self, timeout_seconds: float = 0.0) -> None:
+        """Send what waits and have acknowledgements posted; wait for one at most so long."""
+        self.writer.poll(timeout_seconds if self._in_flight else 0.0)
+        if self.appending.is_waiting:
+            self.appending.poll(0.0 if self._in_flight else timeout_seconds)
+
     def finish(self) -> None:
         """Decide nothing more; what is in flight lands."""
         self._is_ending = True
         self._paused_since = self._clock()
+        self.appending.end("this committer ends its term; ask the next one")
 
     def close(self) -> None:
         """Give up what is in flight."""
         self.writer.close()
+        self.appending.close()
 
     def hear(self, event: object) -> None:
         """Take an event; what follows from it is done by `step`."""
-        if isinstance(event, Read):
-            for submitted in event.records:
-                self._replica.receive_submitted(submitted)
-            # Read again after a restart, some are decided already.
-            undecided = self._replica.undecided
-            now = self._clock()
-            for one in event.records:
-                if one.offset in undecided:
-                    self._deciding.backlog.append(one)
-                    self._read_at[one.offset] = now
+        if isinstance(event, RecordSent):
+            self.appending.append(event, len(self._replica.undecided))
+        elif isinstance(event, RecordLanded):
+            self._receive(self.appending.landed(event))
+        elif isinstance(event, Read):
+            self._receive(self.appending.read(event.records))
         elif isinstance(event, Delivered):
             self._delivered(event.sequence, event.offset, event.error)
         elif isinstance(event, EndSeen):
+            self._read_to = event.transactions_position
             self._check_alone(event.offset)
         elif isinstance(event, Ended):
             self._end(event.error)
+
+    def _receive(self, records: Iterable[Submitted]) -> None:
+        """Take the next records of the log."""
+        undecided, now = self._replica.undecided, self._clock()
+        for one in records:
+            self._replica.receive_submitted(one)
+            # Read again after a restart, some are decided already.
+            if one.offset in undecided:
+                self._deciding.backlog.append(one)
+                self._read_at[one.offset] = now
 
     def step(self) -> None:
         """Decide what there is, and pass on what is acknowledged; a failure ends the term."""
@@ -259,7 +298,7 @@ class Leader:
         changes = self._machine.apply(submitted, outcome, changes=decision.changes)
         for change in changes:
             if change.kind in _ENDS:
-                self._observer.forget(change.location)
+                self._deciding.forget(change.location)
         void = chain.admit(outcome)
         assert not void, void
         self._replica.decide(submitted)
@@ -273,7 +312,7 @@ class Leader:
         if self._failure is None:
             sequence, post = outcome.sequence, self._mailbox.post
             self.writer.append(
-                f"{self._epoch}/{sequence}",
+                outcome_key(self._epoch, sequence),
                 record,
                 lambda offset, error: post(Delivered(sequence, offset, error)),
             )
@@ -282,6 +321,9 @@ class Leader:
         """Take one acknowledgement."""
         if self._failure is not None:
             return
+        if self._others.is_looking:
+            self._others.held.append((sequence, offset, error))
+            return
         first = self._in_flight[0].outcome.sequence if self._in_flight else 0
         if error is not None:
             self._end(Fenced(f"an outcome was not acknowledged: {error}"))
@@ -289,12 +331,19 @@ class Leader:
             self._end(Fenced(f"outcome {sequence} was acknowledged twice"))
         elif sequence != first:
             # Offsets alone don't show this: what is missing took none.
-            self._end(Fenced(f"outcome {sequence} was acknowledged, and {first} before it wasn't"))
+            self._end(
+                Fenced(
+                    f"outcome {sequence} was acknowledged, but the earlier outcome {first} was not"
+                )
+            )
+        elif offset > self._next_offset:
+            self._others.held.append((sequence, offset, error))
+            self._others.look(self._next_offset, offset)
         elif offset != self._next_offset:
             self._end(
                 Fenced(
                     f"an outcome landed at offset {offset} instead of {self._next_offset}: "
-                    "somebody else writes, or one was lost"
+                    "another process writes to the topic, or an outcome was lost"
                 )
             )
         else:
@@ -308,13 +357,17 @@ class Leader:
 
     def _check_alone(self, end: int) -> None:
         """With nothing in flight, the topic must end where our last outcome stands."""
-        if not self._in_flight and end > self._next_offset:
-            self._end(
-                Fenced(
-                    f"the outcomes topic ends at {end} and ours at {self._next_offset}: "
-                    "another process writes"
-                )
-            )
+        is_settled = not self._in_flight and not self._others.is_looking
+        if is_settled and end > self._next_offset and self._failure is None:
+            self._others.look(self._next_offset, end)
+
+    def _go_on_at(self, offset: int) -> None:
+        """Go on behind what others may append, with the acknowledgements that came meanwhile."""
+        if self._failure is None:
+            self._next_offset = offset
+            held, self._others.held = self._others.held, []
+            for each in held:
+                self._delivered(*each)
 
     def _end(self, error: BaseException) -> None:
         if self._failure is None:
@@ -322,3 +375,4 @@ class Leader:
             level = logging.WARNING if isinstance(error, CommitLogError) else logging.ERROR
             logger.log(level, "term %d ends: %s", self._epoch, error, exc_info=level > 30)
             self.writer.purge()
+            self.appending.give_up("this committer's term is over; ask the next leader")

@@ -1,8 +1,8 @@
-"""How threads talk to the loop that owns a partition's state: by events, and by replies to them.
+"""How threads talk to the loop that owns a partition's state: they post events and get replies.
 
-Nothing else is shared. A thread posts an event and goes on with its work; the loop takes what was
-posted, steps the state by it, and answers through a `Reply`. Whoever waits for a reply may leave at
-any time: an answer that comes later, or a second one, finds nobody and changes nothing.
+Nothing else is shared. A thread posts an event and continues; the loop takes the event, steps the
+state by it, and answers through a `Reply`. A thread may stop waiting for its reply at any time: an
+answer that comes later, or a second one, is dropped.
 """
 
 from __future__ import annotations
@@ -69,6 +69,34 @@ class Displaced(BaseException):
         self.value, self.error = value, error
 
 
+class Outside:
+    """The threads that are away from their work, in a call that may hang.
+
+    The place of one that is away for long may be taken. Whether it comes back first or is replaced
+    first, one of both takes its entry out, and the other one sees that it is gone: no lock.
+    """
+
+    def __init__(self) -> None:
+        self._since: dict[int, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._since)
+
+    def leave(self) -> None:
+        """Note that this thread goes outside."""
+        self._since[threading.get_ident()] = time.monotonic()
+
+    def come_back(self) -> bool:
+        """Return True if this thread still has its place."""
+        return self._since.pop(threading.get_ident(), None) is not None
+
+    def displace(self, after_seconds: float) -> bool:
+        """Take the place of a thread that is away for longer than that; say if there was one."""
+        late = time.monotonic() - after_seconds
+        stuck = [thread for thread, since in self._since.copy().items() if since <= late]
+        return any([self._since.pop(thread, None) is not None for thread in stuck])
+
+
 class Mailbox:
     """The loop's events, in the order in which they were posted.
 
@@ -80,8 +108,7 @@ class Mailbox:
         """Start empty; the thread that takes first is the loop."""
         self._events: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._owner = 0
-        self._outside_since = 0.0
-        self._lock = threading.Lock()
+        self._outside = Outside()
         self._is_closed = False
         self._is_resting = False
         self.wake: Callable[[], None] = lambda: None
@@ -95,19 +122,14 @@ class Mailbox:
 
     def outside(self, work: Callable[[], T]) -> T:
         """Call something outside, on the loop; raise Displaced if it is the loop no more."""
-        with self._lock:
-            self._outside_since = time.monotonic()
+        self._outside.leave()
         self.on_outside()
         value, raised = None, None
         try:
             value = work()
         except Exception as error:
             raised = error
-        with self._lock:
-            is_loop = self._owner == threading.get_ident()
-            if is_loop:
-                self._outside_since = 0.0
-        if not is_loop:
+        if not self._outside.come_back():
             raise Displaced(value, raised)
         if raised is not None:
             raise raised
@@ -116,21 +138,20 @@ class Mailbox:
     @property
     def is_outside(self) -> bool:
         """Whether the loop is outside now."""
-        return bool(self._outside_since)
+        return bool(self._outside)
 
     def displace(self, after_seconds: float) -> bool:
         """Take the loop's place away from a thread that is outside for longer than that."""
-        with self._lock:
-            since = self._outside_since
-            if not since or time.monotonic() - since < after_seconds:
-                return False
-            self._owner, self._outside_since = -1, 0.0
-            return True
+        if not self._outside.displace(after_seconds):
+            return False
+        self._owner = -1
+        return True
 
     def post(self, event: Any) -> None:
         """Leave an event for the loop; from any thread."""
         self._events.put(event)
-        if self._is_resting:
+        # What the loop posts while it waits itself, it sees as soon as it stops waiting.
+        if self._is_resting and self._owner != threading.get_ident():
             self._is_resting = False
             self.wake()
         if self._is_closed:
@@ -161,7 +182,7 @@ class Mailbox:
 
     def runs_here(self) -> bool:
         """Return True if this thread is the loop, and no other can become it meanwhile."""
-        return self._owner == threading.get_ident() and not self._outside_since
+        return self._owner == threading.get_ident() and not self._outside
 
     def close(self) -> None:
         """Refuse what was asked and not answered, and what will be asked."""
@@ -271,13 +292,13 @@ class PendingReply(Generic[T]):
         return await asyncio.wait_for(self._future, timeout_seconds)
 
     def _arrive(self, value: T | None, error: BaseException | None) -> None:
-        # An event loop that has ended has nobody who waits.
+        # Nothing waits in an event loop that has ended.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._settle, value, error)
 
     def _settle(self, value: T | None, error: BaseException | None) -> None:
         if self._future.done():
-            return  # whoever waited has left
+            return  # the waiting call was cancelled
         if error is not None:
             self._future.set_exception(error)
         else:

@@ -33,18 +33,18 @@ from commitlog.core.tables.creation import empty_state
 from commitlog.errors import CommitLogError
 from commitlog.model.table import Policy, TableId, format_table_id
 from consumers.partition.events import Event, Filed
+from consumers.partition.failing_store import open_or_fail_later
 from consumers.partition.lance_branches import follow_branch
-from consumers.partition.mailbox import Displaced
+from consumers.partition.mailbox import Displaced, Outside
 from consumers.partition.table_files import (
     Deletions,
-    NewestNamed,
+    NewestInLog,
     TableFiles,
     apply_change,
     delete_versions,
     retry_later,
     write_manifest,
 )
-from consumers.partition.unusable import open_or_fail_later
 
 GATHERING = 5.0
 """Under `latest`, how many times as long as a manifest takes is waited for more versions before the
@@ -72,25 +72,24 @@ class Materializer:
         delay_seconds: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         on_end: Callable[[BaseException], None] = lambda error: None,
-        newest_named: NewestNamed = lambda incarnation, offset: 0,
+        newest_in_log: NewestInLog = lambda incarnation, offset: 0,
         heard_offset: int = 0,
     ) -> None:
         """Report what has its files, on the materializer's thread; `on_end` hears why it died.
 
         A `delay_seconds` makes it a helper of the leader's: it looks at an event only then, and
         finds most files written. What the log names beyond what is put here, from `heard_offset`
-        on, it asks `newest_named`.
+        on, it asks `newest_in_log`.
         """
         self._report = report
         self._on_end = on_end
         self._open_store = open_store
         self._delay_seconds = delay_seconds
         self._clock = clock
-        self._newest_named, self._heard_offset = newest_named, heard_offset
+        self._newest_in_log, self._heard_offset = newest_in_log, heard_offset
         self._queue: queue.SimpleQueue[tuple[float, list[Event]] | None] = queue.SimpleQueue()
         self._waiting: deque[tuple[float, list[Event]]] = deque()
         """What was taken from the queue and isn't due yet."""
-        self._lock = threading.Lock()
         self._by_incarnation: dict[str, TableFiles] = {}
         self._deletions = Deletions()
         self._dirty: dict[str, None] = {}
@@ -99,8 +98,8 @@ class Materializer:
         self._news: dict[str, int] = {}
         """The newest versions that were written and not reported yet."""
         self._reported_failing: tuple[str, ...] = ()
-        self._outside_since = 0.0
-        """Since when its thread is in a local store; 0: it isn't."""
+        self._outside = Outside()
+        """Whether its thread is in a local store."""
         self.on_outside: Callable[[], None] = lambda: None
         """Hears that its thread has just gone there."""
         self._stopped = threading.Event()
@@ -110,7 +109,6 @@ class Materializer:
         """Up to this outcome, everything has its files."""
         self._unwritten: deque[Event] = deque()
         self._newest_written = 0
-        self.manifests_written = self.bytes_written = 0
 
     def adopt(
         self,
@@ -142,15 +140,11 @@ class Materializer:
     @property
     def is_outside(self) -> bool:
         """Whether its thread is in a local store now."""
-        return bool(self._outside_since)
+        return bool(self._outside)
 
     def displace(self, after_seconds: float) -> None:
         """Have another thread go on if this one is stuck in a local store for longer than that."""
-        with self._lock:
-            since = self._outside_since
-            if not since or time.monotonic() - since < after_seconds:
-                return
-            self._outside_since = 0.0
+        if self._outside.displace(after_seconds):
             self.start()
 
     def hurry(self) -> None:
@@ -186,7 +180,7 @@ class Materializer:
         except Displaced:
             self._queue.put((0.0, []))  # so that what it has written is looked at
         except BaseException as error:
-            logger.exception("the materializer stopped; its tables stay at what is written")
+            logger.exception("the materializer stopped; no more manifests are written")
             self._on_end(error)
 
     def _patience(self) -> float:
@@ -247,13 +241,13 @@ class Materializer:
                 if not files.writing.done():
                     continue
                 self._settle(files, files.writing.result)
-                # The next one begins at once: nobody comes back to it at the end.
+                # The next write begins at once: this loop may not come back to the table.
                 if files.failures or not files.pending:
                     continue
             if max(files.retry_at, files.gather_until) > now and not self._stopped.is_set():
                 continue
             self._begin_write(files)
-        # A table that cannot be written holds back its own answers only, and nobody's memory.
+        # A table that can't be written holds back its own answers only.
         waiting, readable = deque[Event](), list[Event]()
         for event in self._unwritten:
             (waiting if event.unwritten else readable).append(event)
@@ -285,8 +279,7 @@ class Materializer:
         """Write on this thread, which takes less than to ask another one."""
         written: Future[None] = Future()
         files.writing = written
-        with self._lock:
-            self._outside_since = time.monotonic()
+        self._outside.leave()
         self.on_outside()
         try:
             self._write_timed(files)
@@ -294,9 +287,7 @@ class Materializer:
             written.set_exception(error)
         else:
             written.set_result(None)
-        with self._lock:
-            self._outside_since = 0.0 if self._is_mine() else self._outside_since
-        if not self._is_mine():
+        if not self._outside.come_back():
             raise Displaced(None, None)
         self._settle(files, written.result)
 
@@ -306,9 +297,6 @@ class Materializer:
             self._write_table(files, versions_max)
         finally:
             files.is_quick = time.monotonic() - began < QUICK_SECONDS
-
-    def _is_mine(self) -> bool:
-        return self._thread in (None, threading.current_thread())
 
     def _settle(self, files: TableFiles, write: Callable[[], None]) -> None:
         """Note how a write went; `write` does it, or raises what it raised."""
@@ -320,6 +308,9 @@ class Materializer:
             self._failing.add(files.incarnation)
             return
         finally:
+            for event in files.done:
+                event.unwritten -= 1
+            files.done.clear()
             self._strangers += [(files.table, *one) for one in files.strangers]
             files.strangers.clear()
             if files.written_version != files.reported_version:
@@ -383,17 +374,13 @@ class Materializer:
             change, event = files.pending.popleft()
             files.applied -= 1
             if event is not None:
-                with self._lock:
-                    event.unwritten -= 1
+                files.done.append(event)
             if change.staged_path:
-                # What stays behind is in nobody's way.
+                # A staged file that stays behind does no harm.
                 with contextlib.suppress(OSError):
                     files.store.delete(change.staged_path)
 
     def _write_manifest(self, files: TableFiles, change: Change) -> None:
         if change.kind is not ChangeKind.REGISTERED:
             is_alone = not self._delay_seconds
-            size = write_manifest(files, change, self._newest_named, is_alone=is_alone)
-            with self._lock:
-                self.manifests_written += 1
-                self.bytes_written += size
+            write_manifest(files, change, self._newest_in_log, is_alone=is_alone)

@@ -1,15 +1,16 @@
 """What a partition's leader counts of what it decides: by table, by principal, by step.
 
-A label must have few values, and whoever writes chooses tables and principals. So the first
-`NAMES_MAX` names that commit get a value of their own, and all others share `OTHERS`. A name once
-given stays, which keeps each counter growing. Everything here is touched by the loop alone.
+A label must have few values, but writers choose the names of tables and principals. So the first
+`NAMES_MAX` names that commit get a value of their own, and all others share `OTHERS`. A name keeps
+its value, so counters never fall. Only the loop may use these meters.
 """
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from commitlog.adapters.tracing import tracing
@@ -26,10 +27,12 @@ BOUNDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0
 COARSE_BOUNDS = (0.001, 0.01, 0.1, 1.0, 10.0)
 """The same for a table's or a principal's steps, of which there are a hundred times as many."""
 
-SUBMIT, DECIDE, ACKNOWLEDGE, FILES = "submit", "decide", "acknowledge", "files"
-"""The steps of a transaction: from the writer's clock to the log, from the leader's reading it to
-its decision, from there to Kafka's acknowledgement, and from there to files that can be read."""
-STEPS = (SUBMIT, DECIDE, ACKNOWLEDGE, FILES)
+SUBMIT, QUEUE, DECIDE = "submit", "queue", "decide"
+ACKNOWLEDGE, FILES = "acknowledge", "files"
+"""The steps of a transaction: from the writer's clock to the log, from there until the leader has
+read it, from there to its decision, from there to Kafka's acknowledgement, and from there to files
+that can be read."""
+STEPS = (SUBMIT, QUEUE, DECIDE, ACKNOWLEDGE, FILES)
 COMMIT = "commit"
 """All of them, of what was committed: what its writer waits for, whichever way it came."""
 
@@ -100,9 +103,10 @@ class OfKind:
 class Meters:
     """One session's counters."""
 
-    def __init__(self) -> None:
-        """Count from zero."""
-        self.steps = Durations((SUBMIT, DECIDE, ACKNOWLEDGE, FILES, COMMIT))
+    def __init__(self, wall_clock: Callable[[], float] = time.time) -> None:
+        """Count from zero; writers and Kafka tell times by a wall clock, in seconds."""
+        self._wall_clock = wall_clock
+        self.steps = Durations((*STEPS, COMMIT))
         self._tables, self._principals = OfKind(), OfKind()
         self._owned: dict[TableId, str] = {}
         """The names of tables that have one of their own: each commit asks for them often."""
@@ -149,8 +153,16 @@ class Meters:
         """Count how long it took until Kafka had the outcome."""
         event.acknowledged_at = now
         took = {ACKNOWLEDGE: now - event.decided_at}
-        if (submit_ms := _submit_ms(event)) is not None:
-            took[SUBMIT] = submit_ms / 1e3
+        record, appended = event.submitted.record, event.submitted.append_time_ms / 1e3
+        if event.read_at:
+            # It stood in the log for so long before this process had read it.
+            queued = self._wall_clock() - (now - event.read_at) - appended
+            took[QUEUE] = queued if queued > 0 else 0.0
+        if isinstance(record, Transaction) and record.submitted_at_ms > 0:
+            submitted = appended - record.submitted_at_ms / 1e3
+            took[SUBMIT] = submitted if submitted > 0 else 0.0
+            if event.read_at:
+                event.began_at = event.read_at - took[QUEUE] - took[SUBMIT]
         for step, seconds in took.items():
             self.steps.took(seconds, step)
         if event.read_at:  # the leader counts its decisions itself
@@ -164,7 +176,7 @@ class Meters:
             self._tracing.part(name, ACKNOWLEDGE, waited)
 
     def filed(self, event: Event, now: float) -> None:
-        """Count how long its files took; those of events of another term's count for nobody."""
+        """Count how long its files took; events of another term aren't counted."""
         if not event.acknowledged_at:
             return
         self.steps.took(now - event.acknowledged_at, FILES)
@@ -172,8 +184,8 @@ class Meters:
         outcome = event.outcome
         if outcome.status is not Status.COMMITTED or outcome.answers is not None:
             return
-        if event.read_at and (submit_ms := _submit_ms(event)) is not None:
-            seconds = submit_ms / 1e3 + now - event.read_at
+        if event.began_at is not None:
+            seconds = now - event.began_at
             self.steps.took(seconds, COMMIT)
             if event.counted_as is not None:
                 principal, tables = event.counted_as
@@ -252,14 +264,6 @@ class Meters:
             "principal_bytes": dict(principals.bytes),
             "principal_rows": dict(principals.rows),
         }
-
-
-def _submit_ms(event: Event) -> int | None:
-    """Return how long a transaction was on its way to the log; None if its writer didn't say."""
-    record = event.submitted.record
-    if not isinstance(record, Transaction) or record.submitted_at_ms <= 0:
-        return None
-    return max(0, event.submitted.append_time_ms - record.submitted_at_ms)
 
 
 def _tables_of(record: Transaction) -> dict[TableId, None]:

@@ -45,8 +45,8 @@ from commitlog.model.records import Observation
 from commitlog.model.table import TableId
 from consumers.partition.allowed_places import AllowedPlaces
 from consumers.partition.follower import RECORDINGS
-from consumers.partition.in_the_way import put
 from consumers.partition.manifest_lists import ManifestLists
+from consumers.partition.obstacles import put
 
 VECTORS_MAX = 2_000
 STORES_MAX = 10_000
@@ -141,7 +141,7 @@ class StoreObserver:
     def observe(self, wanted: Wanted) -> Found:
         """Fetch bytes or existence; raise OSError when the store fails.
 
-        Where nothing can ever be, nothing is: a record that names such a place holds nobody up.
+        A place that no store can have counts as empty, so a record that names one delays no other.
         """
         assert not isinstance(wanted, BuildWanted)
         if isinstance(wanted, PlaceWanted):

@@ -34,6 +34,7 @@ from commitlog.core.decisions import Change
 from commitlog.core.draft import parse
 from commitlog.core.lance.versions import realize, recorded
 from commitlog.core.log.chain import ChainPlace
+from commitlog.core.log.known_ids import KnownId
 from commitlog.core.manifest.manifest_state import ManifestDelta, ManifestState, apply_delta
 from commitlog.core.tables.creation import empty_state
 from commitlog.core.tables.lance_tables import Table, is_in
@@ -52,7 +53,7 @@ from commitlog.ports import Log
 from consumers.partition.catalogue import Head
 from consumers.partition.events import Version
 from consumers.partition.follower import Recordings
-from consumers.partition.past import EVERY
+from consumers.partition.offset_index import EVERY
 from consumers.partition.table_files import quarantined
 
 SEARCH_SECONDS = 60.0
@@ -99,11 +100,18 @@ class OldVersions:
         self.rules: Callable[[], Rules] = Rules
         """Return the rules in force, which know what older versions were made by; any thread."""
 
-    def outcome(self, sequence: int, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
-        """Return the valid outcome of a sequence, with its offset and record.
+    def outcome(self, known: KnownId, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
+        """Return an id's outcome, with its offset and record; None if it isn't in the log yet.
 
-        None if it is another transaction's, or isn't in the log yet.
+        An id that came with an application's sequence again repeats the outcome of another id:
+        then its own is the one that says so.
         """
+        first = self._outcome_at(known.sequence, transaction_id)
+        if first is not None or known.noted <= known.sequence:
+            return first
+        return self._outcome_at(known.noted, transaction_id)
+
+    def _outcome_at(self, sequence: int, transaction_id: str) -> tuple[Outcome, int, bytes] | None:
         for valid in self._outcomes_from(self._places.before(sequence)):
             if valid.outcome.sequence >= sequence:
                 is_it = valid.outcome.transaction_id == transaction_id
@@ -184,15 +192,15 @@ class OldVersions:
                 made[change.version] = path
         if 0 < table.version < last:
             raise CorruptLog(
-                f"the log holds version {table.version} of {format_table_id(head.table)} and not "
-                f"{last}; run `commitlog verify`"
+                f"the log holds version {table.version} of {format_table_id(head.table)} "
+                f"but not {last}; run `commitlog verify`"
             )
         return made
 
     def _is_ours(self, head: Head, version: int, store: ObjectStore, path: str) -> bool:
         """Return False if a file has a version's name and isn't the log's.
 
-        Under `latest` the log passes names over, and who commits around it may have taken one.
+        Under `latest` the log skips names, and a commit around it may have taken one.
         """
         known = head.incarnation, version
         if head.policy is not Policy.LATEST or version >= head.version or known in self._ours:

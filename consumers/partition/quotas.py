@@ -8,7 +8,6 @@ servers send in that name. A new term begins with full buckets.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -33,7 +32,7 @@ class Pause:
 
 
 class Quotas:
-    """The buckets of one partition's leader. Thread-safe."""
+    """The buckets of one partition's leader. Owned by the loop."""
 
     def __init__(
         self, rates: Mapping[str, float], *, clock: Callable[[], float] = time.monotonic
@@ -41,7 +40,6 @@ class Quotas:
         """Take transactions per second by principal; `*` is each one that isn't named."""
         self._rates = dict(rates)
         self._clock = clock
-        self._lock = threading.Lock()
         self._decided: Counter[str] = Counter()
         self._debts: dict[str, float] = {}
         """By principal, what is missing in the bucket; who isn't here has a full one."""
@@ -62,47 +60,44 @@ class Quotas:
                 equals = ""
             if not equals or not 0 < rates.get(name.strip(), 0) < float("inf"):
                 raise ConfigurationError(
-                    f"quotas: {part!r} is no quota; write NAME=RATE,..., for example "
-                    "etl=200,*=1000: transactions a second, more than 0, and * for each principal "
-                    "not named"
+                    f"quotas: {part!r} is not a quota; write NAME=RATE,..., for example "
+                    "etl=200,*=1000: transactions per second, above 0; * is every "
+                    "principal that is not named"
                 )
         return cls(rates) if rates else None
 
     def begin(self) -> None:
         """Fill all buckets."""
-        with self._lock:
-            self._decided.clear()
-            self._debts.clear()
-            self._paid_at = self._clock()
+        self._decided.clear()
+        self._debts.clear()
+        self._paid_at = self._clock()
 
     def take(self, events: Iterable[Event]) -> None:
         """Count what was decided."""
         records = (event.submitted.record for event in events)
         names = [record.principal for record in records if isinstance(record, Transaction)]
-        with self._lock:
-            self._decided.update(names)
+        self._decided.update(names)
 
     def pauses(self) -> dict[str, Pause]:
         """Return who is over its quota by now."""
-        with self._lock:
-            now = self._clock()
-            decided, self._decided = self._decided, Counter()
-            seconds, self._paid_at = now - self._paid_at, now
-            debts = {}
-            for name in self._debts.keys() | decided.keys():
-                rate = self._rate(name)
-                if rate is None:
-                    continue
-                debt = max(0.0, self._debts.get(name, 0.0) - rate * seconds) + decided[name]
-                if debt > 0:
-                    debts[name] = min(debt, rate * (BURST_SECONDS + PAUSE_SECONDS_MAX))
-            self._debts = debts
+        now = self._clock()
+        decided, self._decided = self._decided, Counter()
+        seconds, self._paid_at = now - self._paid_at, now
+        debts = {}
+        for name in self._debts.keys() | decided.keys():
+            rate = self._rate(name)
+            if rate is None:
+                continue
+            debt = max(0.0, self._debts.get(name, 0.0) - rate * seconds) + decided[name]
+            if debt > 0:
+                debts[name] = min(debt, rate * (BURST_SECONDS + PAUSE_SECONDS_MAX))
+        self._debts = debts
         pauses = {}
         for name, debt in debts.items():
             rate = self._rate(name) or 0.0
             if debt > rate * BURST_SECONDS:
                 who = f"principal {name!r}" if name else "writers without a principal"
-                message = f"{who} may have {rate:g} transactions decided a second, and had more"
+                message = f"{who} exceeded its quota of {rate:g} transactions per second"
                 pauses[name] = Pause(message, debt / rate - BURST_SECONDS)
         return pauses
 

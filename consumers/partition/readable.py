@@ -1,7 +1,7 @@
-"""Which versions have their files: what the materializer said, and who waits to hear it.
+"""Which versions have their files, by the materializer's reports, and which calls wait for them.
 
-"Readable" is said on the materializer's word alone. A version that nobody has heard of yet is
-waited for like any other; only a table that is gone has no more files to come.
+A version is readable only once the materializer has reported it. A version that isn't known yet is
+waited for like any other; a dropped table gets no more files, so waiting for it ends.
 """
 
 from __future__ import annotations

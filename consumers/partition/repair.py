@@ -58,13 +58,13 @@ def repair(
         except (OSError, CommitLogError) as error:
             name = format_table_id(head.table)
             logger.error(
-                "%s: version %d is torn and cannot be made again: %s", name, version, error
+                "%s: version %d is damaged and cannot be written again: %s", name, version, error
             )
             continue
         repaired.append(version)
     if repaired:
         name = format_table_id(head.table)
-        logger.error("%s: versions %s were lost or torn and were made again", name, repaired)
+        logger.error("%s: versions %s were lost or damaged and were written again", name, repaired)
     return repaired
 
 
@@ -80,14 +80,19 @@ def restore_transactions(location: str, versions: int) -> list[int]:
     The manifest holds what was in the file. Raises OSError, and CommitLogError.
     """
     store, restored = store_for(location), []
+    newest = list(versions_with_files(location).items())[-versions:]
+    # Listed after the manifests, since a version's transaction is written before its manifest.
     there = set(store.names(TRANSACTIONS_DIRECTORY))
-    for version, path in list(versions_with_files(location).items())[-versions:]:
+    for version, path in newest:
         try:
             state, message = decode_manifest(store.read(path))
         except FileNotFoundError:
             continue  # deleted by a record meanwhile
         beside = transaction_path(state)
-        if message is not None and beside and beside.rpartition("/")[2] not in there:
+        if message is None or not beside or beside.rpartition("/")[2] in there:
+            continue
+        # Thinning removes a manifest, and then its transaction.
+        if store.size(path) >= 0:
             store.write_ahead(beside, message)
             restored.append(version)
     return restored
@@ -119,7 +124,7 @@ def _is_whole(folder: Path, version: int) -> bool | None:
             continue
         except OSError as error:
             # Whatever this is, writing would not mend it.
-            logger.warning("version %d below %s cannot be looked at: %s", version, folder, error)
+            logger.warning("version %d below %s cannot be checked: %s", version, folder, error)
             return True
     return None
 

@@ -3,11 +3,10 @@
 A session owns the state that the records make. When a term ends, what was decided ahead of Kafka
 is in that state, so the whole session is thrown away and the next one begins at the checkpoint.
 
-What happens comes as events (`consumers.partition.events`), one after the other, on one thread:
-the loop's. What the loop owns is touched by nobody else; others post to its mailbox, and hear
-through replies.
-No thread and no socket is started here: whoever owns the session drives it step by step, the
-committer with threads, a simulation with a seed.
+Events (`consumers.partition.events`) come one after the other, on one thread: the loop's. Only the
+loop touches what it owns; other threads post to its mailbox and get replies.
+No thread and no socket is started here. The session's owner drives it step by step: the committer
+with threads, a simulation with a seed.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from commitlog.errors import CommitLogError
 from commitlog.model.records import Genesis, LeaderStarted
 from commitlog.model.table import format_table_id, parse_table_id
 from commitlog.ports import Log
+from commitlog.protocol import leader_key
 from consumers.partition.catalogue import Head, PartitionHeads
 from consumers.partition.checkpoint import Checkpoint, Checkpoints, Folder
 from consumers.partition.checkpoint_proof import check_log_holds
@@ -37,12 +37,13 @@ from consumers.partition.events import Ended, Event, Filed, Version, versions_of
 from consumers.partition.follower import Follower
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.leader import Leader
+from consumers.partition.log_versions import newest_in_log
 from consumers.partition.mailbox import LoopRequest, Mailbox, Reply
 from consumers.partition.materializer import Materializer
 from consumers.partition.meters import Meters
-from consumers.partition.named import newest_named
 from consumers.partition.observer import Observer
-from consumers.partition.past import EVERY, NoFolder, Past
+from consumers.partition.offset_index import EVERY, NoFolder, OffsetIndex
+from consumers.partition.others import only_retained
 from consumers.partition.readable import Readable
 
 CATCH_UP_SECONDS = 600.0
@@ -69,14 +70,14 @@ class Session:
         genesis: Genesis,
         checkpoints: Checkpoints,
         *,
-        past: Folder | None = None,
+        offset_folder: Folder | None = None,
         lanes: Lanes | None = None,
         open_store: Callable[[str], ObjectStore] = store_for,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Recover from the newest checkpoint; refuse if the log isn't the one it was made from.
 
-        What lets old outcomes be found fast is kept in the folder `past`, else in memory.
+        The index of outcome offsets is kept in `offset_folder`, or in memory if it is None.
         """
         self.mailbox = Mailbox()
         self.readable = Readable()
@@ -110,12 +111,14 @@ class Session:
             delay_seconds=STANDBY_DELAY_SECONDS,
             clock=clock,
             on_end=lambda error: self.mailbox.post(Ended(error)),
-            newest_named=partial(newest_named, log, genesis.partition, clock=clock),
+            newest_in_log=partial(newest_in_log, log, genesis.partition, clock=clock),
             heard_offset=replica.outcomes_position,
         )
         self._adopt(machine)
         self.materializer.written_sequence = self.published = replica.chain.sequence
-        self.past = Past(past or NoFolder(), genesis.log_id, replica.chain.sequence)
+        self.offset_index = OffsetIndex(
+            offset_folder or NoFolder(), genesis.log_id, replica.chain.sequence
+        )
         self.written_sequence = replica.chain.sequence
         """Up to this outcome, everything has its files, as the materializer said."""
         self.failing_tables: tuple[str, ...] = ()
@@ -234,7 +237,7 @@ class Session:
         self.catch_up()
         leader = chain.leader
         if leader is None or leader.leader_id != started.leader_id:
-            logger.info("epoch %d went to %s", started.epoch, leader.node if leader else "nobody")
+            logger.info("epoch %d went to %s", started.epoch, leader.node if leader else "no node")
             return 0
         return started.epoch
 
@@ -246,6 +249,7 @@ class Session:
         self.leader = Leader(
             self.follower,
             self._log.outcomes_writer(self._partition),
+            self._log.records_writer(self._partition),
             observer,
             epoch=epoch,
             node=node,
@@ -256,6 +260,7 @@ class Session:
             on_pause=self.checkpoint,
             may_pause=lambda: not self.failing_tables and self._behind() <= BEHIND_MAX,
             pause_seconds=checkpoint_seconds,
+            only_retained=partial(only_retained, self._log, self._partition, clock=self._clock),
             meters=self.meters,
             clock=self._clock,
         )
@@ -268,7 +273,7 @@ class Session:
         """
         if self.written_sequence < self.follower.replica.chain.sequence:
             return False
-        self.past.save()
+        self.offset_index.save()
         try:
             self._checkpoints.save(Checkpoint.of(self.follower.machine, self.follower.replica))
         except OSError as error:
@@ -286,7 +291,7 @@ class Session:
             self.outcomes[str(outcome.status)] += 1
             self.meters.count(event)
             if outcome.sequence % EVERY == 0:
-                self.past.note(
+                self.offset_index.note(
                     ChainPlace(outcome.sequence, event.offset + 1, outcome.epoch, outcome.hash)
                 )
             self.readable.begin(event.changes)
@@ -339,7 +344,7 @@ class Session:
         if not history.floor < version <= history.head:
             return BEGINNING
         decided = machine.deduplication.get(history.committed(version).transaction_id)
-        return self.past.before(decided.sequence) if decided is not None else BEGINNING
+        return self.offset_index.before(decided.sequence) if decided is not None else BEGINNING
 
     def tell_readable(self, versions: tuple[Version, ...], tell: Callable[..., None]) -> None:
         """Call `tell(readable=…)` now, and again once the versions have files if they haven't."""
@@ -364,7 +369,7 @@ class Session:
         writer = self._log.outcomes_writer(self._partition)
         deadline = self._clock() + CAMPAIGN_SECONDS
         try:
-            key = f"leader/{started.epoch}/{started.leader_id}"
+            key = leader_key(started.epoch, started.leader_id)
             writer.append(key, encode_leader_started(started), delivered)
             while not landed and self._clock() < deadline:
                 writer.poll(0.1)

@@ -61,6 +61,8 @@ class TableFiles:
     """The newest version that was reported as written."""
     hinted_version: int = 0
     pending: deque[tuple[Change, Event | None]] = field(default_factory=deque)
+    done: list[Event] = field(default_factory=list)
+    """Of whose changes one was written since the last write came to its end."""
     applied: int = 0
     """How many of `pending` are in `state` already (a write failed after them)."""
     failures: int = 0
@@ -69,7 +71,7 @@ class TableFiles:
     took_seconds: float = 0.0
     """How long the last manifest took under `latest`."""
     writing: Future[None] | None = None
-    """Its changes that are being written; nobody else may touch its state and its pending ones."""
+    """The write in progress; until it is done, only its worker may touch `state` and `pending`."""
     heard_offset: int = 0
     """All outcomes before it were heard when the write began: what they change is in `pending`."""
     is_quick: bool = True
@@ -106,7 +108,7 @@ def _hinted(store: ObjectStore) -> int:
 class Deletions:
     """Which versions were deleted, ahead of what is written here.
 
-    Who is late must not make those versions again that others have removed. Thread-safe.
+    A late process must not make those versions again that others have removed. Thread-safe.
     """
 
     def __init__(self) -> None:
@@ -147,14 +149,14 @@ def delete_versions(files: TableFiles, change: Change) -> None:
             files.store.delete(f"{VERSIONS_DIRECTORY}/{name}")
 
 
-NewestNamed = Callable[[str, int], int]
+NewestInLog = Callable[[str, int], int]
 """Returns the newest version of an incarnation that the log names from an offset on, 0 if none."""
 
 
 def write_manifest(
-    files: TableFiles, change: Change, newest_named: NewestNamed, *, is_alone: bool
-) -> int:
-    """Write the version that a change made, which `files` is at; return its bytes."""
+    files: TableFiles, change: Change, newest_in_log: NewestInLog, *, is_alone: bool
+) -> None:
+    """Write the version that a change made, which `files` is at."""
     files.naming_scheme = files.naming_scheme or naming_scheme(files.store)
     name = f"{VERSIONS_DIRECTORY}/{manifest_name(change.version, files.naming_scheme)}"
     data = encode_manifest(files.state, change.message or None)
@@ -164,12 +166,11 @@ def write_manifest(
     if change.message and (path := transaction_path(files.state)):
         files.store.write_ahead(path, change.message)
     if not files.store.create(name, data):
-        resolve_existing(files, name, data, change.version, newest_named)
-    return len(data)
+        resolve_existing(files, name, data, change.version, newest_in_log)
 
 
 def resolve_existing(
-    files: TableFiles, name: str, data: bytes, version: int, newest_named: NewestNamed
+    files: TableFiles, name: str, data: bytes, version: int, newest_in_log: NewestInLog
 ) -> None:
     """Put a manifest whose canonical name is taken: by ourselves before a crash, or a stranger."""
     existing = files.store.read(name)
@@ -181,7 +182,7 @@ def resolve_existing(
         return
     is_adopted = _is_adopted(files, existing)
     if not is_adopted:
-        _move_those_ahead(files, name, existing, version, newest_named)
+        _move_those_ahead(files, name, existing, version, newest_in_log)
     target = quarantined(name, existing)
     # Copied, then replaced: moving it away could take what another process has put there since.
     files.store.create(target, existing)
@@ -200,13 +201,13 @@ def _is_adopted(files: TableFiles, existing: bytes) -> bool:
 
 
 def _move_those_ahead(
-    files: TableFiles, name: str, existing: bytes, version: int, newest_named: NewestNamed
+    files: TableFiles, name: str, existing: bytes, version: int, newest_in_log: NewestInLog
 ) -> None:
     """Move the versions away that a stranger made upon its first one, the newest first.
 
     A reader by path opens the newest, and would miss what the log answered. Under `every` they are
-    strangers' for sure: whoever writes for the log replaces the first one before it writes a later
-    version, and that one was still there after the others were seen. Under `latest` others may have
+    foreign for sure: a leader replaces the first one before it writes a later version, and that one
+    was still there after the others were seen. Under `latest` others may have
     skipped it. Then the log says whose they are: its own have their outcomes before their files.
     """
     found = {}
@@ -218,11 +219,11 @@ def _move_those_ahead(
     if not ahead or files.store.read(name) != existing:
         return
     if files.policy is Policy.LATEST:
-        named = newest_named(files.incarnation, files.heard_offset)
+        named = newest_in_log(files.incarnation, files.heard_offset)
         if named > version:
             raise Unavailable(
-                f"version {version} was written around the log, which is at version {named} by now:"
-                " which of those ahead are the log's own is known once they are read"
+                f"version {version} was written around the log, which is at version {named} "
+                "by now: versions ahead must be read first to know which are the log's own"
             )
     for later in reversed(ahead):
         try:

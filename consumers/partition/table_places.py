@@ -115,9 +115,10 @@ def _check_files(machine: Machine) -> None:
     if gone:
         location, path = wanted[gone[0]]
         raise RootMoved(
-            f"{_named(gone)}: the newest data isn't there, as {path} in {bound(location)}: this is"
-            " an older copy, or a part of one. Copy the rest, or name the place that has it"
-            " (--places OLD=NEW); to go on without, make empty files in its stead"
+            f"{_named(gone)}: the newest data is missing, for example {path} in "
+            f"{bound(location)}: this is an older or incomplete copy. Copy the rest, or name the "
+            "place that has it (--places OLD=NEW); to continue without the data, create empty "
+            "files in its place"
         )
 
 
@@ -132,7 +133,7 @@ def _newest_file(table: Table) -> str:
 
 
 def check_followed(machine: Machine) -> None:
-    """Refuse tables whose files name places that are bound to others: who reads them goes there.
+    """Refuse tables whose files name places that are bound to others: readers would go there.
 
     Raises:
         RootMoved: there are some.
@@ -166,9 +167,10 @@ def _check_folders(machine: Machine) -> None:
             gone.append((name, folder))
     if gone:
         raise RootMoved(
-            f"{_named([name for name, _ in gone])}: no files are there, as in {gone[0][1]}. Put"
-            " them back (`commitlog restore`), or name the place where they are now"
-            " (--places OLD=NEW); to go on without them, make their folders"
+            f"{_named([name for name, _ in gone])}: the files are missing, for example in "
+            f"{gone[0][1]}. Put them back (`commitlog restore`), or name the place where "
+            "they are now (--places OLD=NEW); to continue without them, create their "
+            "folders"
         )
 
 

@@ -24,47 +24,35 @@ from collections.abc import Awaitable, Callable, Container, Mapping
 from typing import Any
 
 from commitlog import wire
+from commitlog.adapters.log_records import check_size
 from commitlog.errors import (
     CommitLogError,
     CorruptLog,
     InvalidRequest,
-    InvalidSettings,
+    RecordTooLarge,
     Unavailable,
 )
 from commitlog.model.records import Outcome
 from commitlog.protocol import session_in_key
 from commitlog.wire import FrameKind, Watch
-from consumers.partition.events import Event
+from consumers.partition.events import Event, RecordSent
 from consumers.partition.quotas import Pause
-from consumers.runtime.loopback import is_loopback
-from consumers.socket.connections import Connections, WriterConnection
+from consumers.socket.connections import Connections, WriterConnection, check_address
 from consumers.socket.remembered import Answer, Remembered
 from consumers.socket.watches import Watches
 
 ATTEND_SECONDS = 0.25
-"""Who was away from the sockets for so long is away: another thread attends to them."""
+"""After this long away from the sockets, another thread attends to them."""
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Lookup = Callable[[str, dict[str, Any]], Callable[[], Any] | None]
 """Returns what answers a request on the thread that took it; None if the handler has to."""
+Taker = Callable[[RecordSent], None]
+"""Has a record appended."""
 Finder = Callable[[str, int], None]
 """Has an id's outcome of up to a sequence looked up; `found` is called, again with its files."""
-
-
-def check_address(host: str, token: str) -> None:
-    """Reject an address that writers can't connect to, or that anybody could, without a token."""
-    if host in ("", "0.0.0.0", "::"):
-        raise InvalidSettings(
-            f"socket_host is {host!r}, which nobody can connect to: writers get the leader's"
-            " address from the log. Set COMMITLOG_SOCKET_HOST to this machine's address"
-        )
-    if not token and not is_loopback(host):
-        raise InvalidSettings(
-            f"socket_host is {host}, where anybody could ask the leader: set COMMITLOG_TOKEN, the"
-            " same for committers, parts and writers, or listen on 127.0.0.1"
-        )
 
 
 class Answers:
@@ -76,23 +64,27 @@ class Answers:
         identity: dict[str, Any],
         handler: Handler,
         finder: Finder,
+        taker: Taker,
         lookup: Lookup = lambda method, params: None,
         host: str = "127.0.0.1",
         port: int = 0,
         token: str = "",
+        connections: Callable[..., Connections] = Connections,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         """Serve as `identity` (log, log_id, partition), asking `handler` for requests' results.
 
-        What `lookup` finds at once is answered without it.
+        What `lookup` finds at once is answered without it. `connections` accepts and carries
+        bytes; requests are carried by an event `loop`.
         """
         check_address(host, token)
         self._identity = identity
         self._handler, self._lookup = handler, lookup
-        self._finder = finder
+        self._finder, self._taker = finder, taker
         self._host, self.port = host, port
         self._token = token
-        self._loop = asyncio.new_event_loop()
-        self._connections = Connections(
+        self._loop = loop or asyncio.new_event_loop()
+        self._connections = connections(
             on_frame=self._handle,
             on_refused=self._refuse,
             on_closed=self._left,
@@ -128,9 +120,12 @@ class Answers:
             self._is_attended = False
             self._polls += 1
 
-    def begin_term(self, epoch: int, node: str, sequence: int, version: str) -> None:
-        """Welcome writers from now on."""
+    def begin_term(
+        self, epoch: int, node: str, sequence: int, version: str, *, appends: bool = False
+    ) -> None:
+        """Welcome writers from now on, whose records are appended for them if it `appends`."""
         term = {"epoch": epoch, "node": node, "sequence": sequence, "version": version}
+        term["appends"] = appends
         with self._turn:
             self._set_term(term)
 
@@ -139,7 +134,7 @@ class Answers:
         return Counter(one.program for one in self._connections.all() if one.welcome)
 
     def end_term(self) -> None:
-        """Send all writers away: somebody else leads, or nobody."""
+        """Send all writers away: another process leads, or none."""
         with self._turn:
             self._set_term(None)
 
@@ -245,7 +240,7 @@ class Answers:
             answer = Answer(outcome, event.offset, event.record, at_once)
             self._remembered.add(answer)
             due = self._watches.satisfied(answer)
-            # Who appended it hears of it unasked.
+            # Its writer gets the answer unasked.
             session = self._sessions.get(session_in_key(event.submitted.key)) if at_once else None
             if session is not None and session not in due:
                 due.append(session)
@@ -257,7 +252,7 @@ class Answers:
     def _pace(self, late: Mapping[str, int], waiting_max: int, retry_after_seconds: float) -> None:
         for session, waiting in late.items():
             if (connection := self._sessions.get(session)) is not None:
-                text = f"{waiting} of your transactions wait, and {waiting_max} may"
+                text = f"{waiting} of your transactions are waiting; at most {waiting_max} may"
                 self._write(connection, wire.overloaded_frame(text, retry_after_seconds))
 
     def _pace_principals(self, pauses: Mapping[str, Pause]) -> None:
@@ -282,8 +277,10 @@ class Answers:
             self._watch(connection, wire.parse_watch(body))
         elif kind is FrameKind.REQUEST:
             self._request(connection, wire.parse_json(body))
+        elif kind is FrameKind.APPEND:
+            self._append(connection, wire.parse_append(body))
         else:
-            raise CorruptLog(f"a {kind.name} frame is not for the leader")
+            raise CorruptLog(f"the leader does not accept {kind.name} frames")
 
     def _greet(self, connection: WriterConnection, kind: FrameKind, body: bytes) -> None:
         if kind is not FrameKind.HELLO:
@@ -298,14 +295,14 @@ class Answers:
         token = str(hello.get("token", ""))
         if self._token and not hmac.compare_digest(token.encode(), self._token.encode()):
             raise InvalidRequest(
-                "the leader asks for a token, and "
+                "the leader requires a token, and "
                 + ("another" if token else "none")
                 + " was given",
                 field="token",
                 advice="Set COMMITLOG_TOKEN to the leader's, or CommitLog.connect(token=…)",
             )
         if self._term is None:
-            raise Unavailable("this committer doesn't lead; read the log's last outcome again")
+            raise Unavailable("this committer is not the leader; read the log's last outcome again")
         connection.welcome = True
         connection.hears_quotas = bool(hello.get("quotas"))
         connection.program = (str(hello.get("version", "")), int(hello.get("knows", 0)))
@@ -314,6 +311,22 @@ class Answers:
             self._sessions[connection.session] = connection
         welcome = {**self._identity, **self._term, "session": connection.session}
         self._write(connection, wire.json_frame(FrameKind.WELCOME, welcome))
+
+    def _append(self, connection: WriterConnection, append: wire.AppendFrame) -> None:
+        """Have a record appended; one that is too large isn't even read."""
+        session = connection.session if append.is_told else ""
+
+        def refuse(error: CommitLogError, appended: bool | None) -> None:
+            with self._turn:
+                frame = wire.refused_frame(append.transaction_id, error, appended)
+                self._write(connection, frame)
+
+        try:
+            check_size(f"transaction {append.transaction_id}", append.record)
+        except RecordTooLarge as error:
+            refuse(error, False)
+        else:
+            self._taker(RecordSent(append.transaction_id, append.record, session, refuse))
 
     def _watch(self, connection: WriterConnection, watch: Watch) -> None:
         if not watch.readable:
@@ -344,7 +357,8 @@ class Answers:
         try:
             work = dict if method == "ping" else self._lookup(method, params)
             if work is None:
-                self._loop.call_soon_threadsafe(self._spawn, self._reply(connection, body))
+                # Made by the loop: one that has ended would leave it unawaited.
+                self._loop.call_soon_threadsafe(self._spawn_reply, connection, body)
                 return
             reply = {"result": work()}
         except Exception as error:
@@ -372,8 +386,8 @@ class Answers:
         self._write(connection, wire.json_frame(FrameKind.ERROR, body))
         self._connections.end(connection)
 
-    def _spawn(self, work: Any) -> None:
-        task = self._loop.create_task(work)
+    def _spawn_reply(self, connection: WriterConnection, body: dict[str, Any]) -> None:
+        task = self._loop.create_task(self._reply(connection, body))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

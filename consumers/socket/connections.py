@@ -1,7 +1,7 @@
 """The leader's socket as bytes: connections that are accepted, read and written without waiting.
 
-Whoever has time for it calls `poll`: the loop that decides, once in each of its turns, so that no
-other thread has to wake for what writers ask and hear. While nobody leads, or the loop is busy with
+The loop that decides calls `poll` once in each of its turns, so that no other thread has to wake
+for what writers ask and hear. While no process leads, or the loop is busy with
 something long, another thread attends to the sockets. One lock, the turn, makes that one after the
 other; nothing under it waits.
 """
@@ -16,14 +16,30 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from commitlog.errors import CommitLogError, Unavailable
+from commitlog.errors import CommitLogError, InvalidSettings, Unavailable
 from commitlog.wire import FrameBuffer, FrameKind
+from consumers.runtime.loopback import is_loopback
 
 WRITE_BUFFER_MAX = 64 * 1024 * 1024
 """A writer that doesn't read its answers is cut off above this; it asks again by id."""
 RECEIVE_BYTES = 1 << 18
 
 logger = logging.getLogger(__name__)
+
+
+def check_address(host: str, token: str) -> None:
+    """Reject an address that writers can't connect to, or that anybody could, without a token."""
+    if host in ("", "0.0.0.0", "::"):
+        raise InvalidSettings(
+            f"socket_host is {host!r}, which other machines cannot connect to: writers get "
+            "the leader's address from the log. Set COMMITLOG_SOCKET_HOST to this "
+            "machine's address"
+        )
+    if not token and not is_loopback(host):
+        raise InvalidSettings(
+            f"socket_host is {host}, where every machine could reach the leader: set the "
+            "same COMMITLOG_TOKEN for committers, parts and writers, or listen on 127.0.0.1"
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -55,16 +71,16 @@ class Connections:
     ) -> None:
         """Hand frames over; what is wrong with one goes to `on_refused`. Called with the turn."""
         self.turn = threading.RLock()
-        """Held by whoever touches what the sockets own."""
+        """Held while a thread uses what the sockets own."""
         self._on_frame, self._on_refused = on_frame, on_refused
         self._on_closed = on_closed
         self._selector = selectors.DefaultSelector()
         self._all: dict[int, WriterConnection] = {}
         self._listening: socket.socket | None = None
         self._is_full = False
-        """Whether no more files may be open: then nobody is accepted until `accept_again`."""
+        """Whether no more files may be open: no connection is accepted until `accept_again`."""
         self._ends: tuple[socket.socket, socket.socket] | None = None
-        """What is written into the second wakes whoever waits for the first."""
+        """A byte written into the second wakes the thread that waits for the first."""
 
     def listen(self, host: str, port: int) -> int:
         """Listen; return the port."""
@@ -73,8 +89,8 @@ class Connections:
             listening = socket.create_server((host, port), family=family, backlog=1024)
         except OSError as error:
             raise Unavailable(
-                f"the leader's socket cannot listen on {host}:{port}: {error}. "
-                "Choose another port, or end the process that has it"
+                f"the leader's socket cannot listen on {host}:{port}: {error}. Choose "
+                "another port, or end the process that uses it"
             ) from error
         listening.setblocking(False)
         self._listening = listening
@@ -98,7 +114,7 @@ class Connections:
                 self._selector.register(self._listening, selectors.EVENT_READ)
 
     def wake(self) -> None:
-        """End the wait of whoever waits in `poll`; from any thread."""
+        """End the wait of the thread in `poll`; callable from any thread."""
         with contextlib.suppress(OSError):  # full: it is awake
             if self._ends is not None:
                 self._ends[1].send(b"\0")
@@ -166,7 +182,7 @@ class Connections:
                 self.end(connection)
 
     def release(self) -> None:
-        """Give back what is left; nobody may poll any more."""
+        """Give back what is left; `poll` must not be called any more."""
         with self.turn:
             for connection in self.all():
                 self.abort(connection)
@@ -197,7 +213,7 @@ class Connections:
             except BlockingIOError:
                 return
             except ConnectionError:
-                continue  # whoever it was gave up before this
+                continue  # the client gave up before this
             except OSError as error:
                 logger.warning("no more connections are accepted for a moment: %s", error)
                 self._selector.unregister(listening)

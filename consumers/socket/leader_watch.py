@@ -20,7 +20,7 @@ DEAD_SECONDS = (0.0, 0.3)
 """How long a standby waits, at random, before it takes the place of a leader that is silent."""
 BEGINNING_SECONDS = (1.0, 2.0)
 """The same where somebody answers at the leader's address, and doesn't lead: it may have won just
-now, and be reading its own record. Whoever stands then ends a term that is only beginning."""
+now, and be reading its own record. A candidate would then end a term that is only beginning."""
 
 
 def stand_by(

@@ -10,7 +10,9 @@ from commitlog.model.records import Outcome, Status
 from commitlog.wire import OutcomeFrame, Watch
 
 REMEMBERED_MAX = 50_000
-"""Outcomes that are answered from memory; older ones are looked up in the log."""
+REMEMBERED_BYTES_MAX = 64 * 1024 * 1024
+"""Outcomes that are answered from memory, and their records' bytes; older ones are looked up in the
+log."""
 ANSWERS_PER_ID_MAX = 8
 
 
@@ -40,12 +42,14 @@ class Remembered:
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, list[Answer]] = OrderedDict()
+        self._bytes = 0
         self.none_through = 0
         """Up to this sequence outcomes have to be looked up elsewhere."""
 
     def begin(self, sequence: int) -> None:
         """Forget everything: a term begins after outcome `sequence`."""
         self._by_id.clear()
+        self._bytes = 0
         self.none_through = sequence
 
     def of(self, transaction_id: str) -> list[Answer]:
@@ -55,15 +59,20 @@ class Remembered:
     def add(self, answer: Answer) -> None:
         """Keep what was decided for an id: mostly one answer, more for retries and reused ids."""
         transaction_id = answer.outcome.transaction_id
-        known = self._by_id.get(transaction_id)
-        if known is None:
-            self._by_id[transaction_id] = [answer]
-            if len(self._by_id) > REMEMBERED_MAX:
-                _, forgotten = self._by_id.popitem(last=False)
-                self.none_through = max(a.outcome.sequence for a in forgotten)
-            return
-        # Whoever asks without naming a content gets the commit, if there is one.
+        known = self._by_id.get(transaction_id, [])
+        # A request that names no content gets the commit, if there is one.
         others = [a for a in known if a.outcome.sequence != answer.outcome.sequence]
         others.append(answer)
         others.sort(key=lambda a: a.outcome.status is not Status.COMMITTED)
         self._by_id[transaction_id] = others[:ANSWERS_PER_ID_MAX]
+        self._bytes += _bytes_of(self._by_id[transaction_id]) - _bytes_of(known)
+        while len(self._by_id) > REMEMBERED_MAX or self._bytes > REMEMBERED_BYTES_MAX:
+            _, forgotten = self._by_id.popitem(last=False)
+            self._bytes -= _bytes_of(forgotten)
+            # An id that was retried holds an outcome later than those of its neighbours.
+            newest = max(one.outcome.sequence for one in forgotten)
+            self.none_through = max(self.none_through, newest)
+
+
+def _bytes_of(answers: list[Answer]) -> int:
+    return sum(len(answer.record) for answer in answers)

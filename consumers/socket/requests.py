@@ -1,8 +1,7 @@
 """What a leader's socket is asked: descriptions, positions, versions, dry runs.
 
-A request runs on the socket's thread and owns nothing. Whatever it wants to know of the partition
-it has the loop look up, and what takes long it has a worker do; if whoever asked has left by then,
-the answer finds nobody.
+A request runs on the socket's thread and owns nothing. The loop looks up what it needs of the
+partition, and a worker does what takes long; the answer is dropped if the client has left by then.
 """
 
 from __future__ import annotations
@@ -21,6 +20,7 @@ from typing import Any, TypeVar
 from commitlog.codecs.avro import decode_log_record, encode_transaction, seal_outcome
 from commitlog.core.decisions import BuildWanted, Decision, Found, Need, Wanted
 from commitlog.core.iceberg.views import IcebergView
+from commitlog.core.log.known_ids import KnownId
 from commitlog.core.partition.driving import next_step
 from commitlog.errors import InvalidRequest, Unavailable
 from commitlog.messages import (
@@ -34,12 +34,12 @@ from commitlog.model.records import LogRecord, Outcome, Submitted, Transaction
 from commitlog.model.table import format_table_id, parse_table_id
 from consumers.partition.catalogue import Head
 from consumers.partition.events import versions_of
-from consumers.partition.guards import Guards
+from consumers.partition.failing_store import why_unreachable
+from consumers.partition.leader_checks import LeaderChecks
 from consumers.partition.mailbox import PendingReply
 from consumers.partition.observer import StoreObserver, unbuilt
 from consumers.partition.old_versions import OldVersions
 from consumers.partition.session import Session
-from consumers.partition.unusable import why_unreachable
 from consumers.socket.row_answers import RowAnswers
 
 REQUEST_SECONDS = 30.0
@@ -66,7 +66,7 @@ class Requests:
         partition: int,
         observer: Callable[[], StoreObserver],
         old_versions: OldVersions,
-        guards: Guards,
+        checks: LeaderChecks,
         session: Callable[[], Session | None],
         tell: Callable[..., None],
         programs: Callable[[], Mapping[tuple[str, int], int]] = dict,
@@ -79,7 +79,7 @@ class Requests:
         self._tell, self._programs = tell, programs
         self._workers = ThreadPoolExecutor(FINDERS, "finding")
         self._partition, self._observer = partition, observer
-        self._old_versions, self._guards = old_versions, guards
+        self._old_versions, self._checks = old_versions, checks
         self._session_now = session
         self.rows = RowAnswers(self._ask, old_versions.transaction_at)
         self._last_status: tuple[float, dict[str, Any]] | None = None
@@ -112,7 +112,7 @@ class Requests:
         def look() -> None:
             known = session.follower.machine.outcome_of(transaction_id)
             if known is not None and known.sequence <= through:
-                self._workers.submit(self._find, session, known.sequence, transaction_id)
+                self._workers.submit(self._find, session, known, transaction_id)
 
         session.mailbox.call(look)
 
@@ -120,12 +120,12 @@ class Requests:
         """End the workers."""
         self._workers.shutdown(wait=False, cancel_futures=True)
 
-    def _find(self, session: Session, sequence: int, transaction_id: str) -> None:
+    def _find(self, session: Session, known: KnownId, transaction_id: str) -> None:
         try:
-            found = self._old_versions.outcome(sequence, transaction_id)
+            found = self._old_versions.outcome(known, transaction_id)
         except Exception as error:
-            # Whoever asked asks again.
-            logger.warning("outcome %d could not be looked up: %s", sequence, error)
+            # The client asks again.
+            logger.warning("outcome %d could not be looked up: %s", known.sequence, error)
             return
         if found is not None:
             tell = partial(self._tell, *found)
@@ -158,13 +158,13 @@ class Requests:
             return await self._ask(partial(_LOOKUPS[method], params=params))
         except TimeoutError:
             raise Unavailable(
-                f"the leader found no time for `{method}`; make the same call again"
+                f"the leader had no time for `{method}`; make the same call again"
             ) from None
 
     def _session(self) -> Session:
         session = self._session_now()
         if session is None:
-            raise Unavailable("this committer doesn't lead; ask again")
+            raise Unavailable("this committer is not the leader; ask again")
         return session
 
     async def _ask(self, work: Callable[[Session], T], seconds: float | None = None) -> T:
@@ -183,7 +183,7 @@ class Requests:
 
         def has_them(session: Session) -> bool:
             if session.leader is None or session.leader.failure is not None:
-                raise Unavailable("this committer doesn't lead; ask again")
+                raise Unavailable("this committer is not the leader; ask again")
             return session.leader.has_newest_rules(end)
 
         while not await self._ask(has_them):
@@ -216,7 +216,8 @@ class Requests:
             "node": self.node,
             "clock_ms": time.time_ns() // 1_000_000,
             "epoch": chain.epoch,
-            "sequence": chain.sequence,
+            # What Kafka hasn't acknowledged another leader may decide otherwise.
+            "sequence": chain.sequence - (leader.in_flight_count if leader else 0),
             "undecided": len(follower.replica.undecided),
             "voids": follower.replica.void_count,
             "outcomes": dict(session.outcomes),
@@ -227,7 +228,7 @@ class Requests:
             "programs": [[*one, count] for one, count in sorted(self._programs().items())],
             "ready": leader is not None,
             **session.status(),
-            **self._guards.status(),
+            **self._checks.status(),
         }
 
     async def _head(self, params: Params) -> Head:
@@ -278,7 +279,7 @@ class Requests:
         known = await self._ask(lambda session: session.follower.machine.outcome_of(chosen))
         if known is None:
             return None
-        found = await _worker(lambda: self._old_versions.outcome(known.sequence, chosen))
+        found = await _worker(lambda: self._old_versions.outcome(known, chosen))
         if found is None:
             return None
         outcome, _, record = found
@@ -291,7 +292,7 @@ class Requests:
     async def _quarantine(self, params: Params) -> dict[str, Any]:
         """Move versions that were written around the log, ahead of a table's head, away."""
         session, table = self._session(), parse_table_id(params.get("table", ""))
-        return {"quarantined": await _worker(lambda: self._guards.quarantine(session, table))}
+        return {"quarantined": await _worker(lambda: self._checks.quarantine(session, table))}
 
     async def _maintained(self, params: Params) -> dict[str, Any]:
         """Hear from maintenance how far it is."""
@@ -336,7 +337,7 @@ class Requests:
             looking = _worker(lambda: why_unreachable(location))
             return {"problem": await asyncio.wait_for(looking, REACH_SECONDS)}
         except TimeoutError:
-            return {"problem": f"it doesn't answer within {REACH_SECONDS:g} s."}
+            return {"problem": f"it did not answer within {REACH_SECONDS:g} s."}
 
     async def _dry_run(self, params: Params) -> dict[str, Any]:
         """Decide a transaction on the present head and tell, without appending anything."""

@@ -40,9 +40,12 @@ class Ask(Protocol):
 
 
 class _Waiter(NamedTuple):
-    operation: int
     readable: bool
     future: asyncio.Future[Answer]
+
+
+_Read = dict[tuple[tuple[str, ...], AppliedRange], "asyncio.Task[Sequence[AppliedWrite]]"]
+"""What was applied by ranges that one request is about, read once."""
 
 
 class RowAnswers:
@@ -53,7 +56,7 @@ class RowAnswers:
         self._ask = ask
         self._transaction_at = transaction_at
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: dict[tuple[str, int], list[_Waiter]] = {}
+        self._waiting: dict[tuple[str, int, int], list[_Waiter]] = {}
         self._accepted = asyncio.Event()
 
     def heard(self, events: Sequence[Event], *, readable: bool) -> None:
@@ -92,14 +95,25 @@ class RowAnswers:
             except TimeoutError:
                 return found
 
-    async def applied(self, params: Params) -> Answer | None:
-        """Return what came of a write; None if that isn't known within `seconds`."""
+    async def applied(self, params: Params) -> Answer | dict[str, list[Answer | None]] | None:
+        """Return what came of a write; None if that isn't known within `seconds`.
+
+        Of `each` of a transaction's writes, if those are named.
+        """
+        each = params.get("each")
+        read: _Read = {}
+        if each is None:
+            return await self._applied(params, read)
+        asked = (self._applied({**params, **one}, read) for one in each)
+        return {"each": list(await asyncio.gather(*asked))}
+
+    async def _applied(self, params: Params, read: _Read) -> Answer | None:
         self._loop = asyncio.get_running_loop()
         incarnation, sequence = str(params.get("incarnation", "")), int(params.get("sequence", 0))
         operation, readable = int(params.get("operation", 0)), bool(params.get("readable"))
         name = parse_table_id(params.get("table", ""))
-        key = (incarnation, sequence)
-        waiter = _Waiter(operation, readable, self._loop.create_future())
+        key = (incarnation, sequence, operation)
+        waiter = _Waiter(readable, self._loop.create_future())
         self._waiting.setdefault(key, []).append(waiter)
 
         def look(session: Session) -> AppliedRange | Answer | None:
@@ -110,7 +124,9 @@ class RowAnswers:
             if isinstance(found, list):
                 return found
             if found is not None:
-                writes = await self._writes(found, name)
+                if (name, found) not in read:
+                    read[name, found] = asyncio.create_task(self._writes(found, name))
+                writes = await read[name, found]
                 return _answer(writes, sequence, operation, found.version)
             async with asyncio.timeout(_seconds(params)):
                 return await waiter.future
@@ -162,13 +178,14 @@ class RowAnswers:
         made = [r for r in event.outcome.results if r.incarnation == operation.incarnation]
         version = max((r.version or r.read_version for r in made), default=0)
         for write in operation.writes:
-            for waiter in self._waiting.get((operation.incarnation, write.sequence), ()):
-                is_it = waiter.operation == write.operation and (readable or not waiter.readable)
+            key = (operation.incarnation, write.sequence, write.operation)
+            for waiter in self._waiting.get(key, ()):
+                is_it = readable or not waiter.readable
                 if is_it and not waiter.future.done():
                     waiter.future.set_result(_described(write, version))
 
     def _tell_end(self, incarnation: str) -> None:
-        for (of, _), waiters in self._waiting.items():
+        for (of, *_), waiters in self._waiting.items():
             for waiter in waiters if of == incarnation else ():
                 if not waiter.future.done():
                     waiter.future.set_result(_GONE)
@@ -201,6 +218,7 @@ def _pending(table: Table, published: int, limit: int, position: int) -> dict[st
         "applied": rows.applied if rows is not None else 0,
         "version": table.version,
         "pending": found,
+        "stale": [list(one) for one in rows.stale()] if rows is not None else [],
         "position": published,
         "is_settled": table.changed_at <= published,
         "applied_at": as_of if rows is None else rows.applied_at(as_of),

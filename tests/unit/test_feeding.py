@@ -41,6 +41,10 @@ class Silence:
         threading.Event().wait(0.01)
         return []
 
+    def position(self) -> int:
+        """Return where it waits."""
+        return 0
+
 
 def test_who_stands_in_looks_while_somebody_is_outside_and_rests_else() -> None:
     mailbox, materializer, reader = Place(), Place(), Silence()

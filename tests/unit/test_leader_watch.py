@@ -56,6 +56,7 @@ def answers() -> Iterator[Answers]:
         identity={"log": "commitlog", "log_id": LOG_ID, "partition": 0},
         handler=nobody,
         finder=lambda transaction_id, through: None,
+        taker=lambda sent: None,
     )
     yield made
     made.close()

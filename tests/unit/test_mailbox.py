@@ -12,7 +12,7 @@ from commitlog.core.log.chain import BEGINNING, ChainPlace
 from commitlog.errors import Unavailable
 from consumers.partition.lanes import Job, Lanes
 from consumers.partition.mailbox import Displaced, Loop, LoopRequest, Mailbox, PendingReply, Reply
-from consumers.partition.past import EVERY, Past
+from consumers.partition.offset_index import EVERY, OffsetIndex
 from tests.simulation.disk import MemoryFolder
 from tests.simulation.scheduler import Process, Scheduler
 from tests.waiting import wait_until
@@ -138,18 +138,18 @@ def test_a_lane_does_one_job_at_a_time_and_a_late_one_holds_up_no_other() -> Non
     until(["stuck: OSError", "good"])
     go_on.set()
     until(["stuck: OSError", "good", "behind"])
-    assert not lanes.is_busy
+    assert not lanes._lanes
     lanes.close()
 
 
 def test_the_past_is_kept_and_forgets_what_a_checkpoint_does_not_have() -> None:
     folder = MemoryFolder(Scheduler(0), Process("p", is_spared=True), {})
-    past = Past(folder, "a-log", 0)
+    past = OffsetIndex(folder, "a-log", 0)
     places = [ChainPlace(EVERY * n, EVERY * n + 7, 1, b"%032d" % n) for n in range(1, 5)]
     past.note_all([*reversed(places), ChainPlace(EVERY + 1, 9, 1, b"")])
     assert past.before(EVERY) == BEGINNING
     assert past.before(EVERY + 1) == places[0]
     assert past.before(EVERY * 9) == places[3]
     past.save()
-    assert Past(folder, "a-log", EVERY * 2).before(EVERY * 9) == places[1]
-    assert Past(folder, "another", EVERY * 9).before(EVERY * 9) == BEGINNING
+    assert OffsetIndex(folder, "a-log", EVERY * 2).before(EVERY * 9) == places[1]
+    assert OffsetIndex(folder, "another", EVERY * 9).before(EVERY * 9) == BEGINNING

@@ -36,7 +36,7 @@ def test_a_principal_over_its_rate_pauses_until_it_has_paid() -> None:
     [(name, pause)] = quotas.pauses().items()
     assert name == "etl"
     assert pause.seconds == pytest.approx(3.0), "20 - 10 + 40 are 3 s more than 2 s' worth"
-    assert "'etl' may have 10 transactions decided a second" in pause.message
+    assert "'etl' exceeded its quota of 10 transactions per second" in pause.message
     clock.now += 3.01
     assert quotas.pauses() == {}
 

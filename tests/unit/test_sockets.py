@@ -11,10 +11,14 @@ from typing import Any
 import pytest
 
 from commitlog import wire
+from commitlog.codecs.avro import seal_outcome
 from commitlog.errors import InvalidSettings, NoSuchTable
+from commitlog.model.records import Outcome, Status
 from commitlog.wire import FrameBuffer, FrameKind
 from consumers.partition.mailbox import Mailbox
-from consumers.socket.answers import Answers, check_address
+from consumers.socket.answers import Answers
+from consumers.socket.connections import check_address
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 120.0
 LARGE = 16 * 1024 * 1024
@@ -36,6 +40,7 @@ def answers() -> Iterator[Answers]:
         identity={"log": "commitlog", "log_id": "id", "partition": 0},
         handler=large,
         finder=lambda transaction_id, through: None,
+        taker=lambda sent: None,
         lookup=lambda method, params: AT_HAND.get(method),
     )
     made.start()
@@ -47,9 +52,9 @@ def answers() -> Iterator[Answers]:
 @pytest.mark.parametrize(
     ("host", "token", "why"),
     [
-        ("192.0.2.1", "", "set COMMITLOG_TOKEN"),
-        ("committer-1", "", "set COMMITLOG_TOKEN"),
-        ("0.0.0.0", "secret", "nobody can connect to"),
+        ("192.0.2.1", "", "set the same COMMITLOG_TOKEN"),
+        ("committer-1", "", "set the same COMMITLOG_TOKEN"),
+        ("0.0.0.0", "secret", "other machines cannot connect to"),
         ("192.0.2.1", "secret", ""),
         ("committer-1", "secret", ""),
         ("127.0.0.1", "", ""),
@@ -66,10 +71,10 @@ def test_beyond_loopback_the_leader_asks_for_a_token(host: str, token: str, why:
 class Writer:
     """Somebody at the other end, who sends and waits."""
 
-    def __init__(self, answers: Answers) -> None:
+    def __init__(self, answers: Answers, session: str = "") -> None:
         self.socket = socket.create_connection(("127.0.0.1", answers.port), WAIT_SECONDS)
         self._buffer, self._frames = FrameBuffer(), list[tuple[FrameKind, bytes]]()
-        self.send(FrameKind.HELLO, {"protocol": wire.WIRE_VERSION})
+        self.send(FrameKind.HELLO, {"protocol": wire.WIRE_VERSION, "session": session})
 
     def send(self, kind: FrameKind, body: dict[str, Any]) -> None:
         self.socket.sendall(wire.json_frame(kind, body))
@@ -129,6 +134,29 @@ def test_a_loop_that_waits_for_sockets_wakes_for_events_too(answers: Answers) ->
     mailbox.post("event")
     thread.join(WAIT_SECONDS)
     assert seen == ["event"]
+
+
+def test_nothing_is_kept_of_writers_that_left_and_of_watches_that_were_answered(
+    answers: Answers,
+) -> None:
+    for number in range(20):
+        writer = Writer(answers, f"session {number}")
+        assert writer.next()[0] is FrameKind.WELCOME
+        for chosen in (f"told {number}", "never told"):
+            writer.socket.sendall(wire.watch_frame(wire.Watch(chosen, 0, readable=number % 2 == 0)))
+        writer.send(FrameKind.REQUEST, {"request": 1, "method": "ping"})
+        assert writer.next()[0] is FrameKind.REPLY
+        outcome = Outcome(number + 1, f"told {number}", 0, Status.COMMITTED)
+        outcome, record = seal_outcome(outcome, previous_hash=bytes(32), epoch=1, node="here:1")
+        answers.found(outcome, number, record, readable=True)
+        assert writer.next()[0] is FrameKind.OUTCOME
+        assert list(answers._watches._watchers) == ["never told"]
+        assert len(answers._sessions) == 1
+        writer.socket.close()
+        wait_until(lambda: not answers._connections.all(), "the connection to end")
+    assert not answers._sessions
+    assert not answers._watches._watchers
+    assert answers._watches.committed_wanted == 0
 
 
 def test_who_reads_slowly_gets_everything_and_holds_up_nobody(answers: Answers) -> None:

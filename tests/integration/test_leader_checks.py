@@ -17,7 +17,7 @@ from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import CreateTable, LanceCommit, Operation, RegisterTable
 from commitlog.model.records import Status, Transaction
 from commitlog.protocol import outcomes_topic, transactions_topic
-from consumers.partition import guards
+from consumers.partition import leader_checks
 from consumers.partition.bypass import ADOPT, PROPERTY, Bypass
 from consumers.servers.committer import Committer
 from consumers.socket import requests
@@ -46,7 +46,7 @@ def scan(running: Service) -> list[Bypass]:
     """Look for strangers' versions now, as the leader does every minute."""
     leading = committer(running)
     assert leading._session is not None
-    return leading._guards.scan(leading._session, threading.Event())
+    return leading._checks.scan(leading._session, threading.Event())
 
 
 def table(running: Service, name: str, **properties: str) -> str:
@@ -155,7 +155,7 @@ def test_a_scan_stops_at_no_table_and_moves_nothing_of_another_leader(running: S
 def test_with_many_tables_scans_take_turns(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guards, "TABLES_PER_SCAN", 2)
+    monkeypatch.setattr(leader_checks, "TABLES_PER_SCAN", 2)
     locations = [table(running, f"t{number}") for number in range(3)]
     for location in locations:
         lance.write_dataset(rows(666), location, mode="append")
@@ -170,9 +170,9 @@ def topics_of(running: Service) -> dict[str, str]:
 def test_wrong_topic_settings_end_the_term_until_they_are_right_again(
     running: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(guards, "SETTINGS_RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(leader_checks, "SETTINGS_RETRY_SECONDS", 0.05)
     table(running, "t")
-    watch = committer(running)._guards
+    watch = committer(running)._checks
     topics_of(running)["retention.ms"] = "3600000"
     watch._settings_due = 0.0  # an hour is over
     wait_until(lambda: watch.settings_problem, "a look at the settings")
@@ -262,7 +262,7 @@ class Leading:
 def test_the_oldest_undecided_transaction_is_timed() -> None:
     clock, session = Clock(), Leading()
     leader = session.leader
-    watch = guards.Guards(MemoryLog(), 0, None, clock=clock)  # type: ignore[arg-type]
+    watch = leader_checks.LeaderChecks(MemoryLog(), 0, None, clock=clock)  # type: ignore[arg-type]
 
     def after(seconds: float) -> float:
         clock.now += seconds

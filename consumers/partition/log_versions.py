@@ -1,4 +1,4 @@
-"""What the log names beyond what a process has applied, asked of the log itself."""
+"""The newest version of a table in outcomes that this process hasn't applied yet."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from consumers.partition.events import versions_of
 SILENCE_SECONDS = 10.0
 
 
-def newest_named(
+def newest_in_log(
     log: Log,
     partition: int,
     incarnation: str,
@@ -21,10 +21,10 @@ def newest_named(
     *,
     clock: Callable[[], float] = time.monotonic,
 ) -> int:
-    """Return the newest version that outcomes from an offset on give a table, 0 if none does.
+    """Return a table's newest version in the outcomes from `offset` to the end, 0 if there is none.
 
-    Whether they are valid isn't looked at: a version that a deposed leader named is no one's, and
-    to wait for what follows it costs little.
+    Outcomes of deposed leaders count too: waiting for a version that they named costs little.
+    Raise Unavailable if the topic stays silent for SILENCE_SECONDS before its end is read.
     """
     reader = log.read_outcomes(partition, offset)
     newest = 0

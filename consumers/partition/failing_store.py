@@ -1,6 +1,6 @@
-"""What stands for a store that cannot be opened: every use of it fails, and stops nobody else.
+"""A stand-in for a store that can't be opened: every use of it raises OSError.
 
-A transaction may name any location. One that no store here knows is a matter of its own table.
+A transaction may name any location. If no store can be opened for it, only its own table fails.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from commitlog.adapters.storage import ObjectStore, store_for
 from commitlog.errors import CommitLogError
 
 PROBED = "_versions/_probe"
-"""Need not be there: a store that says so can be reached."""
+"""The file needn't exist: a store that says so can be reached."""
 
 
-class UnusableStore:
-    """Raises OSError with the reason, whatever is asked of it."""
+class FailingStore:
+    """An object store each of whose operations raises OSError with the same reason."""
 
     def __init__(self, reason: str) -> None:
-        """Remember why."""
+        """Take the reason."""
         self._reason = reason
 
     def read(self, path: str) -> bytes:
@@ -55,7 +55,7 @@ class UnusableStore:
 
 
 def why_unreachable(location: str) -> str:
-    """Say why nothing can be read at a location; empty if something could be."""
+    """Return why a location can't be read, in one sentence; empty if it can."""
     try:
         store_for(location).size(PROBED)
     except (CommitLogError, ValueError, OSError) as error:
@@ -65,9 +65,9 @@ def why_unreachable(location: str) -> str:
 
 def open_or_fail_later(
     open_store: Callable[[str], ObjectStore], location: str
-) -> ObjectStore | UnusableStore:
-    """Open a store; one that cannot be opened fails when it is used."""
+) -> ObjectStore | FailingStore:
+    """Open a store, or return one that fails at its first use."""
     try:
         return open_store(location)
     except (CommitLogError, ValueError) as error:
-        return UnusableStore(str(error))
+        return FailingStore(str(error))

@@ -1,4 +1,4 @@
-"""Transactions that are on their way to a decision, and whose turn it is at each table and id."""
+"""Transactions that wait for their decision, and the queues at the locks that they need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from commitlog.model.records import Submitted
 
 
 @dataclass(eq=False, slots=True)
-class Parked:
+class Undecided:
     """A transaction that isn't decided yet, and what it waits for."""
 
     submitted: Submitted
@@ -40,29 +40,29 @@ class Parked:
         return not self.outstanding and not self.unbuilt and not self.retry_at
 
 
-class Turns:
-    """Who comes next at each table and id: whoever came first."""
+class LockQueues:
+    """A queue per lock (a table or an id), first come, first served."""
 
     def __init__(self) -> None:
-        """Start with nobody."""
-        self._queues: dict[object, deque[Parked]] = {}
+        """Start with no queue."""
+        self._queues: dict[object, deque[Undecided]] = {}
 
-    def enter(self, item: Parked) -> None:
-        """Take a place behind all that came before."""
+    def enter(self, item: Undecided) -> None:
+        """Append a transaction to the queue of each of its locks."""
         for key in item.keys:
             self._queues.setdefault(key, deque()).append(item)
 
-    def is_first(self, item: Parked) -> bool:
-        """Return True if nobody is before it, wherever it wants to go."""
+    def is_first(self, item: Undecided) -> bool:
+        """Return True if the transaction is first in the queue of each of its locks."""
         queues = self._queues
         for key in item.keys:  # noqa: SIM110 - a generator's frames cost more than this
             if queues[key][0] is not item:
                 return False
         return True
 
-    def leave(self, item: Parked) -> Iterable[Parked]:
-        """Let the others pass; return those whose turn it is now."""
-        next_ones: dict[Parked, None] = {}
+    def leave(self, item: Undecided) -> Iterable[Undecided]:
+        """Remove a transaction that is first; return those that are first at all locks now."""
+        next_ones: dict[Undecided, None] = {}
         for key in item.keys:
             waiting = self._queues[key]
             waiting.popleft()

@@ -1,8 +1,8 @@
-"""Puts a file whose name belongs to the log, whatever somebody else has put in its way.
+"""Writes a file of the log even if a foreign file or folder has its name.
 
-The name follows from the transaction, so no other can be taken; and a leader that waited until
-somebody tidies up would hold up the table for ever. What is in the way is not ours to remove: it
-keeps its bytes under another name beside its own, which `commitlog orphans` lists.
+The name follows from the transaction, so the log can't choose another one, and a leader that waited
+for someone to tidy up would block the table for ever. The foreign file isn't deleted: it is renamed
+beside its own place, where `commitlog orphans` lists it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 def put(store: ObjectStore, location: str, path: str, data: bytes) -> None:
-    """Put a file of the log below `location`; raise OSError when the store fails."""
+    """Put a file of the log below `location`, renaming what has its name or blocks its folder.
+
+    Raise OSError if the store fails, FileExistsError if another program keeps writing there.
+    """
     for _ in range(_ATTEMPTS):
         if _is_put(store, path, data):
             return
@@ -43,7 +46,9 @@ def put(store: ObjectStore, location: str, path: str, data: bytes) -> None:
         logger.error(
             "%s/%s was in the way of the log's own file; it is now %s", location, obstacle, aside
         )
-    raise FileExistsError(f"{location}/{path}: something is put in its way again and again")
+    raise FileExistsError(
+        f"{location}/{path}: another program keeps writing files where the log's own file belongs"
+    )
 
 
 def _is_put(store: ObjectStore, path: str, data: bytes) -> bool:

@@ -13,7 +13,7 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.memory_cluster import MemoryCluster
 from commitlog.adapters.storage import store_for
 from commitlog.core.iceberg.naming import derived_uuid
-from consumers.partition.in_the_way import MARK, put
+from consumers.partition.obstacles import MARK, put
 from consumers.servers.iceberg.catalog import IcebergSettings
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.tools.iceberg_orphans import find_orphans

@@ -1,9 +1,9 @@
-"""Where valid outcomes are in the topic: every so many of them, the place behind one.
+"""A sparse index of the outcomes topic: the offset behind every thousandth valid outcome.
 
-A look into the past begins at the nearest place before what is sought, and reads on by the chain.
-Owned by the loop, which notes places as outcomes are acknowledged; who looks back asks for one, and
-reports those that it came by. Kept in a folder beside the checkpoints, and made again by looking if
-it is lost.
+A search for an old outcome begins at the nearest indexed place before it and follows the chain.
+The loop owns the index and adds places as outcomes are acknowledged; a search reports the places
+that it passed. The index is kept in a folder beside the checkpoints. If it is lost, searches
+rebuild it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class NoFolder:
         """Do nothing."""
 
 
-class Past:
-    """Places of one partition's outcomes topic."""
+class OffsetIndex:
+    """The sparse index of one partition's outcomes topic."""
 
     def __init__(self, folder: Folder, log_id: str, through: int) -> None:
         """Take what the folder has of this log up to sequence `through`."""
@@ -92,7 +92,7 @@ class Past:
                 self._folder.replace(f"{number}.json", sealed)
             except OSError as error:
                 self._changed.add(number)
-                logger.warning("where old outcomes are could not be saved: %s", error)
+                logger.warning("the offsets of old outcomes could not be saved: %s", error)
 
     def _load(self, name: str) -> Iterable[ChainPlace]:
         try:
@@ -103,7 +103,7 @@ class Past:
                 return []
             return [ChainPlace(s, o, e, bytes.fromhex(h)) for s, o, e, h in body["places"]]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            logger.warning("%s of the past is made again: %s", name, error)
+            logger.warning("%s of the saved offsets is rebuilt: %s", name, error)
             return []
 
 

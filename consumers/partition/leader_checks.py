@@ -43,7 +43,7 @@ TABLES_PER_SCAN = 1_000
 """With more tables the scans take turns: on an object store each look is a request."""
 MOVED_SECONDS = 1.0
 """How often a leader looks whether its log was moved to another cluster. From closing the old
-cluster to opening the new one a move takes longer, so nobody reads here what is outdated there."""
+cluster to opening the new one a move takes longer, so no reader here sees outdated state."""
 SETTINGS_SECONDS = 3600.0
 SETTINGS_RETRY_SECONDS = 10.0
 """How often settings are looked at again while they are wrong."""
@@ -108,7 +108,7 @@ class Pace(Protocol):
         """Tell everybody which principals are over their quotas."""
 
 
-class Guards:
+class LeaderChecks:
     """One committer's watch over its partition."""
 
     def __init__(
@@ -149,7 +149,7 @@ class Guards:
                 stop.wait(SETTINGS_RETRY_SECONDS)
 
     def check_settings(self) -> bool:
-        """Look at the topics' settings; return whether they are right, or nobody can tell."""
+        """Look at the topics' settings; return False if they are known to be wrong."""
         self._settings_due = self._clock() + SETTINGS_SECONDS
         try:
             self._log.check_settings()
@@ -163,7 +163,7 @@ class Guards:
             self._settings_due = self._clock() + SETTINGS_RETRY_SECONDS
             return not self.settings_problem
         if self.settings_problem:
-            logger.warning("the topics' settings are right again")
+            logger.warning("the topics' settings are correct again")
         self.settings_problem = ""
         return True
 
@@ -179,7 +179,9 @@ class Guards:
         session.on_stranger = self._met_stranger
         works = (self._watch_place, self._look_around)
         threads = [
-            threading.Thread(target=_ending, args=(work, session, stop), name="guards", daemon=True)
+            threading.Thread(
+                target=_ending, args=(work, session, stop), name="leader-checks", daemon=True
+            )
             for work in works
         ]
         for thread in threads:
@@ -201,7 +203,7 @@ class Guards:
             "settings_problem": self.settings_problem,
             "bypasses_found": self.bypasses_found,
             "paused_principals": {name: round(p.seconds, 3) for name, p in self._pauses.items()},
-            "incidents": [asdict(one) for one in self.incidents],
+            "incidents": [asdict(one) for one in self.incidents.copy()],
         }
 
     def quarantine(self, session: Session, table: tuple[str, ...]) -> list[str]:
@@ -223,14 +225,14 @@ class Guards:
         for head, readable in _look(session, heads):
             found = repair(head, readable, self._old_versions.materialize, versions=versions)
             if found:
-                text = f"versions {found} of {format_table_id(head.table)} were lost or torn"
-                self._note("repair", f"{text}, and were made again")
+                text = f"versions {found} of {format_table_id(head.table)} were lost or damaged"
+                self._note("repair", f"{text}, and were written again")
 
     def put_back(self, session: Session, heads: Sequence[Head], *, is_deep: bool) -> None:
-        """Make files again that somebody deleted around the log: manifests under `every`.
+        """Write files again that were deleted around the log: manifests under the policy `every`.
 
-        Each look at a table in an object store is a request, so that is done if `is_deep` alone;
-        so are transactions' files, since whoever looks for them reads manifests.
+        Each look at a table in an object store is a request, so only a deep check does that. Only a
+        deep check restores files of transactions, too: finding them takes reading manifests.
         """
         for head in heads:
             if not head.version or not (is_deep or local_path(head.location)):
@@ -238,7 +240,7 @@ class Guards:
             try:
                 self._put_back(session, head, is_deep=is_deep)
             except (OSError, CommitLogError) as error:
-                logger.warning("%s was not looked through: %s", format_table_id(head.table), error)
+                logger.warning("%s was not checked: %s", format_table_id(head.table), error)
 
     def _put_back(self, session: Session, head: Head, *, is_deep: bool) -> None:
         name, first = format_table_id(head.table), self._begins.get(head.incarnation, 1)
@@ -258,7 +260,7 @@ class Guards:
                     store_for(head.location).delete(path)
             if made:
                 text = f"versions {sorted(made)[:NAMED_MAX]} of {name} were deleted around the log"
-                self._note("repair", f"{text} ({len(made):,} in all), and were made again")
+                self._note("repair", f"{text} ({len(made):,} in all), and were written again")
         if is_deep and (restored := restore_transactions(head.location, LOOKED_AT)):
             text = f"transaction files of versions {restored} of {name} were deleted around the log"
             self._note("repair", f"{text}, and were written again")
@@ -346,16 +348,16 @@ class Guards:
         except LogMoved:
             raise
         except CommitLogError as error:
-            logger.warning("whether the log was moved could not be asked: %s", error)
+            logger.warning("could not check whether the log was moved: %s", error)
 
     def _tried(self, what: str, work: Callable[[], object]) -> None:
         try:
             work()
         except Exception:
-            logger.exception("%s failed; it is tried again", what)
+            logger.exception("%s failed and will be tried again", what)
 
     def _head_while_leading(self, session: Session, head: Head) -> Head:
-        """Return a table's head now; raise Unavailable unless nobody else leads by now."""
+        """Return a table's head now; raise Unavailable if another process leads by now."""
         epoch = _look(session, lambda: session.follower.replica.chain.epoch)
         # Not the last one alone: that may be what a deposed leader sent late.
         for answered in self._log.last_outcome_records(self._partition, NEWEST_RECORDS):
@@ -363,7 +365,7 @@ class Guards:
                 raise Unavailable("another committer leads; ask it")
         now = _look(session, lambda: session.catalogue.head(head.table))
         if now.incarnation != head.incarnation:
-            raise Unavailable(f"{format_table_id(head.table)} was made again meanwhile")
+            raise Unavailable(f"{format_table_id(head.table)} was created again meanwhile")
         return now
 
     def _note(self, kind: str, message: str) -> None:

@@ -1,0 +1,192 @@
+"""Records that writers send through the socket: appended in groups, and not read again.
+
+The leader appends what came from many writers in one request. Kafka's acknowledgement says at which
+offset each record stands and since when: the same as a reader would be told, so a record is taken
+from there, if all before it were taken. Where offsets are missing, a writer appended by itself:
+then the topic is read from there on, and what was acknowledged behind it waits. Whichever way a
+record comes first, it is taken once, in the order of the log.
+
+So reading is needed at the beginning of a term, while anybody else appends, and while nothing is
+on its way, when nothing would tell of what others append.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from commitlog.codecs.avro import decode_log_record
+from commitlog.core.log.replica import Replica
+from commitlog.errors import CommitLogError, InvalidTransaction, Overloaded, Unavailable
+from commitlog.model.records import LogRecord, ProtocolVersion, Submitted
+from commitlog.ports import DeliveryFailed, RecordsWriter
+from commitlog.protocol import session_in_key, transaction_key
+from consumers.partition.events import RecordLanded, RecordSent
+
+READ_ON_SECONDS = 1.0
+"""For so long the topic is read after a record that another appended: more may come."""
+QUIET_SECONDS = 0.1
+"""After so long without a record from the socket the topic is read."""
+UNDECIDED_MAX = 5_000
+BYTES_MAX = 64 * 1024 * 1024
+"""Of records that writers sent, so many may be undecided, or so much on its way; more are refused
+for the moment."""
+RETRY_SECONDS = 0.2
+
+
+@dataclass(slots=True)
+class _Own:
+    """A record on its way to Kafka."""
+
+    sent: RecordSent
+    content: LogRecord
+
+
+class Appending:
+    """What writers sent in a term and isn't taken from the log yet. Owned by the loop."""
+
+    def __init__(
+        self,
+        partition: int,
+        writer: RecordsWriter | None,
+        replica: Replica,
+        *,
+        post: Callable[[RecordLanded], None],
+        clock: Callable[[], float],
+    ) -> None:
+        """Append by `writer`, whose acknowledgements are posted; `replica` knows what was taken.
+
+        Without a writer nothing is appended for others.
+        """
+        self._partition, self._writer = partition, writer
+        self._replica, self._post, self._clock = replica, post, clock
+        self._own: dict[bytes, _Own] = {}
+        self._bytes = 0
+        self._landed: dict[int, Submitted] = {}
+        """Acknowledged, behind records that were not read yet; by offset."""
+        self._problem = ""
+        """Why nothing more is appended in this term."""
+        self._read_until = clock() + READ_ON_SECONDS
+        self._heard_at = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records are appended for others."""
+        return self._writer is not None and not self._problem
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether anything is on its way to Kafka."""
+        return bool(self._own)
+
+    @property
+    def wants_reading(self) -> bool:
+        """Whether the topic may hold what no acknowledgement will bring."""
+        if self._landed:
+            return True
+        now = self._clock()
+        return now < self._read_until or (not self._own and now >= self._heard_at + QUIET_SECONDS)
+
+    @property
+    def due_at(self) -> float:
+        """When reading is wanted though nothing happens."""
+        return self._heard_at + QUIET_SECONDS
+
+    def count(self) -> Counter[str]:
+        """Return how many records of each session are on their way."""
+        found = Counter(own.sent.session for own in self._own.values())
+        return found + Counter(session_in_key(one.key) for one in self._landed.values())
+
+    def append(self, sent: RecordSent, undecided: int) -> None:
+        """Append a record for a writer, or say why not; so many others are undecided."""
+        problem = self._why_not(undecided)
+        key = transaction_key(sent.transaction_id, sent.session)
+        content = None if problem else decode_log_record(key, sent.record)
+        if isinstance(content, ProtocolVersion):
+            problem = InvalidTransaction(
+                "a leader appends transactions alone for others",
+                field="record",
+                advice="Append a protocol version by yourself",
+            )
+        if self._writer is None or content is None or problem is not None:
+            sent.refuse(problem or Unavailable("records are not appended for others"), False)
+            return
+        self._own[key] = _Own(sent, content)
+        self._bytes += len(sent.record)
+        post = self._post
+        self._writer.append(
+            key,
+            sent.record,
+            lambda offset, time_ms, error: post(RecordLanded(key, offset, time_ms, error)),
+        )
+
+    def poll(self, timeout_seconds: float) -> None:
+        """Send what waits and have acknowledgements posted, waiting for one at most so long."""
+        if self._writer is not None:
+            self._writer.poll(timeout_seconds)
+
+    def end(self, why: str) -> None:
+        """Append nothing more."""
+        self._problem = self._problem or why
+
+    def give_up(self, why: str) -> None:
+        """Append nothing more, and give up what is on its way."""
+        self.end(why)
+        if self._writer is not None:
+            self._writer.purge()
+
+    def close(self) -> None:
+        """Let go of the writer."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def landed(self, event: RecordLanded) -> Iterator[Submitted]:
+        """Take an acknowledgement; yield what is to be taken now, in the order of the log."""
+        own = self._own.pop(event.key, None)
+        if own is None:
+            return  # told twice
+        self._bytes -= len(own.sent.record)
+        self._heard_at = self._clock()
+        if event.error is not None:
+            self._fail(own.sent, event.error)
+        elif event.offset < 0 or event.append_time_ms <= 0:
+            self._read_until = self._heard_at + READ_ON_SECONDS
+        elif event.offset >= self._replica.transactions_position:
+            self._landed[event.offset] = Submitted(
+                partition=self._partition,
+                offset=event.offset,
+                append_time_ms=event.append_time_ms,
+                record=own.content,
+                key=event.key,
+            )
+            yield from self._next()
+
+    def read(self, records: list[Submitted]) -> Iterator[Submitted]:
+        """Yield what is to be taken now of what was read, and what had waited for that."""
+        for one in records:
+            # What was acknowledged meanwhile was taken then.
+            if one.offset >= self._replica.transactions_position:
+                if self._landed.pop(one.offset, None) is None and one.key not in self._own:
+                    self._read_until = self._clock() + READ_ON_SECONDS
+                yield one
+        yield from self._next()
+
+    def _next(self) -> Iterator[Submitted]:
+        while (one := self._landed.pop(self._replica.transactions_position, None)) is not None:
+            yield one
+
+    def _why_not(self, undecided: int) -> CommitLogError | None:
+        if self._problem:
+            return Unavailable(self._problem)
+        if undecided + len(self._own) + len(self._landed) >= UNDECIDED_MAX:
+            return Overloaded("too many transactions are undecided", RETRY_SECONDS)
+        if self._bytes >= BYTES_MAX:
+            return Overloaded("too much is on its way to Kafka", RETRY_SECONDS)
+        return None
+
+    def _fail(self, sent: RecordSent, error: Exception) -> None:
+        self.end(f"records are no longer appended for others: {error}")
+        failed = error if isinstance(error, CommitLogError) else Unavailable(str(error))
+        is_sure = isinstance(error, DeliveryFailed) and error.appended is False
+        sent.refuse(failed, False if is_sure else None)

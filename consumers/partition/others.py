@@ -1,0 +1,90 @@
+"""Foreign records among a leader's outcomes: only the archive may append them.
+
+The archive notes in the outcomes topic what it gives up (`Retained`), while a leader appends there.
+Such a record extends no chain, so the term continues behind it. Any other foreign record ends the
+term.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from commitlog.errors import Fenced, Unavailable
+from commitlog.model.records import Retained
+from commitlog.ports import Log
+from consumers.partition.lanes import Lanes
+from consumers.partition.mailbox import Reply
+
+LOOK_SECONDS = 20.0
+_LANE = "what others appended"
+OnlyRetained = Callable[[int, int], bool]
+
+
+class Others:
+    """Looks at the records before an offset that a leader didn't append. The loop's own."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        only_retained: OnlyRetained,
+        *,
+        go_on: Callable[[int], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """Have `lanes` read; `go_on` is told behind which offset the leader may go on."""
+        self._lanes, self._only_retained = lanes, only_retained
+        self._go_on, self._fail = go_on, fail
+        self.is_looking = False
+        self.held: list[tuple[int, int, Exception | None]] = []
+        """Acknowledgements that came meanwhile: sequence, offset, error."""
+
+    def look(self, first: int, end: int) -> None:
+        """Find out what stands from `first` until before `end`."""
+        self.is_looking = True
+
+        def looked(may_stay: bool | None, error: BaseException | None) -> None:
+            self.is_looking = False
+            if error is not None:
+                self._fail(
+                    Unavailable(f"what others appended to the outcomes can't be read: {error}")
+                )
+            elif may_stay:
+                self._go_on(end)
+            else:
+                self._fail(
+                    Fenced(
+                        f"offsets {first} to {end - 1} of the outcomes topic are not this term's: "
+                        "another process writes to the topic, or an outcome was lost"
+                    )
+                )
+
+        work = partial(self._only_retained, first, end)
+        self._lanes.submit(
+            _LANE, work, Reply(looked), seconds=LOOK_SECONDS, what="reading the outcomes topic"
+        )
+
+
+def only_retained(
+    log: Log, partition: int, first: int, end: int, clock: Callable[[], float] = time.monotonic
+) -> bool:
+    """Return True if all offsets from `first` until before `end` hold what archiving says there."""
+    deadline = clock() + LOOK_SECONDS
+    reader = log.read_outcomes(partition, first)
+    expected = first
+    try:
+        while expected < end:
+            for answered in reader.poll(timeout_seconds=0.1):
+                if answered.offset >= end:
+                    break
+                if answered.offset != expected or not isinstance(answered.record, Retained):
+                    return False
+                expected += 1
+            if reader.position() >= end > expected:
+                return False  # an offset holds nothing
+            if clock() > deadline:
+                raise Unavailable(f"it took longer than {LOOK_SECONDS:.0f} s")
+    finally:
+        reader.close()
+    return True
