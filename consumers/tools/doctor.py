@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -14,16 +15,17 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commitlog.adapters.places import bound
+from commitlog.adapters.places import bound, use_named
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.adapters.storage_options import read_storage_file
+from commitlog.codecs.lanes import NATIVE, lane
 from commitlog.errors import CommitLogError, LogMoved, Unavailable, UnsupportedFormat
 from consumers.broker import BrokerError, find_java
 from consumers.broker.jars import cache_root
 from consumers.broker.pins import kafka_version, mismatches, read_pins
 from consumers.partition.table_places import check_tables, find_roots
-from consumers.runtime.config import PREFIX, Config, unknown_variables
-from consumers.runtime.places import check_own_place, is_in_place
+from consumers.runtime.config import PREFIX, Config, read_endpoints, unknown_variables
+from consumers.runtime.places import check_own_place, is_in_place, noted_logs
 from consumers.tools.archive.log import with_archive
 from consumers.tools.rules import rules_in
 from consumers.views.health import INDEX_LAG_SECONDS, Check, Health, Level, finding, index_check
@@ -44,6 +46,9 @@ STORE_ADVICE = (
 )
 
 
+PLACES_ADVICE = "start nothing before this is right"
+
+
 def doctor(config: Config) -> Iterator[Check]:
     """Yield one finding after the other; nothing is changed."""
     yield _python()
@@ -60,7 +65,8 @@ def _python() -> Check:
     found = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if sys.version_info < PYTHON_MINIMUM:
         return Check("python", Level.FAIL, found, "install Python 3.11 or newer")
-    return Check("python", Level.OK, found)
+    how = "in machine code" if lane() == NATIVE else "by Python alone"
+    return Check("python", Level.OK, f"{found}; records are read and written {how}")
 
 
 def _settings(config: Config) -> Check:
@@ -72,7 +78,7 @@ def _settings(config: Config) -> Check:
         return Check(
             "settings",
             Level.WARN,
-            f"nobody reads {', '.join(unknown)}",
+            f"no setting is named {', '.join(unknown)}",
             f"correct the names, or unset them; README lists the {PREFIX}* variables",
         )
     return Check("settings", Level.OK, "; ".join(given) or "all defaults")
@@ -130,6 +136,8 @@ def _cluster(config: Config) -> Iterator[Check]:
     except CommitLogError as error:
         advice = "start `commitlog up --root DIR`, or name a cluster that runs"
         yield Check("cluster", Level.FAIL, str(error), advice)
+        if config.root is not None:
+            yield finding("places", partial(_noted_places, config.root, config), PLACES_ADVICE)
         return
     try:
         yield Check("cluster", Level.OK, f"answers at {servers}")
@@ -163,9 +171,7 @@ def _log(log: KafkaLog, config: Config) -> Iterator[Check]:
     yield _durability(log, config)
     yield finding("clock", lambda: _clock(log, time.time_ns() // 1_000_000))
     if genesis.tables_root:
-        places = finding(
-            "places", lambda: _places(log, config), "start nothing before this is right"
-        )
+        places = finding("places", lambda: _places(log, config), PLACES_ADVICE)
         yield places
         if places.level is not Level.FAIL:  # a probe would make the folder that isn't there
             yield finding("storage", lambda: _probe(genesis.tables_root), STORE_ADVICE)
@@ -179,7 +185,8 @@ def _places(log: KafkaLog, config: Config) -> str:
     """See whether the tables are where the log says."""
     find_roots(with_archive(log, config.root), config.root)
     if config.root is not None:
-        check_own_place(log.genesis(), config.need_tables_root(), config.root)
+        genesis, own = log.genesis(), config.need_tables_root()
+        check_own_place(genesis.tables_root, genesis.log_id, own, config.root)
     where = bound(log.genesis().tables_root)
     if is_in_place(log):
         known = check_tables(log, config.root) if config.root is not None else 0
@@ -188,12 +195,22 @@ def _places(log: KafkaLog, config: Config) -> str:
     return f"the tables of the log go to {where}"
 
 
+def _noted_places(root: Path, config: Config) -> str:
+    """See, without the log, whether a root is where its logs say; what they noted there tells."""
+    own = config.need_tables_root()
+    use_named(json.loads(read_endpoints(root).get("roots", "{}")), has_tables=True)
+    noted = noted_logs(own)
+    for log_id, recorded in noted:
+        check_own_place(recorded, log_id, own, root)
+    return f"{own} is where its log looks for it" if noted else f"{own} holds no log's tables yet"
+
+
 def _durability(log: KafkaLog, config: Config) -> Check:
     """Say what an acknowledged commit survives, by what the cluster keeps now."""
     try:
         topics = log.copies()
     except CommitLogError as error:
-        return Check("durability", Level.WARN, f"nobody can tell: {error}", "let it be described")
+        return Check("durability", Level.WARN, f"the copies are unknown: {error}", "grant Describe")
     copies = min(one.copies for one in topics)
     needed = min(one.needed for one in topics)
     if copies == 1:
@@ -278,8 +295,8 @@ def _probe(tables_root: str) -> str:
         store.delete(path)
     if not store.has_put_if_absent:
         return (
-            f"{tables_root} has no put-if-absent: names are looked at, then put, and nobody but "
-            "the log may write there"
+            f"{tables_root} has no put-if-absent: names are looked at, then put, and only the "
+            "log may write there"
         )
     return f"put-if-absent holds in {bound(tables_root)}"
 

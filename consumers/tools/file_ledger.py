@@ -1,4 +1,4 @@
-"""Which files of Lance tables somebody needs, and since when nobody needs the others.
+"""Which files of Lance tables are needed, and since when the others are not.
 
 Read off one partition of the log: each version names the files that it reads, and a file is needed
 as long as a version that stands does. What stands is what no record deleted or dropped, and what a
@@ -46,13 +46,15 @@ from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId, format_table_id
 from consumers.partition.events import Event
 
+REASON = "commitlog.maintenance"
+"""In a transaction's properties: why maintenance asked for it."""
 DATA, INDICES = "data", "_indices"
 JUDGED = frozenset({DATA, "_deletions", ROWS_DIRECTORY.rstrip("/"), PRIVATE_DIRECTORY})
-"""Folders in which each file is named by the log, or by nobody."""
+"""Folders in which a file that the log doesn't name is unneeded."""
 
 
 class Why(StrEnum):
-    """Why nobody needs a file."""
+    """Why a file is unneeded."""
 
     EXPIRED = "expired"
     """Only versions that a record deleted read it."""
@@ -213,14 +215,13 @@ class FileLedger:
         why = Why.EXPIRED
         for use in self._uses.get(path, ()):
             life = self.lives[use.incarnation]
-            records = [
+            newest = (
                 record
-                for ranges, record in life.deleted
+                for ranges, record in reversed(life.deleted)
                 if any(a <= (use.last or life.version) and use.first <= b for a, b in ranges)
-            ]
-            records += [life.dropped] if life.dropped is not None else []
-            for record in records:
-                if last is None or record.sequence > last.sequence:
+            )
+            for record in (next(newest, None), life.dropped):
+                if record is not None and (last is None or record.sequence > last.sequence):
                     last, why = record, Why.DROPPED if record is life.dropped else Why.EXPIRED
         if last is not None:
             return why, last
@@ -228,6 +229,18 @@ class FileLedger:
             return Why.APPLIED, applied
         refused = self._refused.get(path)
         return None if refused is None else (Why.REFUSED, refused)
+
+    def of_live_tables(self) -> set[str]:
+        """Return the files that are known of tables that stand: no longer needed ones, too."""
+        below = tuple(f"{life.location}/" for life in self.lives.values() if life.is_live)
+        known = (self._uses, self._refused, self._rows_applied)
+        return {path for paths in known for path in paths if path.startswith(below)}
+
+    def forget(self, paths: Iterable[str]) -> None:
+        """Forget unneeded files that are gone."""
+        for path in paths:
+            for known in (self._uses, self._refused, self._rows_applied):
+                known.pop(path, None)
 
     def _take_rows(
         self, record: Transaction, outcome: Outcome, ended: Callable[[str], Record]
@@ -304,7 +317,7 @@ class FileLedger:
             life.readers[path] -= 1
             if not life.readers[path]:
                 del life.readers[path]
-                for use in self._uses[path]:
+                for use in self._uses.get(path, ()):
                     if use.incarnation == life.incarnation and use.last is None:
                         use.last = version - 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from commitlog.adapters.lance_refs import GUARD_TAG, guarded_version, versions_with_files
@@ -10,21 +11,21 @@ from commitlog.client.tables import TableInfo
 from commitlog.core.tables.lance_tables import is_in
 
 
-def keep_guard(info: TableInfo, tags: Any, *, is_on: bool) -> None:
+def keep_guard(info: TableInfo, tags: Callable[[], Any], *, is_on: bool) -> None:
     """Have the tag name the oldest version that has a file, or take it away.
 
-    `tags` are those of the dataset at the table's location.
+    `tags` returns those of a dataset at the table's location that no other code uses.
     """
     guarded = guarded_version(info.location)
     if not is_on:
         if guarded:
-            tags.delete(GUARD_TAG)
+            tags().delete(GUARD_TAG)
         return
     if guarded and not is_in(guarded, info.deleted) and is_there(info.location, guarded):
         return
     found = versions_with_files(info.location)
     oldest = next((v for v in found if not is_in(v, info.deleted)), 0)
     if guarded and oldest:
-        tags.update(GUARD_TAG, oldest)
+        tags().update(GUARD_TAG, oldest)
     elif oldest:
-        tags.create(GUARD_TAG, oldest)
+        tags().create(GUARD_TAG, oldest)

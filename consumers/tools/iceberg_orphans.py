@@ -7,16 +7,18 @@ files keeps its last metadata file until all others are gone; what that still le
 
 Of a table that stands, each metadata file that is there leads to snapshots, of the past too, and
 these to manifests and data. What else lies in its `data` and `metadata` was written for a commit
-that was refused, or that nobody made; or its snapshots are gone with the metadata that had them.
+that was refused, or that was never made; or its snapshots are gone with the metadata that had them.
 What somebody else had put in the way of the log's own files lies beside them, under another name.
 """
 
 from __future__ import annotations
 
+import logging
 import re
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from commitlog.core.iceberg.errors import Invalid
 from commitlog.core.iceberg.iceberg_table import IcebergTable
@@ -24,10 +26,11 @@ from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.log.chain import Chain
 from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import Unavailable
-from commitlog.model.records import Outcome, Status
-from commitlog.ports import Log
-from consumers.partition.iceberg_files import IcebergFiles, RemovableFiles, contents
-from consumers.partition.in_the_way import MARK
+from commitlog.model.records import Answered, Outcome, Status
+from commitlog.model.table import TableId
+from commitlog.ports import Log, Reader
+from consumers.partition.iceberg_files import IcebergFiles, RemovableFiles, below, contents
+from consumers.partition.obstacles import MARK
 from consumers.tools.file_ledger import Why
 
 SILENCE_SECONDS = 30.0
@@ -39,60 +42,119 @@ OURS = re.compile(
 _ASIDE = re.compile(rf".*{re.escape(MARK)}[0-9a-f]{{8}}(/.*)?")
 _METADATA = re.compile(r".*\.metadata\.json(\.gz)?(\.gone)?|" + _ASIDE.pattern)
 ENDINGS = frozenset({"DropTable", "DropNamespace"})
+DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
 GONE = ".gone"
 """Ends the name of a dropped table's last metadata file once its files go."""
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Orphan:
-    """A file that nobody needs."""
+    """An unneeded file."""
 
     location: str
     reason: str
     why: Why
+    since_ms: int = 0
+    """When what needed it was superseded; 0: nothing needed it since it was written."""
+    table: TableId = ()
+    """The table that it belongs to; empty: none that stands."""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    """That table's."""
 
 
 @dataclass(slots=True)
 class _Named:
     """The metadata files that committed outcomes name."""
 
-    all: dict[str, None]
-    """In the order of the log."""
+    all: dict[str, TableId]
+    """With their tables, in the order of the log."""
     ended: set[str]
     """Those of which the table was dropped, whether with its files or not."""
     purged: dict[str, None]
     """The last ones of tables that were dropped with their files."""
+    heads: dict[TableId, str]
+    """Those of the tables that stand, second names included."""
 
 
 def find_orphans(log: Log, tables_root: str) -> list[Orphan]:
     """Compare the files below the tables root with the log's outcomes, to their present ends."""
-    files = IcebergFiles(tables_root)
-    # In this order: a file that is there now has its outcome later, if it gets one.
-    there, aside, everything = [], [], list(files.walk())
-    for place in everything:
-        if _ASIDE.fullmatch(place):
-            aside.append(normalize_location(place))
-        elif OURS.fullmatch(place):
-            there.append(normalize_location(place))
-    named = _Named({}, set(), {})
-    for partition in range(log.partitions()):
-        _read_outcomes(log, partition, named)
-    found = [
-        Orphan(place, "no outcome names it", Why.ABANDONED)
-        for place in sorted(there)
-        if place not in named.all
-    ]
-    for last in named.purged:
-        found += _left(files, last)
-    found += _unreachable(files, named, everything)
-    was_in_the_way = "it was in the way of a file of the log"
-    return found + [Orphan(place, was_in_the_way, Why.FOREIGN) for place in aside]
+    orphans = IcebergOrphans(log, tables_root)
+    try:
+        return orphans.find()
+    finally:
+        orphans.close()
+
+
+class IcebergOrphans:
+    """Follows the outcomes of all partitions; close it."""
+
+    def __init__(self, log: Log, tables_root: str) -> None:
+        """Begin before the first record."""
+        self._files = IcebergFiles(tables_root)
+        partitions = range(log.partitions())
+        self._outcomes = [(log.read_outcomes(one, 0), Chain()) for one in partitions]
+        self._named = _Named({}, set(), {}, {})
+
+    def close(self) -> None:
+        """Stop reading."""
+        for reader, _ in self._outcomes:
+            reader.close()
+
+    def find(self) -> list[Orphan]:
+        """Compare the files below the tables root with the outcomes, to their present ends."""
+        files, named = self._files, self._named
+        # In this order: a file that is there now has its outcome later, if it gets one.
+        there, aside, everything = [], [], list(files.walk())
+        for place in everything:
+            if _ASIDE.fullmatch(place):
+                aside.append(normalize_location(place))
+            elif OURS.fullmatch(place):
+                there.append(normalize_location(place))
+        for partition, (reader, chain) in enumerate(self._outcomes):
+            _read_outcomes(reader, chain, partition, named)
+        found = [
+            Orphan(place, "no outcome names it", Why.ABANDONED)
+            for place in sorted(there)
+            if place not in named.all
+        ]
+        for last in named.purged:
+            found += _left(files, last)
+        found += _fell_out(files, named.heads)
+        found += _unreachable(files, named, everything)
+        was_in_the_way = "it was in the way of a file of the log"
+        found += [Orphan(place, was_in_the_way, Why.FOREIGN) for place in aside]
+        return list({one.location: one for one in found}.values())
+
+
+def _fell_out(files: IcebergFiles, heads: Mapping[TableId, str]) -> Iterator[Orphan]:
+    """Yield old metadata files of the tables that have their locations for themselves."""
+    for name, head in heads.items():
+        try:
+            table = files.table(head)
+        except (OSError, Invalid) as error:
+            logger.warning("%s cannot be read: %s", head, error)
+            continue
+        found = list(superseded(table, files))
+        others = (place for other, place in heads.items() if other != name)
+        if found and any(below(place, table.location) is not None for place in others):
+            continue
+        for place, since_ms in found:
+            yield Orphan(
+                location=normalize_location(place),
+                reason="it fell out of its table's metadata log",
+                why=Why.EXPIRED,
+                since_ms=since_ms,
+                table=name,
+                properties=table.properties,
+            )
 
 
 def _unreachable(files: IcebergFiles, named: _Named, there: Iterable[str]) -> list[Orphan]:
     """Return files of the tables that stand to which none of their metadata leads.
 
-    None, if something can't be read: nobody knows then what it leads to.
+    None if something can't be read: it may lead to any file.
     """
     newest: dict[str, IcebergTable] = {}
     found = RemovableFiles()
@@ -109,19 +171,33 @@ def _unreachable(files: IcebergFiles, named: _Named, there: Iterable[str]) -> li
         return []
     known = {normalize_location(one) for layer in found.layers() for one in layer}
     # What is registered from elsewhere, and wasn't changed since, may have another owner.
-    homes = {
-        normalize_location(table.location)
+    standing = [
+        table
         for table in newest.values()
         if (place := normalize_location(table.metadata_location)) not in named.ended
         and OURS.fullmatch(place)
-        and _is_whole(table, files)
-    }
-    judged = tuple(f"{home}/{folder}/" for home in homes for folder in ("data", "metadata"))
-    return [
-        Orphan(place, "no snapshot leads to it", Why.ABANDONED)
-        for place in sorted(normalize_location(one) for one in there)
-        if place.startswith(judged) and place not in known and not _METADATA.fullmatch(place)
     ]
+
+    unknown = sorted({normalize_location(one) for one in there} - known)
+    listed = []
+    for table in standing:
+        name = named.all[normalize_location(table.metadata_location)]
+        home = normalize_location(table.location)
+        judged = tuple(f"{home}/{folder}/" for folder in ("data", "metadata"))
+        below_it = [place for place in unknown if place.startswith(judged)]
+        if below_it and _is_whole(table, files):
+            listed += [
+                Orphan(
+                    location=place,
+                    reason="no snapshot leads to it",
+                    why=Why.ABANDONED,
+                    table=name,
+                    properties=table.properties,
+                )
+                for place in below_it
+                if not _METADATA.fullmatch(place)
+            ]
+    return listed
 
 
 def _is_whole(table: IcebergTable, files: IcebergFiles) -> bool:
@@ -130,25 +206,20 @@ def _is_whole(table: IcebergTable, files: IcebergFiles) -> bool:
     return all(files.exists(one) for one in (*found.manifest_lists, *found.manifests))
 
 
-def _read_outcomes(log: Log, partition: int, named: _Named) -> None:
-    reader = log.read_outcomes(partition, 0)
-    chain = Chain()
-    try:
-        end = reader.end_offset()
-        heard = time.monotonic()
-        while reader.position() < end:
-            records = reader.poll(timeout_seconds=0.2)
-            if records:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > SILENCE_SECONDS:
-                raise Unavailable(f"partition {partition}: no record for {SILENCE_SECONDS:.0f} s")
-            for answered in records:
-                record = answered.record
-                is_valid = not chain.admit(record)
-                if is_valid and isinstance(record, Outcome):
-                    _take(record, named)
-    finally:
-        reader.close()
+def _read_outcomes(reader: Reader[Answered], chain: Chain, partition: int, named: _Named) -> None:
+    end = reader.end_offset()
+    heard = time.monotonic()
+    while reader.position() < end:
+        records = reader.poll(timeout_seconds=0.2)
+        if records:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > SILENCE_SECONDS:
+            raise Unavailable(f"partition {partition}: no record for {SILENCE_SECONDS:.0f} s")
+        for answered in records:
+            record = answered.record
+            is_valid = not chain.admit(record)
+            if is_valid and isinstance(record, Outcome):
+                _take(record, named)
 
 
 def _take(outcome: Outcome, named: _Named) -> None:
@@ -158,10 +229,16 @@ def _take(outcome: Outcome, named: _Named) -> None:
         if not result.metadata_location:
             continue
         place = normalize_location(result.metadata_location)
-        named.all[place] = None
+        named.all[place] = result.table
         named.ended.discard(place)
+        named.heads.pop(result.table, None)
+        if result.operation == "RenameTable":
+            old = (name for name, head in named.heads.items() if head == place)
+            named.heads.pop(next(old, result.table), None)
         if result.operation in {*ENDINGS, "DeregisterTable"}:
             named.ended.add(place)
+        else:
+            named.heads[result.table] = place
         if result.operation in ENDINGS:
             named.purged[place] = None
         else:
@@ -180,3 +257,32 @@ def _left(files: IcebergFiles, last: str) -> list[Orphan]:
         return [Orphan(place, f"{reason}, but cannot be read: {error}", Why.DROPPED)]
     places = dict.fromkeys(place for layer in found.layers() for place in layer)
     return [Orphan(place, reason, Why.DROPPED) for place in places if files.exists(place)]
+
+
+def superseded(table: IcebergTable, files: IcebergFiles) -> Iterator[tuple[str, int]]:
+    """Yield the log's own metadata files that are older than all that a table lists.
+
+    Only where its properties say so, and only in its own location. Each comes with the time in
+    milliseconds at which another one took its place: until then its snapshots were the table's.
+    """
+    if table.properties.get(DELETE_AFTER_COMMIT, "").lower() != "true":
+        return
+    listed = [str(entry.value["metadata-file"]) for entry in table.metadata_log]
+    listed.append(table.metadata_location)
+    versions = [_version(place) for place in listed if OURS.fullmatch(place)]
+    for folder in sorted({place.rpartition("/")[0] for place in listed}):
+        if not versions or below(folder, table.location) is None:
+            continue
+        ours = (f"{folder}/{name}" for name in files.names(folder))
+        places = sorted((one for one in ours if OURS.fullmatch(one)), key=_version)
+        if not places or _version(places[0]) >= min(versions):
+            continue
+        written = {one.path.rpartition("/")[2]: one.modified_ms for one in files.files(folder)}
+        for place, newer in zip_longest(places, places[1:]):
+            since_ms = written.get(newer.rpartition("/")[2], 0) if newer else 0
+            if _version(place) < min(versions):
+                yield place, since_ms or table.last_updated_ms
+
+
+def _version(place: str) -> int:
+    return int(place.rpartition("/")[2].partition("-")[0])

@@ -173,7 +173,12 @@ class Maintenance:
         due = self._acts.due(info, policy) if policy.mode == "on" else ()
         acts = done(due, self._on_act, dry_run=dry_run, results=results)
         if not dry_run and policy.mode == "on":
-            keep_guard(info, self._log.opened.newest(info).tags, is_on=policy.guard == "on")
+            opened = self._log.opened
+            keep_guard(
+                info,
+                lambda: opened.alone(info, opened.newest(info).version).tags,
+                is_on=policy.guard == "on",
+            )
         if not dry_run and not any(results) and info.incarnation not in self._acts.unripe:
             self._seen[info.incarnation] = info.version, info.deleted
         return acts

@@ -11,7 +11,7 @@ from commitlog.client.tables import TableInfo
 from commitlog.errors import InvalidSettings
 from commitlog.messages import NamespaceDescription
 from commitlog.model.limits import GRACE_DAYS
-from commitlog.model.table import TableId
+from commitlog.model.table import TableId, format_table_id
 
 PREFIX = "commitlog.maintain."
 
@@ -36,15 +36,17 @@ class MaintenancePolicy:
     """Versions older than this are deleted by a record; 0: none."""
     retain_versions: int = 0
     """Versions behind so many newer ones are deleted by a record; 0: none."""
+    expire_rows_days: float = 0.0
+    """Rows of applied writes leave the archive so many days after they came; 0: never."""
     history_share: float = 10.0
     """Old versions are thinned out once the files that only they need take so many times the bytes
     of the newest version; 0: never."""
     history_hours: float = 1.0
     """Versions younger than this are never thinned out."""
     history_versions: int = 256
-    """So many of the newest versions are never thinned out."""
+    """So many of the newest versions aren't thinned out, fewer if they take too much."""
     remove_after_days: float = GRACE_DAYS
-    """Files that nobody has needed for so long are removed, by a record; 0: none."""
+    """Files unneeded for that long are removed, by a record; 0: none."""
     remove_expired_after_hours: float = 6.0
     """The same of files that only expired versions need; as `remove_after_days` says if that is
     given and this isn't."""
@@ -122,10 +124,14 @@ class Policies:
 
         The properties of the root of all namespaces are the log's.
         """
+        return self.of_properties(info.table_id, info.properties)
+
+    def of_properties(self, table: TableId, properties: Mapping[str, str]) -> MaintenancePolicy:
+        """Return the policy of a table with these properties, of either format."""
         inherited = dict(self._defaults)
-        for depth in range(len(info.table_id)):
-            inherited |= self._namespaces.get(info.table_id[:depth], {})
-        return MaintenancePolicy.of(info, inherited)
+        for depth in range(len(table)):
+            inherited |= self._namespaces.get(table[:depth], {})
+        return MaintenancePolicy.of_properties(format_table_id(table), {**inherited, **properties})
 
 
 def parse_defaults(pairs: Sequence[str]) -> dict[str, str]:
@@ -138,8 +144,3 @@ def parse_defaults(pairs: Sequence[str]) -> dict[str, str]:
         given[PREFIX + name.removeprefix(PREFIX)] = value
     MaintenancePolicy.of_properties("--policy", given)
     return given
-
-
-def properties_of(policy: Mapping[str, object]) -> dict[str, str]:
-    """Return a policy's settings as table properties."""
-    return {PREFIX + name.replace("_", "-"): str(value) for name, value in policy.items()}

@@ -18,9 +18,9 @@ from commitlog.core.log.replica import Replica
 from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.partition.machine import Machine
 from commitlog.errors import CorruptLog
-from commitlog.model.records import Answered, Outcome, Status
+from commitlog.model.records import Answered, Genesis, Outcome, Status
 from commitlog.model.table import format_table_id
-from commitlog.ports import MovedPartition, RawRecord
+from commitlog.ports import ArchivableLog, LogIdentity, MovedPartition, RawRecord
 from consumers.partition.checkpoint import Checkpoints
 from consumers.partition.follower import Recordings
 from consumers.tools.archive.log import FOLDER, ArchivedLog
@@ -122,7 +122,7 @@ def _common(
     *,
     is_transactions: bool,
 ) -> Iterator[RawRecord]:
-    """Yield what both sides have; CorruptLog if one lacks what nobody let compaction remove."""
+    """Yield what both sides have; CorruptLog if one lacks what compaction may not remove."""
     end, alone = ends[is_transactions], dict[bytes | None, int]()
     sides = [
         _records(log, partition, end, is_transactions=is_transactions) for log in (source, target)
@@ -158,25 +158,38 @@ def _follow(
 ) -> None:
     """Apply what a side has to the old cluster's last checkpoint, and count the tables' rows."""
     genesis, identity = source.beginning(partition), source.identity()
-    machine, replica = Machine(genesis), new_replica()
-    found = Checkpoints(root, identity, genesis).load() if root is not None else None
-    if found is not None and found.chain.sequence <= side.sequence:
-        machine, replica = found.machine, found.replica()
-    archived = log if root is None else _archived(log, root, source, partition)
-    _apply(machine, replica, archived, partition, end, side.sequence)
+    machine = state_at(log, genesis, identity, end, side.sequence, root)
     side.digest, side.rows = machine.digest().hex(), rows_of(machine)
 
 
-def _archived(log: KafkaLog, root: Path, source: KafkaLog, partition: int) -> ArchivedLog:
-    identity, genesis = source.identity(), source.beginning(partition)
-    archive = Archive.open(root / FOLDER, identity, genesis)
-    return ArchivedLog(log, root / FOLDER, {partition: archive})
+def state_at(
+    log: ArchivableLog,
+    genesis: Genesis,
+    identity: LogIdentity,
+    end: int,
+    sequence: int,
+    root: Path | None,
+) -> Machine:
+    """Apply what a partition has before an offset of its outcomes; return the state that it makes.
+
+    It goes on from the checkpoint in `root`, if there is one that isn't beyond `sequence`.
+    """
+    partition, machine, replica = genesis.partition, Machine(genesis), new_replica()
+    archived: ArchivableLog = log
+    if root is not None:
+        found = Checkpoints(root, identity, genesis).load()
+        if found is not None and found.chain.sequence <= sequence:
+            machine, replica = found.machine, found.replica()
+        archive = Archive.open(root / FOLDER, identity, genesis)
+        archived = ArchivedLog(log, root / FOLDER, {partition: archive})
+    _apply(machine, replica, archived, partition, end, sequence)
+    return machine
 
 
 def _apply(
     machine: Machine,
     replica: Replica,
-    log: KafkaLog | ArchivedLog,
+    log: ArchivableLog,
     partition: int,
     end: int,
     sequence: int,

@@ -1,12 +1,12 @@
-"""Files that nobody needs any more: listed with the reason and the age, and removed by a record.
+"""Unneeded files: listed with the reason and the age, and removed by a record.
 
 What the ledger doesn't know as needed is a leftover, once it is old enough: counted from the record
-that ended it, and from when the file was written. Whoever read an old version, or is about to name
-a file that it wrote, has so long. Removing begins with a record, and looks at the log once more
-after it. It may be killed at any moment: whoever removes next finds what is left.
+that ended it, and from when the file was written. A client that reads an old version, or is about
+to name a file that it wrote, has that long. Removing begins with a record, and looks at the log
+once more after it. It may be killed at any moment: the next run finds what is left.
 
 A dropped table may come back until its files go. So its newest manifest goes first, under another
-name: whoever registers the table again looks for that manifest, so after it has gone nobody can.
+name: registering the table again needs that manifest, so once it is gone that is impossible.
 """
 
 from __future__ import annotations
@@ -32,14 +32,11 @@ from commitlog.codecs.manifest_file import (
 )
 from commitlog.core.log.replica import Replica
 from commitlog.core.partition.machine import Machine
-from commitlog.core.tables.lance_tables import normalize_location
 from commitlog.errors import CommitLogError, NoSuchTable, Unavailable
 from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.model.operations import AlterProperties
-from commitlog.model.table import DomainMap, parse_table_id
 from commitlog.ports import Log
 from consumers.partition.follower import Follower
-from consumers.partition.iceberg_files import IcebergFiles
 from consumers.partition.table_files import QUARANTINE
 from consumers.tools.branch_files import (
     TREE,
@@ -48,14 +45,11 @@ from consumers.tools.branch_files import (
     branch_of,
     needed_by_branches,
 )
-from consumers.tools.file_ledger import JUDGED, FileLedger, LifeFiles, Why, paths_in
-from consumers.tools.iceberg_orphans import find_orphans
+from consumers.tools.file_ledger import JUDGED, REASON, FileLedger, LifeFiles, Why, paths_in
 
 CATCH_UP_SECONDS = 600.0
 GONE = ".gone"
 """Ends the name of a dropped table's newest manifest once its files go."""
-REASON = "commitlog.maintenance"
-"""In a transaction's properties: why maintenance asked for it."""
 _TEMPORARY = re.compile(r".*\.tmp-[0-9]+-[0-9]+")
 _SIDECAR_PARTS = 3
 
@@ -64,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A file that nobody needs."""
+    """An unneeded file."""
 
     table: str
     location: str
@@ -87,7 +81,7 @@ class Leftover:
 
 
 class Leftovers:
-    """What nobody needs of the tables in one partition. Reads the whole partition; close it."""
+    """Unneeded files of the tables in one partition. Reads the whole partition; close it."""
 
     def __init__(self, log: Log, partition: int, *, clock: Callable[[], float] = time.time) -> None:
         """Read the log to its present end."""
@@ -97,6 +91,8 @@ class Leftovers:
         self._follower = Follower(log, log.genesis(partition), self._machine, Replica())
         self.taken = Counter[tuple[str, bool]]()
         """Bytes of files by incarnation: its newest version needs them, or (False) only others."""
+        self._gone: set[str] = set()
+        """What the last look at all tables neither found nor saw needed."""
         self._read()
 
     def close(self) -> None:
@@ -113,8 +109,15 @@ class Leftovers:
         listed = {life.incarnation: list(store_for(life.location).files()) for life in lives}
         self._read()
         needed = self._needed(lives)
+        self.taken.clear()
+        there: set[str] = set()
         for life in lives:
-            yield from self._of(life, listed[life.incarnation], needed)
+            yield from self._of(life, listed[life.incarnation], needed, there)
+        if table is None:
+            # Twice: a file that came between the list and the log is on the next list.
+            gone = self._ledger.of_live_tables() - needed - there
+            self._ledger.forget(gone & self._gone)
+            self._gone = gone - self._gone
 
     def remove(
         self,
@@ -174,7 +177,7 @@ class Leftovers:
         return self._delete(life, gone, on_removed, go_on)
 
     def _is_out_of_reach(self, life: LifeFiles) -> bool:
-        """Have nobody register a dropped table again; return False if somebody has."""
+        """Keep a dropped table from being registered again; return False if it was."""
         store = store_for(life.location)
         newest = versions_with_files(life.location).get(life.version)
         if newest is not None:
@@ -226,8 +229,9 @@ class Leftovers:
         return needed.union(self._ledger.undecided(undecided), *of_branches)
 
     def _of(
-        self, life: LifeFiles, files: Sequence[FileFound], needed: set[str]
+        self, life: LifeFiles, files: Sequence[FileFound], needed: set[str], there: set[str]
     ) -> Iterator[Leftover]:
+        """Yield a table's leftovers; add to `there` what its files are known by."""
         below = [
             one.location.removeprefix(f"{life.location}/")
             for one in self._ledger.lives.values()
@@ -240,6 +244,7 @@ class Leftovers:
             if any(file.path.startswith(f"{nested}/") for nested in below):
                 continue
             named = owner(life, file.path, branches)
+            there.add(named)
             if life.is_live and (named in needed or file.path in manifests):
                 is_newest = named in life.readers or manifests.get(file.path) == life.version
                 self.taken[life.incarnation, is_newest] += file.size
@@ -277,54 +282,6 @@ def _bring_back(life: LifeFiles) -> None:
             )
 
 
-def clean(
-    log: Log,
-    table: str | None,
-    age_seconds: float,
-    client: CommitLog | None = None,
-    *,
-    on_removed: Callable[[Leftover], None] = lambda leftover: None,
-) -> list[dict[str, Any]]:
-    """List what nobody has needed for so long, of one table or of all; a client removes it too."""
-    now_ms = time.time_ns() // 1_000_000
-    newest = now_ms - age_seconds * 1000
-    listed: list[Leftover] = []
-    for partition in _partitions(log, table):
-        leftovers = Leftovers(log, partition)
-        try:
-            found = [one for one in leftovers.find(table) if one.since_ms <= newest]
-            listed += found
-            if client is not None:
-                leftovers.remove(found, client, on_removed=on_removed)
-        finally:
-            leftovers.close()
-    root = log.genesis().tables_root
-    if table is None and root:
-        files = IcebergFiles(root)
-        of_iceberg = [one for one in _of_iceberg(log, files) if one.since_ms <= newest]
-        listed += of_iceberg
-        for one in of_iceberg if client is not None else ():
-            files.delete(one.location, root)
-            on_removed(one)
-    return [one.to_json(now_ms) for one in listed]
-
-
-def _of_iceberg(log: Log, files: IcebergFiles) -> Iterator[Leftover]:
-    orphans = find_orphans(log, files.root)
-    there = {normalize_location(file.path): file for file in files.files()} if orphans else {}
-    for orphan in orphans:
-        file = there.get(orphan.location)
-        if file is not None:
-            yield Leftover(
-                table="",
-                location=orphan.location,
-                why=orphan.why,
-                reason=orphan.reason,
-                size=file.size,
-                since_ms=file.modified_ms,
-            )
-
-
 def owner(life: LifeFiles, path: str, branches: Collection[str] = ()) -> str:
     """Return what a version names if it needs a file; empty if the file isn't judged here.
 
@@ -356,14 +313,7 @@ def said(leftovers: Sequence[Leftover]) -> str:
     count = {why: sum(one.why is why for one in leftovers) for why in Why}
     kinds = ", ".join(f"{number:,} {why}" for why, number in count.items() if number)
     size = sum(one.size for one in leftovers)
-    return f"removes {len(leftovers):,} files of {size:,} bytes that nobody needs: {kinds}"
-
-
-def _partitions(log: Log, table: str | None) -> Sequence[int]:
-    """Return the partitions to look at."""
-    if table is None:
-        return range(log.partitions())
-    return [DomainMap(log.genesis().domains).partition(parse_table_id(table))]
+    return f"removes {len(leftovers):,} unneeded files of {size:,} bytes: {kinds}"
 
 
 def _foreign(life: LifeFiles, files: Sequence[FileFound]) -> Iterator[str]:

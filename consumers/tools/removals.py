@@ -1,7 +1,8 @@
 """The part of `commitlog maintain` that removes files, in a thread of its own.
 
-It takes the whole log to know which files nobody needs, and many small files take long to remove.
-So it isn't asked often, a table has a turn of some minutes, and what is left then comes next time.
+It takes the whole log to know which files are unneeded: it is read once, then followed.
+Tables are listed for it, and many small files take long to remove. So it isn't asked often, a table
+has a turn of some minutes, and what is left then comes next time.
 Here the history of tables is thinned out too, since what it takes is known from their files.
 """
 
@@ -22,25 +23,34 @@ from commitlog.errors import CommitLogError, InvalidSettings
 from commitlog.model.limits import GRACE_DAYS
 from commitlog.ports import Log
 from consumers.tools.file_ledger import Why
-from consumers.tools.iceberg_upkeep import IcebergUpkeep
+from consumers.tools.iceberg_leftovers import IcebergLeftovers
+from consumers.tools.iceberg_orphans import Orphan
+from consumers.tools.iceberg_purges import IcebergPurges
 from consumers.tools.maintenance_policy import MaintenancePolicy, Policies
 from consumers.tools.orphans import Leftover, Leftovers, said
 from consumers.tools.table_acts import Act, OnAct, done, expire
 
 FIRST_REMOVAL_SECONDS, REMOVAL_SECONDS = 600.0, 3600.0
-"""To know what nobody needs takes the whole log, so it isn't asked often."""
+"""Finding unneeded files lists all files, so it isn't done often."""
 REST_FACTOR = 4
-"""And it rests for so many times as long as it took, however long the log is."""
+"""And it rests for so many times as long as it took to look for files, however many there are. What
+it took to remove them doesn't count: who commits faster than a fifth of the time can remove would
+have ever more files."""
 TURN_SECONDS = 600.0
 """How long the files of one table are removed before the others have a turn."""
 PROGRESS_SECONDS = 10.0
+HISTORY_LEAST, HISTORY_BYTES_LEAST = 16, 1 << 20
+"""So many of the newest versions stay, whatever they take; more, up to the policy's number of them,
+as long as they take less than these bytes or the policy's share."""
+NAMES_MAX = 5
+"""So many tables are named where files of many are removed at once."""
 _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 logger = logging.getLogger(__name__)
 
 
 class Removals:
-    """Removes files that nobody needs, and deletes old versions that take too much."""
+    """Removes unneeded files, and deletes old versions that take too much."""
 
     def __init__(
         self,
@@ -57,9 +67,14 @@ class Removals:
         self._on_act = on_act
         self._interval_seconds = interval_seconds
         self._at = 0.0
+        self._removed_for = 0.0
+        """Seconds that this look has spent removing files."""
         self._is_cut_short = False
         self._stop = threading.Event()
-        self._iceberg: tuple[Log, IcebergUpkeep] | None = None
+        self._iceberg: tuple[Log, IcebergPurges] | None = None
+        self._known: tuple[Log, list[Leftovers]] | None = None
+        """What was read of the log, by its partitions."""
+        self._of_iceberg: IcebergLeftovers | None = None
 
     def run(self, stop: threading.Event, interval_seconds: float) -> None:
         """Look again and again until `stop`: at Iceberg tables each time."""
@@ -71,7 +86,8 @@ class Removals:
                     self.look()
                 except Exception:
                     # Whatever it is, files are left, and tables are compacted beside.
-                    logger.exception("files that nobody needs were left for later")
+                    logger.exception("unneeded files were left for later")
+                    self.close()
                 stop.wait(interval_seconds)
         finally:
             self.close()
@@ -79,40 +95,50 @@ class Removals:
     def close(self) -> None:
         """Stop reading the log."""
         if self._iceberg is not None:
-            log, upkeep = self._iceberg
+            log, purges = self._iceberg
             self._iceberg = None
-            upkeep.close()
+            purges.close()
+            log.close()
+        if self._known is not None:
+            log, known = self._known
+            self._known = None
+            for leftovers in known:
+                leftovers.close()
+            if self._of_iceberg is not None:
+                self._of_iceberg.close()
+                self._of_iceberg = None
             log.close()
 
     def look(self, *, dry_run: bool = False) -> list[Act]:
-        """Do what is due to Iceberg tables and, if it is time, to files of others; return it."""
-        acts = self._of_iceberg(dry_run=dry_run)
+        """Purge Iceberg tables and, if it is time, remove unneeded files; return it."""
+        acts = self._purge(dry_run=dry_run)
         began = time.monotonic()
         if began < self._at:
             return acts
-        self._is_cut_short = False
+        self._is_cut_short, self._removed_for = False, 0.0
         self._policies.refresh()
         tables = self._log.tables()
         try:
             acts += done(self._due(tables), self._on_act, dry_run=dry_run)
         except (CommitLogError, OSError) as error:
-            logger.warning("files that nobody needs were left for later: %s", error)
+            logger.warning("unneeded files were left for later: %s", error)
+            self.close()
         if not dry_run and not self._is_cut_short:
             now = time.monotonic()
-            self._at = max(began + self._interval_seconds, now + REST_FACTOR * (now - began))
+            looked_for = now - began - self._removed_for
+            self._at = max(began + self._interval_seconds, now + REST_FACTOR * looked_for)
         return acts
 
-    def _of_iceberg(self, *, dry_run: bool) -> list[Act]:
-        """Do what is due to Iceberg tables."""
+    def _purge(self, *, dry_run: bool) -> list[Act]:
+        """Purge Iceberg tables."""
         try:
             if self._iceberg is None:
                 log = self._open_log()
                 if not log.genesis().tables_root:
                     log.close()
                     return []
-                self._iceberg = (log, IcebergUpkeep(log, self._log))
-            due = (Act(*one) for one in self._iceberg[1].due())
-            return done(due, self._on_act, dry_run=dry_run)
+                self._iceberg = (log, IcebergPurges(log, self._log))
+            return done(self._iceberg[1].due(), self._on_act, dry_run=dry_run)
         except (CommitLogError, OSError, Invalid) as error:
             logger.warning("files of Iceberg tables were left for later: %s", error)
             self.close()
@@ -122,20 +148,49 @@ class Removals:
         self, info: TableInfo, policy: MaintenancePolicy, newest: int, older: int
     ) -> Iterator[Act]:
         """Yield what deletes old versions, if their files take too much."""
-        deleted = sum(last - first + 1 for first, last in info.deleted)
-        if policy.mode == "off" or info.version - deleted <= policy.history_versions:
+        standing = info.version - sum(last - first + 1 for first, last in info.deleted)
+        allowed = max(policy.history_share * newest, HISTORY_BYTES_LEAST)
+        within = int(standing * allowed / older)
+        kept = min(policy.history_versions, max(within, HISTORY_LEAST))
+        if policy.mode == "off" or standing <= kept:
             return
         reason = f"only older versions need {older:,} bytes, where the newest one needs {newest:,}"
         bounds: dict[str, Any] = {
             "older_than": timedelta(hours=policy.history_hours),
-            "retain_versions": max(policy.history_versions, 1),
+            "retain_versions": max(kept, 1),
             "keep_milestones": True,
         }
         if self._log.expirable(info.table_id, **bounds):
             yield Act(info.name, "expire", reason, partial(expire, self._log, info, reason, bounds))
 
+    def _due_of_iceberg(self) -> Iterator[Act]:
+        """Yield what removes unneeded files of Iceberg tables."""
+        if self._known is None or not self._known[0].genesis().tables_root:
+            return
+        if self._of_iceberg is None:
+            self._of_iceberg = IcebergLeftovers(self._known[0])
+        leftovers, now_ms = self._of_iceberg, time.time_ns() // 1_000_000
+
+        def is_due(one: Leftover, orphan: Orphan) -> bool:
+            try:
+                policy = self._policies.of_properties(orphan.table, orphan.properties)
+            except InvalidSettings:
+                return False
+            is_on = policy.mode == "on" and policy.remove_after_days
+            grace = policy.remove_after_days * _DAY_MS
+            if one.why is Why.EXPIRED:
+                grace = policy.remove_expired_after_hours * _HOUR_MS
+            return bool(is_on) and now_ms - one.since_ms >= grace
+
+        found = [one for one, orphan in leftovers.find() if is_due(one, orphan)]
+        if found:
+            names = ", ".join(sorted({one.table for one in found} - {""})[:NAMES_MAX])
+            remove = partial(leftovers.remove, found, self._log)
+            what = names or "Iceberg tables"
+            yield Act(what, "remove", said(found), self._removing(found, remove))
+
     def _due(self, tables: Sequence[TableInfo]) -> Iterator[Act]:
-        """Yield what deletes versions that take too much, and files that nobody needs."""
+        """Yield what deletes versions that take too much, and unneeded files."""
         policies: dict[str, MaintenancePolicy | None] = {}
         for info in tables:
             try:
@@ -155,32 +210,37 @@ class Removals:
                     grace = policy.remove_expired_after_hours * _HOUR_MS
             return now_ms - one.since_ms >= grace
 
-        log = self._open_log()
-        try:
-            for partition in range(log.partitions()):
-                leftovers = Leftovers(log, partition)
+        for leftovers in self._read():
+            found = leftovers.by_table(filter(is_due, leftovers.find()))
+            for info in tables:
+                policy, taken = policies[info.incarnation], leftovers.taken
+                newest, older = (taken[info.incarnation, one] for one in (True, False))
+                if policy is None or not older > policy.history_share * newest > 0:
+                    continue
                 try:
-                    found = leftovers.by_table(filter(is_due, leftovers.find()))
-                    for info in tables:
-                        policy, taken = policies[info.incarnation], leftovers.taken
-                        newest, older = (taken[info.incarnation, one] for one in (True, False))
-                        if policy is None or not older > policy.history_share * newest > 0:
-                            continue
-                        try:
-                            yield from self._thinning_out(info, policy, newest, older)
-                        except (CommitLogError, OSError, ValueError) as error:
-                            # One table's trouble holds up no other.
-                            logger.warning("%s was left for later: %s", info.name, error)
-                    # One with few files doesn't wait for one with many.
-                    for files in sorted(found, key=len):
-                        do = self._removing(leftovers, files)
-                        yield Act(files[0].table, "remove", said(files), do)
-                finally:
-                    leftovers.close()
-        finally:
-            log.close()
+                    yield from self._thinning_out(info, policy, newest, older)
+                except (CommitLogError, OSError, ValueError) as error:
+                    # One table's trouble holds up no other.
+                    logger.warning("%s was left for later: %s", info.name, error)
+            # One with few files doesn't wait for one with many.
+            for files in sorted(found, key=len):
+                remove = partial(leftovers.remove, files, self._log)
+                yield Act(files[0].table, "remove", said(files), self._removing(files, remove))
+        yield from self._due_of_iceberg()
 
-    def _removing(self, leftovers: Leftovers, found: Sequence[Leftover]) -> Callable[[], str]:
+    def _read(self) -> Iterator[Leftovers]:
+        """Yield what is known of each partition, read from the log's start at the first time."""
+        if self._known is None:
+            self._known = (self._open_log(), [])
+        log, known = self._known
+        for partition in range(log.partitions()):
+            if partition == len(known):
+                known.append(Leftovers(log, partition))
+            yield known[partition]
+
+    def _removing(
+        self, found: Sequence[Leftover], remove: Callable[..., bool]
+    ) -> Callable[[], str]:
         def do() -> str:
             removed: list[Leftover] = []
             began = time.monotonic()
@@ -196,7 +256,9 @@ class Removals:
             def has_time() -> bool:
                 return not self._stop.is_set() and time.monotonic() - began < TURN_SECONDS
 
-            if not leftovers.remove(found, self._log, on_removed=on_removed, go_on=has_time):
+            is_done = remove(on_removed=on_removed, go_on=has_time)
+            self._removed_for += time.monotonic() - began
+            if not is_done:
                 self._is_cut_short = True
                 return f"{len(removed):,} of {len(found):,} files removed; the others come next"
             return f"{len(removed):,} files removed" if removed else ""

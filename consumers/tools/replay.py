@@ -32,9 +32,16 @@ from commitlog.ports import Log
 from consumers.partition.checkpoint import Checkpoint
 from consumers.partition.follower import Recordings
 from consumers.partition.table_files import HINT
+from consumers.tools.erasure.acts import expiry_in
 from consumers.tools.rebuilt import RebuiltPlaces, RebuiltTable, Rows, RowsPlace
 from consumers.tools.verify.files import PartitionFiles
-from consumers.tools.verify.findings import PROBLEMS_MAX, Expired, Problem, ProblemKind
+from consumers.tools.verify.findings import (
+    EXPIRIES_KEPT,
+    PROBLEMS_MAX,
+    Expired,
+    Problem,
+    ProblemKind,
+)
 from consumers.tools.verify.iceberg import is_same_metadata
 from consumers.tools.verify.rebuilt_index import RebuiltIndex
 from consumers.tools.verify.state import State
@@ -89,6 +96,8 @@ class Replayed:
     """Of the state that the log makes: the same in every process."""
     resumed_at: int = 0
     expired: Expired = field(default_factory=Expired)
+    rows_expired: list[str] = field(default_factory=list)
+    """In words: the last records by which rows of writes left the log."""
     problems: list[Problem] = field(default_factory=list)
     problems_count: int = 0
 
@@ -199,6 +208,8 @@ class _Replay:
                 f"outcome {found.sequence} cannot be followed: {found.message}. Run "
                 "`commitlog verify`"
             )
+        if walk.is_settled:
+            self._save()  # what comes now may take as long as the walk
         self._finish()
         return self._result
 
@@ -216,6 +227,8 @@ class _Replay:
         changes = self._machine.apply(submitted, outcome, recordings=self._recordings.of(outcome))
         result.outcomes += 1
         result.expired.take(changes, outcome, submitted.record)
+        if (expiry := expiry_in(decided)) is not None:
+            result.rows_expired = [*result.rows_expired, str(expiry)][-EXPIRIES_KEPT:]
         for change in changes:
             if change.kind is ChangeKind.ICEBERG and change.iceberg is not None:
                 self._write_metadata(change, outcome.sequence)

@@ -25,6 +25,7 @@ from commitlog.core.manifest.encoded_fragments import living_rows
 from commitlog.core.tables.lance_tables import Table
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import OperationResult, Status, Transaction
+from consumers.tools.erasure.acts import RowExpiry, expiry_in
 from consumers.tools.rebuilt import RebuiltTable, RowsPlace
 from consumers.tools.verify.findings import Problem, ProblemKind
 from consumers.tools.verify.walk import Walk
@@ -52,6 +53,8 @@ def rebuild(
             for incarnation in {result.incarnation for result in outcome.results}:
                 if incarnation in making:
                     making[incarnation].take(record, outcome.sequence, outcome.results)
+        if (expiry := expiry_in(decided)) is not None and expiry.incarnation in making:
+            making[expiry.incarnation].expire(expiry)
     rebuilt, problems = [], []
     for table in making.values():
         found, problem = table.compared(table.finish())
@@ -84,6 +87,8 @@ class _RowsAgain:
         self._size = 0
         self._on: tuple[str, ...] = ()
         self._copy: RowCopy | None = None
+        self._gone = 0
+        """The position of the first write whose rows are gone."""
         self._why = "" if self._since else "no version of it was without rows"
         if info.has_blobs:
             self._why = "it has columns of blobs, which no write of rows carries"
@@ -108,6 +113,12 @@ class _RowsAgain:
                 is_kept = bool(applied) or result.operation in KEPT_AS_THEY_ARE
                 self._commit(result, is_kept=is_kept)
 
+    def expire(self, expiry: RowExpiry) -> None:
+        """Say of rows that are missing that a record had them expire."""
+        if 0 < self._gone <= expiry.through:
+            self._gone = 0
+            self._why = str(expiry)
+
     def _commit(self, result: OperationResult, *, is_kept: bool) -> None:
         if is_kept:
             self._version = result.version
@@ -129,6 +140,7 @@ class _RowsAgain:
             except RowsUnusable as problem:
                 self._why = f"the rows of the write at position {one.sequence} are gone, or others"
                 self._why += f": {problem.problem}"
+                self._gone = one.sequence
 
     def _add(self, write: Write) -> None:
         on = write.operation.on

@@ -115,7 +115,8 @@ class RowWriter:
                 try:
                     self._cycle(partition, tail, busy, ASK_SECONDS)
                 except CommitLogError as error:
-                    if str(error) != warned:  # it may be the same for hours
+                    # A client that is closed at the end is no trouble; another may last for hours.
+                    if str(error) != warned and not stop.is_set():
                         logger.warning("partition %d: %s", partition, error)
                     warned = str(error)
                     stop.wait(PAUSE_SECONDS)
@@ -300,7 +301,7 @@ class _Attempt:
         if problem is not None:
             return RowsUnusable(Code.ROWS_REFUSED, problem)
         try:
-            return read_write(self._info, one.operation, one.payload)
+            return read_write(self._info, one.operation, one.payload, is_stale=one.is_stale)
         except RowsUnusable as refused:
             return refused
 

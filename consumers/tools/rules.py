@@ -1,6 +1,6 @@
 """The rules that a log decides by: what they are, and how others come into force.
 
-Rules are records of the log (`ProtocolVersion`), so whoever replays it decides each transaction by
+Rules are records of the log (`ProtocolVersion`), so a replay decides each transaction by
 those that held then. A protocol that a program doesn't know stops it there: upgrade all programs
 that follow a log before its protocol.
 """

@@ -20,8 +20,8 @@ from commitlog.client.upkeep import RewriteGroups, rewrite_here
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, transaction_path_in
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.model.table import Policy as Manifests
+from consumers.tools.file_ledger import REASON
 from consumers.tools.maintenance_policy import MaintenancePolicy
-from consumers.tools.orphans import REASON
 
 TIER = 16
 """Fragments are merged with others of their size, into ones this many times larger: so each row is
@@ -46,7 +46,7 @@ class Act(NamedTuple):
 
     table: str
     kind: str
-    """`compact`, `optimize`, `expire`, `thin`, `remove`, `purge` or `prune`."""
+    """`compact`, `optimize`, `expire`, `thin`, `remove` or `purge`."""
     reason: str
     do: Callable[[], str]
     """Does it, and returns what came of it; empty: nothing was left to do."""
@@ -206,7 +206,7 @@ class TableActs:
             if newest and (taken > limit or len(newest) >= policy.keep_manifests):
                 break
             newest.add(version)
-        # What is left of an expiry stays, for whoever looks for it by path.
+        # What is left of an expiry stays, for readers that open it by path.
         surplus = [
             version
             for version in sorted(paths.keys() - newest - referenced_versions(info.location))
@@ -228,9 +228,11 @@ class TableActs:
         def do() -> str:
             for version in ripe:
                 with contextlib.suppress(FileNotFoundError):
-                    if beside := transaction_path_in(store.read(paths[version])):
+                    beside = transaction_path_in(store.read(paths[version]))
+                    # In this order: a leader puts back what a manifest names and isn't there.
+                    store.delete(paths[version])
+                    if beside:
                         store.delete(beside)
-                store.delete(paths[version])
             return f"{len(ripe):,} manifests removed; the log makes any of them again"
 
         reason = f"{len(paths):,} manifests; the newest {len(newest)} stay"

@@ -91,7 +91,7 @@ def _checkpoint(path: Path) -> Check | str:
     try:
         has = json.loads(path.read_bytes()).get("format")
     except ValueError:
-        has = "nobody knows"
+        has = "unknown"
     if has == FORMAT:
         return f"format {has}, which this program reads"
     advice = f"delete {path.parent}: the committer then reads the log from its beginning"

@@ -33,6 +33,7 @@ from consumers.tools.verify import PartitionFindings, ProblemKind, VerifyOptions
 from tests.service import READY_SECONDS, SCHEMA, Service, ids_of, rows, service
 from tests.tampering import Copy
 from tests.verified import filled_service
+from tests.waiting import wait_until
 
 COUNT = 23
 """Outcomes of the service that is archived."""
@@ -254,18 +255,60 @@ def test_an_archive_that_is_another_than_the_log_says_is_found(
     assert said in problem.message
 
 
-def test_a_leader_goes_on_over_what_is_given_up_meanwhile(tmp_path: Path) -> None:
+def epoch_of(made: Service) -> int:
+    return int(made.client.runtime().request(0, "status")["epoch"])
+
+
+def give_up_all(made: Service, folder: Path) -> None:
+    log = MemoryLog(made.cluster)
+    give_up(log, 0, folder, archive(log, 0, folder))
+
+
+def test_a_leaders_term_goes_on_over_what_is_given_up_meanwhile(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with service(tmp_path) as running:
         running.client.create_table("t", SCHEMA)
         running.client.append("t", rows(1))
-        folder = tmp_path / FOLDER
-        archive(running.log, 0, folder)
-        give_up(running.log, 0, folder, ArchiveRun(0))
         for number in range(2, 6):
+            give_up_all(running, tmp_path / FOLDER)
             assert running.client.append("t", rows(number)).version == number + 1
+        assert epoch_of(running) == 1
         compact(running.log)
         verdict = log_of(with_archive(running.log, tmp_path))
-        assert (verdict.problems, verdict.retained) == ([], 3)
+        assert (verdict.problems, verdict.retained) == ([], 6)
+        assert not [one for one in caplog.records if one.levelname == "WARNING"]
+        running.running.pop().stop()
+        running.start().await_leading()
+        assert running.client.append("t", rows(6)).version == 7
+
+
+def test_a_leader_that_has_nothing_to_do_passes_over_what_is_given_up(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA)
+        give_up_all(running, tmp_path / FOLDER)
+        leader = running.running[0].committer._leader
+        assert leader is not None
+        end = running.log.read_outcomes(0).end_offset()
+        wait_until(lambda: leader._next_offset == end, "the leader's look at the end")
+        assert running.client.append("t", rows(1)).version == 2
+        assert epoch_of(running) == 1
+
+
+def test_what_somebody_else_appends_ends_the_term(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also beside what the archive says, and with outcomes in flight behind it."""
+    with service(tmp_path) as running:
+        running.client.create_table("t", SCHEMA)
+        give_up_all(running, tmp_path / FOLDER)
+        last = running.log.last_outcome_records(0, 2)
+        assert [type(one.record) for one in last] == [Outcome, Retained]
+        writer = MemoryLog(running.cluster).outcomes_writer(0)
+        writer.append("again", last[0].raw, lambda offset, error: None)
+        assert running.client.append("t", rows(1)).version == 2
+        wait_until(lambda: epoch_of(running) == 2, "the next term")
+    assert "are not this term's: another process writes to the topic" in caplog.text
 
 
 def test_who_reads_already_finds_an_archive_that_is_made_meanwhile(tmp_path: Path) -> None:

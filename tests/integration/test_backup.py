@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import signal
@@ -21,17 +22,19 @@ from commitlog.adapters.memory import MemoryLog
 from commitlog.adapters.storage import store_for
 from commitlog.errors import CommitLogError, InvalidTransaction
 from commitlog.model.records import OperationResult, Outcome, Status
+from consumers import cli
 from consumers.commands.exit_codes import ExitCode
 from consumers.partition.checkpoint import HEAD, Checkpoints
 from consumers.runtime.config import load
-from consumers.runtime.roots import RESTORING, RootUnusable, take
+from consumers.runtime.roots import RESTORING, RootInUse, RootUnusable, take
 from consumers.tools.archive.proof import PROOF, Archive
 from consumers.tools.archive.writer import archive, give_up
 from consumers.tools.backup import writer
 from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
+from consumers.tools.backup.check import check
 from consumers.tools.backup.checkpoints import put_back
-from consumers.tools.backup.cut import Heads, cut, end_of, kept
-from consumers.tools.backup.restore import restore
+from consumers.tools.backup.cut import Heads, cut, kept
+from consumers.tools.backup.restore import _taken, restore
 from consumers.tools.backup.saved import ARCHIVE, NAME, Backup, BadBackup, Store, digest, files_of
 from consumers.tools.backup.writer import back_up
 from tests.integration.test_up import COMMAND
@@ -115,6 +118,15 @@ def backed_up_by_child(folder: Path, point: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
+def test_a_place_with_something_else_in_it_is_refused(made: Service, tmp_path: Path) -> None:
+    place = tmp_path / "backup"
+    (place / "photos").mkdir(parents=True)
+    back_up(log_of(made), str(place / "photos"), None)
+    with pytest.raises(BadBackup, match=r"something else in it \(photos/.*name an empty place"):
+        back_up(log_of(made), str(place), None)
+    assert [one.name for one in place.iterdir()] == ["photos"]
+
+
 def test_another_log_and_a_forked_one_are_refused(made: Service, tmp_path: Path) -> None:
     place = str(tmp_path / "backup")
     back_up(log_of(made), place, None)
@@ -161,14 +173,15 @@ def test_a_place_may_be_named_as_a_uri() -> None:
     assert heads.metadata == {"/lake/tables/a b/metadata/0.metadata.json"}
 
 
-@pytest.mark.parametrize("at", ["0", "99999", "yesterday", "-3"])
+@pytest.mark.parametrize("at", ["0", "99999", "yesterday", "-3", "1999-01-01"])
 def test_an_end_that_is_not_there_is_refused(made: Service, tmp_path: Path, at: str) -> None:
     place = str(tmp_path / "backup")
     back_up(log_of(made), place, None)
     backup = Backup.read(store_for(place), place)
     assert backup is not None
-    with pytest.raises(InvalidTransaction):
-        end_of(at, backup)
+    with pytest.raises(InvalidTransaction, match="position|time"):
+        restore(place, load({"root": tmp_path / "new"}), at)
+    assert not (tmp_path / "new").exists()
 
 
 def test_nothing_is_restored_over_anything(made: Service, tmp_path: Path) -> None:
@@ -183,6 +196,114 @@ def test_nothing_is_restored_over_anything(made: Service, tmp_path: Path) -> Non
     (tmp_path / "full" / "file").touch()
     with pytest.raises(RootUnusable, match="isn't empty"):
         restore(place, load({"root": tmp_path / "full"}))
+
+
+def began(root: Path, backup: Backup, place: str) -> bool:
+    """Begin a restore that ends in the middle; return True if it went on with an earlier one."""
+    found = False
+    with contextlib.suppress(InterruptedError), _taken(root, backup, place) as goes_on:
+        found = goes_on
+        raise InterruptedError
+    return found
+
+
+def test_a_restore_that_goes_on_puts_tables_where_it_began_to(
+    made: Service, tmp_path: Path
+) -> None:
+    """Else a forgotten `--places` would overwrite the tables that are in use."""
+    place = str(tmp_path / "backup")
+    back_up(log_of(made), place, None)
+    backup = Backup.read(store_for(place), place)
+    assert backup is not None
+    root, other = tmp_path / "new", tmp_path / "other"
+    elsewhere = replace(backup, tables_root=str(other))
+    assert not began(root, elsewhere, place)
+    assert began(root, elsewhere, place)
+    with pytest.raises(RootUnusable, match=f"put its tables in {other}"):
+        began(root, backup, place)
+    assert (root / RESTORING).is_file()
+
+
+def test_a_second_restore_leaves_the_root_to_the_first(made: Service, tmp_path: Path) -> None:
+    place, root = str(tmp_path / "backup"), tmp_path / "new"
+    back_up(log_of(made), place, None)
+    backup = Backup.read(store_for(place), place)
+    assert backup is not None
+    backup = replace(backup, tables_root=str(tmp_path / "other"))
+    with _taken(root, backup, place):
+        (root / "kafka").mkdir()
+        with pytest.raises(RootInUse, match="another `commitlog restore`"):
+            began(root, backup, place)
+        assert (root / "kafka").is_dir()
+    assert not (root / RESTORING).exists()
+    with pytest.raises(RootUnusable, match="isn't empty"):
+        began(root, backup, place)
+    # A note that was begun and never written is no reason to empty what is there.
+    (root / RESTORING).touch()
+    with pytest.raises(RootUnusable, match="isn't empty"):
+        began(root, backup, place)
+    assert (root / "kafka").is_dir()
+
+
+def checkpoint(made: Service) -> None:
+    """Wait for a checkpoint."""
+    folder = made.root / "checkpoints" / "0"
+
+    def is_saved() -> bool:
+        head = folder / HEAD
+        return head.is_file() and json.loads(head.read_bytes())["chain"]["sequence"] >= 3
+
+    wait_until(is_saved, "a checkpoint of three outcomes")
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_check_names_each_file_that_is_gone_or_damaged(
+    made: Service, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "backup"
+    checkpoint(made)
+    done = back_up(log_of(made), str(place), made.root)
+    whole = check(str(place))
+    assert (whole.positions, whole.files, whole.damage) == (done.positions, done.files, [])
+    beginnings = 2  # of the log and of the leader's term
+    assert whole.records == done.outcomes + done.transactions + beginnings
+    kinds = (
+        "log/0/outcomes/*.parquet",
+        "log/0/transactions/*.parquet",
+        "tables/**/*.manifest",
+        "checkpoints/0/heads/*.json",
+        "checkpoints/0/*.part",
+        "files/*.jsonl",
+    )
+    for pattern in kinds:
+        one = min(place.glob(pattern))
+        before = one.read_bytes()
+        for harm, words in ((damage, "isn't what was written"), (Path.unlink, "is missing")):
+            if (harm, pattern) == (Path.unlink, kinds[3]):
+                continue  # an older checkpoint, or the log, does instead
+            harm(one)
+            found = check(str(place)).damage
+            assert len(found) == 1
+            assert f"{one.relative_to(place)} {words}" in found[0]
+            one.write_bytes(before)
+    damage(min(place.glob(kinds[0])))
+    assert cli.main(["backup", str(place), "--check"]) == ExitCode.REFUSED
+    assert "damage" in capfd.readouterr().out
+
+
+def test_a_check_follows_the_chain_to_what_the_backup_claims(made: Service, tmp_path: Path) -> None:
+    place = tmp_path / "backup"
+    done = back_up(log_of(made), str(place), None)
+    path = place / NAME
+    path.write_text(path.read_text().replace(f'"sequence": {done.positions[0]}', '"sequence": 99'))
+    [found] = check(str(place)).damage
+    assert f"end with position {done.positions[0]}" in found
+    assert "backup.json has 99" in found
 
 
 def test_nothing_starts_on_a_restore_that_did_not_finish(tmp_path: Path) -> None:
@@ -271,6 +392,31 @@ def test_a_lost_root_is_there_again_whole_and_as_of_a_position(tmp_path: Path) -
         assert "restored to an earlier time" in forked.stderr
 
 
+@pytest.mark.broker
+def test_a_restore_names_the_files_that_no_backup_has(tmp_path: Path) -> None:
+    root, place = tmp_path / "root", tmp_path / "backup"
+    with running_up(root) as up, CommitLog.connect(up.kafka) as log:
+        log.create_table("shop$orders", SCHEMA)
+        log.append("shop$orders", numbers(1))
+        data = Path(log.table("shop$orders").location) / "data"
+        early = set(data.iterdir())
+        assert commitlog("backup", str(place), "--root", str(root)).returncode == 0
+        between = log.append("shop$orders", numbers(2, 3))
+        [gone] = set(data.iterdir()) - early
+        log.compact("shop$orders")
+        gone.unlink()  # as maintenance does when a version has expired
+        assert commitlog("backup", str(place), "--root", str(root)).returncode == 0
+        assert up.stop() == (0, ANY)
+    shutil.rmtree(root)
+    lacking = [{"table": "shop$orders", "version": 3, "rows": 2, "files": [str(gone)]}]
+    for at, named in ((str(between.sequence), lacking), ("", [])):
+        flags = ["--at", at, "--json", "--strict"] if at else ["--json", "--strict"]
+        restored = commitlog("restore", str(place), "--root", str(root), *flags)
+        assert restored.returncode == (ExitCode.REFUSED if named else 0), restored.stderr
+        assert json.loads(restored.stdout)["lacking"] == named
+        shutil.rmtree(root)
+
+
 @pytest.mark.parametrize("is_early", [False, True])
 def test_what_only_the_archive_has_is_there_again(
     made: Service, tmp_path: Path, is_early: bool
@@ -326,13 +472,7 @@ def test_an_archive_that_grows_meanwhile_is_copied_with_all_that_its_proof_names
 
 def test_checkpoints_are_copied_and_put_back(made: Service, tmp_path: Path) -> None:
     place, log = tmp_path / "backup", log_of(made)
-    folder = made.root / "checkpoints" / "0"
-
-    def is_saved() -> bool:
-        head = folder / HEAD
-        return head.is_file() and json.loads(head.read_bytes())["chain"]["sequence"] >= 3
-
-    wait_until(is_saved, "a checkpoint of three outcomes")
+    checkpoint(made)
     done = back_up(log, str(place), made.root)
     assert done.checkpoint_files > 1
     backup = Backup.read(store_for(str(place)), str(place))
@@ -354,6 +494,25 @@ def test_checkpoints_are_copied_and_put_back(made: Service, tmp_path: Path) -> N
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with pytest.raises(BadBackup, match="isn't what was written"):
         put_back(str(place), tmp_path / "again", log, {0: whole})
+
+
+@pytest.mark.parametrize("damage", ["cut short", "flipped", "gone"])
+def test_a_damaged_list_of_files_is_noticed(made: Service, tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "backup"
+    back_up(log_of(made), str(place), None)
+    backup = Backup.read(store_for(str(place)), str(place))
+    assert backup is not None
+    [names] = (place / "files").iterdir()
+    data = names.read_bytes()
+    if damage == "gone":
+        names.unlink()
+    elif damage == "flipped":
+        names.write_bytes(data[:9] + bytes([data[9] ^ 0xFF]) + data[10:])
+    else:
+        names.write_bytes(data[: data.index(b"\n") + 1])
+    named = "is missing" if damage == "gone" else "isn't what was written"
+    with pytest.raises(BadBackup, match=f"{names.name} {named}"):
+        files_of(store_for(str(place)), backup)
 
 
 def test_a_damaged_backup_is_noticed(made: Service, tmp_path: Path) -> None:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import gmtime, strftime
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +29,7 @@ from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.backup.writer import back_up
 from consumers.tools.erasure import carrying
 from consumers.tools.erasure import erase as erasing
-from consumers.tools.erasure.carrying import Places
+from consumers.tools.erasure.carrying import QUIET_SECONDS, Places
 from consumers.tools.erasure.erase import Erasure, erase
 from consumers.tools.file_ledger import Why
 from consumers.tools.orphans import Leftovers
@@ -120,7 +125,7 @@ def test_erased_rows_are_nowhere_and_the_log_says_who_erased_them(
     back_up(open_log(world), old, world.root)
     is_proven(world)
 
-    planned = run(world, dry_run=True)
+    planned = run(world, reason="", dry_run=True)
     assert (planned.rows, planned.writes, planned.copies) == (4, 4, [])
     done = run(world, backups=[old])
     left = {copy.name for copy in done.copies if not copy.is_gone}
@@ -182,6 +187,30 @@ def test_it_may_be_killed_after_each_step(world: Service, monkeypatch: pytest.Mo
     assert secrets(world, world.root) == []
     assert ids(world) == [0, 1, 2, 3, 4]
     assert is_proven(world).erased.records == 1
+
+
+def test_what_a_killed_index_build_left_goes_once_no_build_can_write_it(world: Service) -> None:
+    [built, *_] = (world.location(T) / "_indices").iterdir()
+    killed = built.with_name(str(uuid.uuid4()))
+    shutil.copytree(built, killed)
+    now = int(time.time())
+    old, new = now - QUIET_SECONDS - 60, now - QUIET_SECONDS + 600
+    for path in killed.iterdir():
+        os.utime(path, (old, old))
+    # A folder is as new as the file that was written last.
+    os.utime(killed / "page_data.lance", (new, new))
+    [left] = [one for one in run(world).copies if not one.is_gone]
+    assert left.name == "table"
+    found = secrets(world, world.root)
+    assert found
+    assert all(one in left.said for one in found)
+    again = strftime("%Y-%m-%d %H:%M", gmtime(new + QUIET_SECONDS + 1))
+    assert f"run this again after {again}" in left.said
+    os.utime(killed / "page_data.lance", (old, old))
+    assert run(world, "").is_done
+    assert not killed.exists()
+    assert secrets(world, world.root) == []
+    is_proven(world)
 
 
 def test_what_keeps_rows_is_named_and_what_is_wrong_changes_nothing(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import lance
@@ -36,13 +37,15 @@ def numbers(*ids: int) -> pa.Table:
 
 
 def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> None:
-    with service(tmp_path / "old", "--no-maintain") as up:
-        log = CommitLog.connect(up.kafka)
+    with (
+        service(tmp_path / "old", "--no-maintain") as up,
+        CommitLog.connect(up.kafka) as log,
+        log.subscribe("shop$*", "beginning") as feed,
+    ):
         log.create_table("shop$orders", SCHEMA)
         for number in range(5):
             log.append("shop$orders", numbers(number))
         log.delete("shop$orders", "id = 4")
-        feed = log.subscribe("shop$*", "beginning")
         with EmbeddedBroker.start(tmp_path / "new") as broker:
             servers = broker.bootstrap_servers
             killed(up.kafka, servers, "commitlog", up.root, "proved")
@@ -57,7 +60,7 @@ def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> Non
             assert servers in refused.stderr
             early = run("committer", "--root", str(up.root), "--bootstrap-servers", servers)
             assert early.returncode == ExitCode.STOP
-            assert "bring it there by `commitlog move`" in early.stderr
+            assert "use `commitlog move`" in early.stderr
             # Its broker alone is enough for the rest.
             with subprocess.Popen(
                 [*COMMAND, "broker", "--root", str(up.root)], stdout=subprocess.PIPE, text=True
@@ -75,12 +78,11 @@ def test_a_log_is_moved_once_whatever_is_killed_meanwhile(tmp_path: Path) -> Non
 
             # The root's index is the log's, wherever it is.
             with service(tmp_path / "old", "--bootstrap-servers", servers, "--no-maintain"):
-                log = CommitLog.connect(servers)
-                assert log.open("shop$orders").count_rows() == 4
-                made = log.append("shop$orders", numbers(5))
-                assert made.sequence == side["sequence"] + 1
-                assert log.open("shop$orders", 3).count_rows() == 2
-                log.close()
+                with CommitLog.connect(servers) as there:
+                    assert there.open("shop$orders").count_rows() == 4
+                    made = there.append("shop$orders", numbers(5))
+                    assert made.sequence == side["sequence"] + 1
+                    assert there.open("shop$orders", 3).count_rows() == 2
                 where = ("--root", str(tmp_path / "old"), "--bootstrap-servers", servers)
                 whole = run("verify", *where, "--contents")
                 assert whole.returncode == 0, whole.stdout + whole.stderr
@@ -112,7 +114,7 @@ def check_closed(log: CommitLog, feed: Subscription, old: str, servers: str) -> 
     """See that the old cluster takes nothing, and tells everybody where the log is."""
     with pytest.raises(LogMoved, match=servers), CommitLog.connect(old) as late:
         late.append("shop$orders", numbers(99))
-    before = KafkaLog.connect(old).read_raw(0, is_transactions=True).end_offset()
+    before = end_of(old)
     ticket = log.submit("shop$orders", lance.LanceOperation.Append([]), read_version=1)
     with pytest.raises(LogMoved, match="log.outcome") as told:
         ticket.result(WAIT_SECONDS)
@@ -123,7 +125,15 @@ def check_closed(log: CommitLog, feed: Subscription, old: str, servers: str) -> 
     with pytest.raises(LogMoved, match=servers):
         for_ever(lambda: feed.poll(0.2))
     log.close()
-    assert KafkaLog.connect(old).read_raw(0, is_transactions=True).end_offset() == before
+    assert end_of(old) == before
+
+
+def end_of(servers: str) -> int:
+    with (
+        closing(KafkaLog.connect(servers)) as log,
+        closing(log.read_raw(0, is_transactions=True)) as reader,
+    ):
+        return reader.end_offset()
 
 
 def for_ever(ask: Callable[[], object]) -> None:
@@ -134,11 +144,10 @@ def for_ever(ask: Callable[[], object]) -> None:
 
 def test_a_backup_is_restored_to_another_cluster(tmp_path: Path) -> None:
     with service(tmp_path / "old", "--no-maintain") as up:
-        log = CommitLog.connect(up.kafka)
-        log.create_table("t", SCHEMA)
-        kept = log.append("t", numbers(1))
+        with CommitLog.connect(up.kafka) as log:
+            log.create_table("t", SCHEMA)
+            kept = log.append("t", numbers(1))
         assert run("backup", str(tmp_path / "backup"), "--root", str(up.root)).returncode == 0
-        log.close()
         up.stop()
     shutil.rmtree(tmp_path / "old")
     with EmbeddedBroker.start(tmp_path / "new") as broker:
@@ -147,10 +156,9 @@ def test_a_backup_is_restored_to_another_cluster(tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
         tables = ("--tables-root", str(tmp_path / "old" / "tables"))
         with service(tmp_path / "root", *where[2:], *tables, "--no-maintain"):
-            log = CommitLog.connect(broker.bootstrap_servers)
-            assert log.outcome(kept.transaction_id).sequence == kept.sequence
-            assert log.append("t", numbers(2)).sequence == kept.sequence + 1
-            log.close()
+            with CommitLog.connect(broker.bootstrap_servers) as log:
+                assert log.outcome(kept.transaction_id).sequence == kept.sequence
+                assert log.append("t", numbers(2)).sequence == kept.sequence + 1
             whole = run("verify", *where, "--contents")
             assert whole.returncode == 0, whole.stdout + whole.stderr
         admin = KafkaAdmin({"bootstrap.servers": broker.bootstrap_servers})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from commitlog.errors import LogMoved, TopicSettings
 from consumers.broker import EmbeddedBroker
 from consumers.servers.committer import Committer, CommitterOptions
 from consumers.tools import move
-from consumers.tools.verify.check import VerifyOptions, verify
+from consumers.tools.verify import VerifyOptions, verify
 from tests.integration.test_move import killed
 from tests.move_child import BACK, POINTS
 from tests.service import ids_of, rows
@@ -35,20 +35,19 @@ def leading(servers: str, root: Path, name: str = LOG) -> Iterator[CommitLog]:
     """Lead all partitions on a cluster, and yield a client."""
     stop, threads = threading.Event(), []
     with ExitStack() as ends:
-        for partition in range(KafkaLog.connect(servers, name).partitions()):
-            log = KafkaLog.connect(servers, name)
-            ends.callback(log.close)
+        asked = ends.enter_context(closing(KafkaLog.connect(servers, name)))
+        for partition in range(asked.partitions()):
+            log = ends.enter_context(closing(KafkaLog.connect(servers, name)))
             leads = threading.Event()
             options = CommitterOptions(root, partition)
             one = Committer(log, options, on_ready=lambda _, leads=leads: leads.set())  # type: ignore[misc]
             threads.append(threading.Thread(target=one.run, args=(stop,), daemon=True))
             threads[-1].start()
             assert leads.wait(WAIT_SECONDS)
-        client = CommitLog.connect(servers, name)
         try:
-            yield client
+            with CommitLog.connect(servers, name) as client:
+                yield client
         finally:
-            client.close()
             stop.set()
             for thread in threads:
                 thread.join(WAIT_SECONDS)
@@ -63,9 +62,9 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
 ) -> None:
     monkeypatch.setattr(move, "CLOSED_SECONDS", 0.3)
     here, root = broker.bootstrap_servers, tmp_path / "root"
-    made = KafkaLog.connect(here, LOG)
-    tables = str(root / "tables")
-    made.create(partitions=3, domains=DOMAINS, tables_root=tables)
+    with closing(KafkaLog.connect(here, LOG)) as made:
+        made.create(partitions=3, domains=DOMAINS, tables_root=str(root / "tables"))
+        first_cluster = made.cluster_id()
     with leading(here, root) as client:
         for number, table in enumerate(TABLES):
             client.create_table(table, rows().schema)
@@ -77,13 +76,15 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
         for point in there_and_back:
             killed(here, there, LOG, root, point)
             if point == "arrived":
-                with pytest.raises(TopicSettings, match="a move to it did not finish"):
-                    KafkaLog.connect(there, LOG).check_settings()
+                half = closing(KafkaLog.connect(there, LOG))
+                refused = pytest.raises(TopicSettings, match="a restore or move did not finish")
+                with half as log, refused:
+                    log.check_settings()
         sides = moved(here, there, root)
         assert [side.rows for side in sides] == [{"t": 3}, {"a$t": 1}, {"b$t": 2}]
         assert all(side.committed >= 2 for side in sides)
-        with pytest.raises(LogMoved):
-            KafkaLog.connect(here, LOG).genesis()
+        with closing(KafkaLog.connect(here, LOG)) as log, pytest.raises(LogMoved):
+            log.genesis()
         with leading(there, root) as client:
             client.append("b$t", rows(7))
         for point in BACK:
@@ -99,8 +100,8 @@ def test_partitions_move_and_come_back_wherever_that_is_killed(
         # Both clusters know the log by now, and it goes once more.
         once_more = moved(here, there, root)
         assert once_more[0].rows == {"t": 4}
-        log = KafkaLog.connect(there, LOG)
-        route = [log.cluster_id(), made.cluster_id(), log.cluster_id()]
-        assert [one.to_cluster for one in log.moves()] == route
-        for partition in range(3):
-            assert verify(log, partition, VerifyOptions(root, contents=True)).problems == []
+        with closing(KafkaLog.connect(there, LOG)) as log:
+            route = [log.cluster_id(), first_cluster, log.cluster_id()]
+            assert [one.to_cluster for one in log.moves()] == route
+            for partition in range(3):
+                assert verify(log, partition, VerifyOptions(root, contents=True)).problems == []

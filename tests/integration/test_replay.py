@@ -8,6 +8,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lance
 import pytest
@@ -150,6 +151,33 @@ def test_an_interrupted_replay_goes_on(
     assert result == dataclasses.replace(
         whole, resumed_at=result.resumed_at, manifests=result.manifests
     )
+
+
+@pytest.mark.parametrize("step", ["_write", "_write_rows", "_count"])
+def test_a_replay_that_has_read_all_does_not_read_it_again(
+    made: Service, hidden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    whole = replay(made.log, 0, ReplayOptions(tmp_path / "whole", against=hidden))
+    options = ReplayOptions(tmp_path / "new", against=hidden)
+    finish, work = module._Replay._finish, getattr(module._Replay, step)
+
+    def dying(*arguments: Any) -> None:
+        work(*arguments)
+        raise Interrupted
+
+    def finishing(self: Any) -> None:
+        monkeypatch.setattr(module._Replay, step, dying)
+        finish(self)
+
+    monkeypatch.setattr(module._Replay, "_finish", finishing)
+    with pytest.raises(Interrupted):
+        replay(made.log, 0, options)
+    monkeypatch.setattr(module._Replay, "_finish", finish)
+    monkeypatch.setattr(module._Replay, step, work)
+    result = replay(made.log, 0, options)
+    assert result.resumed_at == whole.outcomes
+    assert manifests(tmp_path / "new") == manifests(tmp_path / "whole")
+    assert result == dataclasses.replace(whole, resumed_at=result.resumed_at)
 
 
 def test_a_log_that_cannot_be_followed_is_refused_by_sequence(

@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
-    AdminClient,
     ConfigResource,
     ResourceType,
 )
@@ -29,6 +28,7 @@ from consumers.tools.archive.log import with_archive
 from consumers.tools.row_writer import RowWriter
 from tests.contract.worlds import KafkaWorld
 from tests.integration.test_compaction import QUICKLY_COMPACTED, compact, of_ours
+from tests.integration.test_explain import indexed
 from tests.service import SCHEMA, ids_of, rows, with_bytes
 from tests.waiting import wait_until
 
@@ -61,6 +61,10 @@ def leading(log: Log, root: Path) -> Iterator[None]:
         thread.join(READY_SECONDS)
 
 
+def client_of(world: KafkaWorld) -> CommitLog:
+    return CommitLog.connect(world.bootstrap_servers, world.log_name)
+
+
 def digests(root: Path) -> dict[str, str]:
     """Return the digest of every manifest below a root."""
     return {
@@ -82,13 +86,11 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     root, log = tmp_path / "root", world.connect()
     together = with_archive(log, root)  # before there is an archive
     log.create(transactions_settings=QUICKLY_COMPACTED, tables_root=str(root / "tables"))
-    with leading(log, root):
-        client = CommitLog.connect(world.bootstrap_servers, world.log_name)
+    with leading(log, root), client_of(world) as client:
         client.create_table("t", SCHEMA)
         for number in range(20):
             client.append("t", rows(number))
         client.delete("t", "id < 5")
-        client.close()
     where = ["--bootstrap-servers", world.bootstrap_servers, "--log", world.log_name]
     alone = [*where, "--root", str(tmp_path / "nobody")]
     where += ["--root", str(root)]
@@ -107,11 +109,9 @@ def test_what_the_cleaner_removed_is_verified_and_replayed_from_the_archive(
     assert digests(tmp_path / "new") == digests(root)
 
     # A committer that lost its checkpoint reads the log from its beginning, and goes on.
-    with leading(together, tmp_path / "fresh"):
-        client = CommitLog.connect(world.bootstrap_servers, world.log_name)
+    with leading(together, tmp_path / "fresh"), client_of(world) as client:
         client.append("t", rows(100))
         assert ids_of(client.open("t")) == [*range(5, 20), 100]
-        client.close()
 
 
 SECRET = b"mallory-7f3a@example.org"
@@ -127,8 +127,7 @@ def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
     topics = list(data.glob(f"{world.log_name}.*"))
     schema = pa.schema([("id", pa.int64()), ("email", pa.string())])
     stop = threading.Event()
-    with leading(log, root):
-        client = CommitLog.connect(world.bootstrap_servers, world.log_name)
+    with leading(log, root), client_of(world) as client:
         client.create_table("t", schema, primary_key="id")
         writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
         writer.start()
@@ -149,15 +148,49 @@ def test_the_cleaner_leaves_no_byte_of_rows_that_were_erased(
         assert client.open("t").to_table()["id"].to_pylist() == [0, 2]
         stop.set()
         writer.join(READY_SECONDS)
-        client.close()
     # Closed segments are renamed first, and deleted a moment later.
     wait_until(lambda: not with_bytes(SECRET, *topics, root), "the files to go")
-    admin = AdminClient({"bootstrap.servers": world.bootstrap_servers})
     topic = ConfigResource(ResourceType.TOPIC, transactions_topic(world.log_name))
-    settings = admin.describe_configs([topic])[topic].result(60)
+    settings = world.admin.describe_configs([topic])[topic].result(60)
     own = {name: settings[name].value for name in AT_ONCE if settings[name].value == AT_ONCE[name]}
     assert own == {}, "the topic is set as it was"
     code, [found] = run(capsys, "verify", *where, "--contents")
     assert (code, found["problems"]) == (ExitCode.OK, [])
     assert found["erased"]["writes"] == 1
     assert " by officer " in found["erased"]["newest"][0]
+
+
+def test_rows_that_expired_are_gone_and_their_record_is_named(
+    world: KafkaWorld, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, log = tmp_path / "root", world.connect()
+    log.create(transactions_settings=QUICKLY_COMPACTED, tables_root=str(root / "tables"))
+    where = ["--bootstrap-servers", world.bootstrap_servers, "--log", world.log_name]
+    where += ["--root", str(root)]
+    policy = {"rows": "log", "commitlog.maintain.expire-rows-days": "1e-9"}
+    expire, stop = ["archive", "--give-up", "--expire-rows", "--by", "clerk"], threading.Event()
+    with leading(log, root), client_of(world) as client:
+        client.create_table("t", SCHEMA, primary_key="id", properties=policy)
+        writer = threading.Thread(target=RowWriter(client).run, args=(stop,), daemon=True)
+        writer.start()
+        written = [client.write_rows("t", rows(n), mode="upsert").result(120) for n in range(3)]
+        stop.set()
+        writer.join(READY_SECONDS)
+        code, [ran] = run(capsys, *expire, *where)
+        assert (code, len(ran["expired"])) == (ExitCode.OK, 1), ran
+        code, [again] = run(capsys, *expire, *where)
+        assert (code, again["expired"]) == (ExitCode.OK, [])
+    topic = transactions_topic(world.log_name)
+    gone = {one.transaction_offset for one in written}
+    wait_until(lambda: not gone & of_ours(compact(world, topic)), "the cleaner to take the rows")
+
+    code, [found] = run(capsys, "verify", *where, "--contents")
+    assert (code, found["problems"]) == (ExitCode.OK, [])
+    assert (found["rows_expired"]["records"], found["rows_expired"]["writes"]) == (1, 3)
+    [said] = found["rows_expired"]["newest"]
+    assert " by clerk " in said
+    code, [built] = run(capsys, "replay", str(tmp_path / "new"), "--rows", "all", *where)
+    assert (code, built["problems"], built["rows_expired"]) == (ExitCode.OK, [], [said])
+    indexed(root, with_archive(world.connect(), root))
+    code, [explained] = run(capsys, "explain", written[0].transaction_id, *where)
+    assert (code, "expired by record" in str(explained["words"])) == (ExitCode.OK, True)

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from commitlog.adapters.log_records import to_answered, to_submitted
 from commitlog.core.log.replica import has_content
 from commitlog.errors import CorruptLog
-from commitlog.model.records import LeaderStarted, Outcome, Submitted
+from commitlog.model.records import Outcome, Submitted
 from commitlog.ports import RawRecord
 from consumers.tools.archive.proof import ArchivedFile, DecidedSegment, digest_of
 
@@ -86,29 +86,44 @@ def check_segment(folder: Path, segment: DecidedSegment) -> None:
         if (len(records), digest_of(records)) != (file.rows, file.digest):
             raise _bad(folder / file.name, "holds other records than were copied")
     answered = _transactions(folder, segment)
-    sequence, head = segment.first_sequence - 1, bytes.fromhex(segment.start_hash)
-    epoch = -1
-    for raw in read_file(folder, segment.outcomes):
-        record = to_answered(0, raw.offset, raw.append_time_ms, raw.key, raw.value).record
-        if isinstance(record, LeaderStarted):
-            epoch = max(epoch, record.epoch)
-        is_next = isinstance(record, Outcome) and record.previous_hash == head
-        if not isinstance(record, Outcome) or not is_next or record.sequence != sequence + 1:
-            continue
-        transaction = answered.pop(record.transaction_offset, None)
-        if transaction is None or not has_content(transaction.record, record.payload_hash):
+    for outcome in outcomes_of(folder, segment):
+        transaction = answered.pop(outcome.transaction_offset, None)
+        if transaction is None or not has_content(transaction.record, outcome.payload_hash):
             raise _bad(
                 folder / segment.transactions.name,
-                f"hasn't the transaction that outcome {record.sequence} answers",
+                f"hasn't the transaction that outcome {outcome.sequence} answers",
             )
-        sequence, head = record.sequence, record.hash
-    if (sequence, head.hex()) != (segment.end.sequence, segment.end.hash):
-        raise _bad(folder / segment.outcomes.name, f"breaks the chain after outcome {sequence}")
     if answered:
         raise _bad(
             folder / segment.transactions.name,
             f"has {len(answered)} transactions that none of its outcomes answers",
         )
+
+
+def outcomes_of(folder: Path, segment: DecidedSegment) -> list[Outcome]:
+    """Return a segment's valid outcomes in their order; raise CorruptLog if some are missing.
+
+    Of two that continue one outcome, only its hash at the end tells which is valid: a leader that
+    was deposed may have appended the other one late.
+    """
+    by_hash: dict[bytes, Outcome] = {}
+    for raw in read_file(folder, segment.outcomes):
+        record = to_answered(0, *raw).record
+        if isinstance(record, Outcome):
+            by_hash[record.hash] = record
+    found: list[Outcome] = []
+    head = bytes.fromhex(segment.end.hash)
+    for sequence in range(segment.end.sequence, segment.first_sequence - 1, -1):
+        outcome = by_hash.get(head)
+        if outcome is None or outcome.sequence != sequence:
+            path = folder / segment.outcomes.name
+            raise _bad(path, f"breaks the chain at outcome {sequence}")
+        found.append(outcome)
+        head = outcome.previous_hash
+    if head.hex() != segment.start_hash:
+        path = folder / segment.outcomes.name
+        raise _bad(path, f"breaks the chain before outcome {segment.first_sequence}")
+    return found[::-1]
 
 
 def _transactions(folder: Path, segment: DecidedSegment) -> dict[int, Submitted]:

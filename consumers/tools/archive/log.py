@@ -33,8 +33,8 @@ class ArchivedLog:
         self._log = log
         self._folder = folder
         self._archives = dict(archives or {})
-        self._read_at: dict[int, int] = {}
-        """By partition: when the proof was written that was read."""
+        self._read_at: dict[int, tuple[int, ...]] = {}
+        """By partition: which proof was read."""
 
     def __getattr__(self, name: str) -> Any:
         # All that isn't said here is the log's own.
@@ -51,11 +51,13 @@ class ArchivedLog:
             self._read_at[partition] = written
         return found
 
-    def _written_at(self, partition: int) -> int:
+    def _written_at(self, partition: int) -> tuple[int, ...]:
+        """Return what tells a proof from the next: some file systems count time in steps."""
         try:
-            return (self._folder / str(partition) / PROOF).stat().st_mtime_ns
+            found = (self._folder / str(partition) / PROOF).stat()
         except OSError:
-            return 0
+            return ()
+        return found.st_mtime_ns, found.st_size, found.st_ino
 
     @property
     def has_archive(self) -> bool:
@@ -145,6 +147,13 @@ class ArchivedTransactions:
         """Fetch nothing more until the next `poll`."""
         self._topic.pause()
 
+    def seek(self, offset: int) -> None:
+        """Go on from another offset."""
+        archive = self._log.archive(self._partition) if offset < self._end else None
+        self._archived = None if archive is None else transactions_of(archive, offset)
+        self._topic.seek(max(offset, self._end))
+        self._position = offset
+
     def close(self) -> None:
         """Let go of the connection."""
         self._topic.close()
@@ -163,7 +172,7 @@ def transactions_of(archive: Archive, offset: int) -> Iterator[RawRecord]:
 
     Segments follow each other in the order of outcomes, so their offsets may overlap a little.
     """
-    # Loaded here: who only reads the topic needs no Parquet.
+    # Loaded here: reading the topic alone needs no Parquet.
     from consumers.tools.archive.files import read_file
 
     def read(segment: DecidedSegment) -> Iterator[RawRecord]:

@@ -10,12 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from commitlog.adapters.log_records import to_answered, to_submitted
+from commitlog.adapters.log_records import to_submitted
 from commitlog.codecs.payloads import inline_rows, without_rows
 from commitlog.model.operations import ApplyRows, WriteRows
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.ports import RawRecord
-from consumers.tools.archive.files import check_segment, read_file, write_file
+from consumers.tools.archive.files import check_segment, outcomes_of, read_file, write_file
 from consumers.tools.archive.proof import Archive, DecidedSegment
 
 _ENDS = frozenset({"DropTable", "DeregisterTable", "DropNamespace"})
@@ -96,7 +96,7 @@ def decided(archive: Archive, segment: DecidedSegment) -> Iterator[tuple[Outcome
         submitted = to_submitted(0, *raw)
         if submitted is not None and isinstance(submitted.record, Transaction):
             found[raw.offset] = submitted.record
-    for outcome in _outcomes(archive, segment):
+    for outcome in outcomes_of(archive.folder, segment):
         transaction = found.get(outcome.transaction_offset)
         if transaction is not None:
             yield outcome, transaction
@@ -110,21 +110,11 @@ def remove_unnamed(archive: Archive) -> None:
             path.unlink()
 
 
-def _outcomes(archive: Archive, segment: DecidedSegment) -> Iterator[Outcome]:
-    """Yield a segment's valid outcomes."""
-    head = segment.start_hash
-    for raw in read_file(archive.folder, segment.outcomes):
-        record = to_answered(0, *raw).record
-        if isinstance(record, Outcome) and record.previous_hash.hex() == head:
-            head = record.hash.hex()
-            yield record
-
-
 def _without(
     archive: Archive, segment: DecidedSegment, erased: Erased
 ) -> tuple[list[RawRecord], int]:
     """Return a segment's transactions without erased rows, and how many writes had any."""
-    at = {o.transaction_offset: erased[o.sequence] for o in _outcomes(archive, segment)
+    at = {o.transaction_offset: erased[o.sequence] for o in outcomes_of(archive.folder, segment)
           if o.sequence in erased}  # fmt: skip
     taken = 0
     records: list[RawRecord] = []

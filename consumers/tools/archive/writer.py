@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -24,7 +24,6 @@ from commitlog.model.records import (
     Answered,
     Genesis,
     LeaderStarted,
-    Outcome,
     ProtocolVersion,
     Retained,
     RetainedSegment,
@@ -63,6 +62,8 @@ class ArchiveRun:
     """Transactions that this run named for removal from the topic."""
     waiting: int = 0
     """Segments that stay in the topic, since rows in them aren't applied as far as is archived."""
+    expired: list[str] = field(default_factory=list)
+    """In words: whose rows left the archive, and by which record."""
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -86,8 +87,8 @@ def archive(
     kept = Archive.open(folder, log.identity(), genesis)
 
     def is_beyond(answered: Answered) -> bool:
-        record = answered.record
-        is_later = through is not None and isinstance(record, Outcome) and record.sequence > through
+        # By the chain: what a deposed leader sent may have any sequence, and is void.
+        is_later = through is not None and replica.chain.sequence >= through
         return is_later or (before_ms is not None and answered.append_time_ms >= before_ms)
 
     tee = _Tee(log)
@@ -130,7 +131,7 @@ def give_up(
 
     First a Retained record in the outcomes topic says what is given up and by which digests it is
     known, then the tombstones follow; killed in between, the next run says so once more. A leader
-    that runs meanwhile begins a new term, since somebody else wrote.
+    that runs meanwhile passes over the record.
 
     Only transactions before the first undecided one go, so that the topic is whole from there on,
     and none from the first segment on with rows that no archived transaction applies. The rules
@@ -344,6 +345,9 @@ class _Decoded(Generic[Record]):
 
     def pause(self) -> None:
         self._raw.pause()
+
+    def seek(self, offset: int) -> None:
+        self._raw.seek(offset)
 
     def close(self) -> None:
         self._raw.close()

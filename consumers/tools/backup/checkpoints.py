@@ -19,7 +19,7 @@ from commitlog.ports import Log
 from consumers.partition.checkpoint import HEAD, Checkpoints
 from consumers.partition.checkpoint_proof import check_log_holds
 from consumers.tools.backup.cut import RestorePoint
-from consumers.tools.backup.saved import BadBackup, Store, part, write_checked
+from consumers.tools.backup.saved import BadBackup, Store, damaged, missing, part, write_checked
 
 FOLDER = "checkpoints"
 _HEADS = "heads"
@@ -63,15 +63,7 @@ def put_back(place: str, root: Path, log: Log, ends: Mapping[int, RestorePoint])
             continue
         target = store_for(str(root / FOLDER / str(number)))
         for name, sha256, _ in _parts(head):
-            try:
-                data = source.read(f"{number}/{name}")
-            except FileNotFoundError:
-                raise BadBackup(f"the backup's file {FOLDER}/{number}/{name} is missing") from None
-            if _sha256(data) != sha256:
-                raise BadBackup(
-                    f"the backup's file {FOLDER}/{number}/{name} isn't what was written"
-                )
-            target.write(name, data)
+            target.write(name, _read_part(source, number, name, sha256))
         checkpoints = Checkpoints(root, log.identity(), log.genesis(number))
         try:
             checkpoints.take_over(json.loads(head))
@@ -85,14 +77,47 @@ def put_back(place: str, root: Path, log: Log, ends: Mapping[int, RestorePoint])
     return count
 
 
+def damage(place: str, partitions: int) -> Iterator[BadBackup]:
+    """Read all checkpoints; yield what is wrong with each file that is gone or damaged."""
+    source = part(place, FOLDER)
+    for number in range(partitions):
+        parts: set[tuple[str, str]] = set()
+        for name in sorted(source.names(f"{number}/{_HEADS}")):
+            try:
+                parts |= {one[:2] for one in _parts(_read_head(source, number, name))}
+            except BadBackup as error:
+                yield error
+        for name, sha256 in sorted(parts):
+            try:
+                _read_part(source, number, name, sha256)
+            except BadBackup as error:
+                yield error
+
+
+def _read_head(source: Store, number: int, name: str) -> bytes:
+    data = source.read(f"{number}/{_HEADS}/{name}")
+    if not name.endswith(f"-{_sha256(data)}.json"):
+        raise damaged(f"{FOLDER}/{number}/{_HEADS}/{name}")
+    return data
+
+
+def _read_part(source: Store, number: int, name: str, sha256: str) -> bytes:
+    path = f"{FOLDER}/{number}/{name}"
+    try:
+        data = source.read(f"{number}/{name}")
+    except FileNotFoundError:
+        raise missing(path) from None
+    if _sha256(data) != sha256:
+        raise damaged(path)
+    return data
+
+
 def _newest(source: Store, number: int, end: RestorePoint) -> bytes | None:
     """Return the newest head that isn't beyond what is restored."""
     for name in sorted(source.names(f"{number}/{_HEADS}"), reverse=True):
         if int(name.partition("-")[0]) > end.sequence:
             continue
-        data = source.read(f"{number}/{_HEADS}/{name}")
-        if not name.endswith(f"-{_sha256(data)}.json"):
-            raise BadBackup(f"the backup's file {FOLDER}/{number}/{name} isn't what was written")
+        data = _read_head(source, number, name)
         if json.loads(data)["outcomes_position"] <= end.outcomes_end:
             return data
     return None
@@ -103,7 +128,7 @@ def _parts(head: bytes) -> Iterator[tuple[str, str, int]]:
     body: dict[str, Any] = json.loads(head)
     for name, (_, sha256, size) in body["parts"].items():
         yield f"{sha256}.part", sha256, size
-        if name in body["hints"]:
+        if name in body.get("hints", ()):  # older programs wrote none
             yield f"{sha256}.hint", *body["hints"][name]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -119,9 +119,21 @@ def cut(
     store: Store, saved: SavedPartition, heads: Heads, sequence: int | None, until_ms: int | None
 ) -> RestorePoint:
     """Read a partition's outcomes up to a sequence or a time, and say what stood there."""
+    found = records(store, saved, is_transactions=False)
+    return follow(found, saved.partition, heads, sequence, until_ms)
+
+
+def follow(
+    outcomes: Iterable[RawRecord],
+    partition: int,
+    heads: Heads,
+    sequence: int | None = None,
+    until_ms: int | None = None,
+) -> RestorePoint:
+    """Follow a partition's copied outcomes up to a sequence or a time; say what stood there."""
     found = RestorePoint()
-    for raw in records(store, saved, is_transactions=False):
-        record = to_answered(saved.partition, *raw).record
+    for raw in outcomes:
+        record = to_answered(partition, *raw).record
         is_next = isinstance(record, Outcome) and record.sequence == found.sequence + 1
         is_valid = is_next and (not found.hash or record.previous_hash.hex() == found.hash)  # type: ignore[union-attr]
         if isinstance(record, Outcome) and is_valid:

@@ -88,7 +88,7 @@ def look_at(place: str, heads: Heads, ends: Mapping[int, int], tables_root: str)
         row = rows.get((name, one.version))
         made = rows.get((name, 0))
         if row is None and made is not None and made.transaction_id == one.transaction_id:
-            row = rows.pop((name, 0))  # the index counts no version of who makes a table
+            row = rows.pop((name, 0))  # the index counts no version for making a table
         rows[name, one.version] = replace(
             row or one, table=name, version=one.version, file=one.file
         )

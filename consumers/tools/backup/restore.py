@@ -7,13 +7,16 @@ on such a root, and running the restore again begins it anew.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
+import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 from commitlog.adapters.kafka import KafkaLog
 from commitlog.adapters.kafka_moved import Moves
@@ -22,31 +25,34 @@ from commitlog.adapters.kafka_settings import ClientSettings
 from commitlog.adapters.places import bound
 from commitlog.adapters.storage import local_path, store_for
 from commitlog.client.roots import roots_of, use_roots
-from commitlog.errors import CorruptLog, WrongLog
+from commitlog.errors import CorruptLog, InvalidTransaction, WrongLog
 from commitlog.ports import Move, MovedPartition, RawRecord
 from consumers.broker import EmbeddedBroker
 from consumers.runtime.config import Config
 from consumers.runtime.places import MARKS
-from consumers.runtime.roots import RESTORING, RootUnusable
+from consumers.runtime.roots import RESTORING, RootInUse, RootUnusable, made
 from consumers.tools.archive.proof import Archive
 from consumers.tools.backup.archives import archives_of, missing_of, take_over, with_archived
 from consumers.tools.backup.checkpoints import put_back
 from consumers.tools.backup.cut import Heads, RestorePoint, answers, cut, end_of, kept
+from consumers.tools.backup.lacking import Lacking, lacking
 from consumers.tools.backup.remains import Remains, look_at
 from consumers.tools.backup.saved import (
     ARCHIVE,
     TABLES,
     Backup,
-    BadBackup,
     SavedFile,
     SavedPartition,
     Store,
-    digest,
+    check_copy,
     files_of,
+    missing,
+    need_backup,
     part,
 )
 from consumers.tools.backup.writer import batches
 from consumers.tools.moved_proof import end_of as end_of_topic
+from consumers.tools.moved_proof import state_at
 
 OnProgress = Callable[[str, int], None]
 
@@ -68,6 +74,8 @@ class Restored:
     files: int = 0
     bytes: int = 0
     elsewhere: tuple[str, ...] = ()
+    lacking: tuple[Lacking, ...] = ()
+    """Tables whose files no run of the backup found any more."""
     places: dict[str, str] = field(default_factory=dict)
     """Places that the backup has in a named root and the restored log, as of then, doesn't."""
     checkpoints: int = 0
@@ -91,25 +99,48 @@ def restore(
 
     Raises:
         BadBackup: there is none, or a file of it isn't what was written.
+        RootInUse: another process restores to that root.
         RootUnusable: the root, or the place of the tables, isn't empty.
         WrongLog: the cluster has a log of that name.
     """
     root = config.need_root()
     source = store_for(place)
-    backup = Backup.read(source, place)
-    if backup is None:
-        raise BadBackup(f"there is no backup at {place}: {place}/backup.json is missing")
+    backup = need_backup(source, place)
     if config.sources["log"] != "default" and config.log != backup.log:
         raise WrongLog(f"the backup at {place} is of log {backup.log!r}, not {config.log!r}")
     use_roots(backup.roots, has_tables=True)
     sequence, until_ms = end_of(at, backup)
     heads = Heads()
     cuts = [cut(source, one, heads, sequence, until_ms) for one in backup.partitions]
+    if until_ms is not None and not any(one.sequence for one in cuts):
+        raise InvalidTransaction(
+            f"the log had nothing yet at {at}, so nothing would be restored",
+            field="at",
+            value=at,
+            advice="Give a later time, or a position",
+        )
     done = Restored(str(root), backup.tables_root, elsewhere=tuple(backup.elsewhere))
     if remains:
         done.remains = _beyond(remains, source, backup, heads if not at else None)
-    goes_on = _take(root, backup, place)
     ends = {one.partition: end for one, end in zip(backup.partitions, cuts, strict=True)}
+    with _taken(root, backup, place) as goes_on:
+        _fill(place, config, backup, ends, heads, done, on_progress, goes_on=goes_on)
+    return done
+
+
+def _fill(
+    place: str,
+    config: Config,
+    backup: Backup,
+    ends: Mapping[int, RestorePoint],
+    heads: Heads,
+    done: Restored,
+    on_progress: OnProgress,
+    *,
+    goes_on: bool,
+) -> None:
+    """Put archive, topics, checkpoints and tables into a root that this process has taken."""
+    root, source = config.need_root(), store_for(place)
     files = files_of(source, backup).values()
     _files(files, ARCHIVE, str(root / ARCHIVE), place, heads, done, on_progress)
     archives = archives_of(root / ARCHIVE, ends)
@@ -118,7 +149,7 @@ def restore(
         log = KafkaLog(settings, backup.log, 60.0)
         try:
             factor = log.replication_factor()
-            topics = RestoredTopics(settings, backup.log, len(cuts), factor, goes_on=goes_on)
+            topics = RestoredTopics(settings, backup.log, len(ends), factor, goes_on=goes_on)
             # Then all was put; or they are another log's, which the comparison finds.
             is_filled = goes_on and topics.is_finished()
             for saved in backup.partitions:
@@ -127,7 +158,7 @@ def restore(
                 _put(to, log, source, saved, ends[number], archives.get(number), done)
                 on_progress("transactions", done.transactions)
             if config.bootstrap_servers:
-                _arrive(settings, log, backup, cuts)
+                _arrive(settings, log, backup, ends.values())
             topics.finish()
             log.check_settings()
             log.genesis()
@@ -135,12 +166,22 @@ def restore(
             done.checkpoints = put_back(place, root, log, ends)
             unnamed = backup.roots.keys() - roots_of(log).keys()
             done.places = {place: bound(place) for place in sorted(unnamed)}
+            if backup.tables_root:
+                _files(files, TABLES, backup.tables_root, place, heads, done, on_progress)
+                done.lacking = tuple(_lacking(log, root, backup, ends))
         finally:
             log.close()
-    if backup.tables_root:
-        _files(files, TABLES, backup.tables_root, place, heads, done, on_progress)
-    (root / RESTORING).unlink()
-    return done
+
+
+def _lacking(
+    log: KafkaLog, root: Path, backup: Backup, ends: Mapping[int, RestorePoint]
+) -> Iterator[Lacking]:
+    """Name the tables whose newest versions need files that the backup never had."""
+    identity = log.identity()
+    for number, end in ends.items():
+        genesis = log.genesis(number)
+        machine = state_at(log, genesis, identity, end.outcomes_end, end.sequence, root)
+        yield from lacking(machine, backup.tables_root)
 
 
 def _beyond(place: str, source: Store, backup: Backup, heads: Heads | None) -> Remains:
@@ -153,30 +194,71 @@ def _beyond(place: str, source: Store, backup: Backup, heads: Heads | None) -> R
     return look_at(place, heads, ends, backup.tables_root)
 
 
-def _take(root: Path, backup: Backup, place: str) -> bool:
-    """Make sure that nothing is overwritten, and note that a restore has begun.
+@contextlib.contextmanager
+def _taken(root: Path, backup: Backup, place: str) -> Iterator[bool]:
+    """Make sure that nothing is overwritten, and note that a restore is under way until it is done.
 
-    Return True if it had begun before, so that a cluster may have a part of the topics.
+    The value is True if it had begun before, so that a cluster may have a part of the topics. The
+    lock on the note keeps a second process off, which would remove what this one has put there.
     """
     note = root / RESTORING
     goes_on = note.is_file()
-    mark = {"log_id": backup.log_id, "from": place}
-    if goes_on:
-        if json.loads(note.read_text()) != mark:
-            raise RootUnusable(f"{root} has an unfinished restore of another backup: empty it")
-        for one in root.iterdir():
-            if one != note:
-                shutil.rmtree(one) if one.is_dir() else one.unlink()
-    elif root.exists() and any(root.iterdir()):
+    tables = bound(backup.tables_root) if backup.tables_root else ""
+    mark = {"log_id": backup.log_id, "from": place, "tables": tables}
+    if not goes_on and root.exists() and any(root.iterdir()):
         raise RootUnusable(f"{root} isn't empty: a backup is restored to an empty root")
-    elif backup.tables_root and _is_used(backup):
+    if not goes_on and backup.tables_root and _is_used(backup):
         raise RootUnusable(
             f"the log's tables belong in {bound(backup.tables_root)}, and something is there."
             " Restore where that place is free, or move away what is there"
         )
-    root.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps(mark))
-    return goes_on
+    with open(made(root) / RESTORING, "a+", encoding="utf-8") as held:
+        _lock(held, note)
+        if goes_on:
+            held.seek(0)
+            left = [one for one in root.iterdir() if one != note]
+            _check_begun(held.read(), mark, root, is_empty=not left)
+            for one in left:
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
+        held.truncate(0)
+        held.write(json.dumps(mark))
+        held.flush()
+        yield goes_on
+        note.unlink()
+
+
+def _lock(held: IO[str], note: Path) -> None:
+    """Lock a root's note; RootInUse if another process has it, or has just come to its end."""
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(note.stat(), os.fstat(held.fileno())):
+            return
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    root = note.parent
+    raise RootInUse(
+        f"another `commitlog restore` to {root} runs: wait for its end, or choose another root",
+        root=root,
+        pid=None,
+    )
+
+
+def _check_begun(text: str, mark: Mapping[str, str], root: Path, *, is_empty: bool) -> None:
+    """Raise RootUnusable if the restore that a root's note tells of isn't this one."""
+    if not text and not is_empty:
+        raise RootUnusable(f"{root} isn't empty: a backup is restored to an empty root")
+    if not text:  # it was killed as it began
+        return
+    begun = json.loads(text)
+    begun = {"tables": mark["tables"], **begun}
+    if {**begun, "tables": mark["tables"]} != mark:
+        raise RootUnusable(f"{root} has an unfinished restore of another backup: empty it")
+    if begun != mark:
+        raise RootUnusable(
+            f"{root} has an unfinished restore, which was to put its tables in"
+            f" {begun['tables']}, not in {mark['tables']}: run it with the same --places, or empty"
+            " both"
+        )
 
 
 def _is_used(backup: Backup) -> bool:
@@ -200,7 +282,7 @@ def _cluster(config: Config, root: Path, backup: Backup) -> Iterator[str]:
 
 
 def _arrive(
-    settings: ClientSettings, log: KafkaLog, backup: Backup, cuts: list[RestorePoint]
+    settings: ClientSettings, log: KafkaLog, backup: Backup, cuts: Iterable[RestorePoint]
 ) -> None:
     """Record on a cluster that the log, which names the one that it was made on, goes on here."""
     here, ends = log.identity_here(), (MovedPartition(c.sequence, c.hash, c.offset) for c in cuts)
@@ -307,6 +389,5 @@ def _copy(source: Store, target: Store, path: str, one: SavedFile) -> None:
     try:
         target.take(path, source)
     except FileNotFoundError:
-        raise BadBackup(f"the backup's file {one.path} is missing") from None
-    if digest(target, path) != one.sha256:
-        raise BadBackup(f"the backup's file {one.path} isn't what was written: its sha256 differs")
+        raise missing(one.path) from None
+    check_copy(target, path, one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -109,6 +110,14 @@ class Backup:
             raise BadBackup(f"{NAME} at {place} cannot be read: {error}") from error
 
 
+def need_backup(store: Store, place: str) -> Backup:
+    """Read a place's backup; BadBackup if there is none."""
+    backup = Backup.read(store, place)
+    if backup is None:
+        raise BadBackup(f"there is no backup at {place}: {place}/{NAME} is missing")
+    return backup
+
+
 @dataclass(frozen=True, slots=True)
 class SavedFile:
     """A copied file, by its place below `tables/` or `archive/`."""
@@ -121,17 +130,60 @@ class SavedFile:
 
 def files_of(store: Store, backup: Backup) -> dict[str, SavedFile]:
     """Return the copied files by path, as their last copy left them."""
-    found: dict[str, SavedFile] = {}
-    for path in backup.file_lists:
-        for line in store.read(path).splitlines():
-            one = SavedFile(*json.loads(line))
-            found[one.path] = one
-    return found
+    return {one.path: one for path in backup.file_lists for one in read_list(store, path)}
+
+
+def read_list(store: Store, path: str) -> Iterator[SavedFile]:
+    """Yield the files of a list; BadBackup if it isn't the list that was written."""
+    data = read_copy(store, path)
+    if not path.endswith(f"-{_short(data)}.jsonl"):
+        raise damaged(path)
+    yield from (SavedFile(*json.loads(line)) for line in data.splitlines())
+
+
+def write_list(store: Store, files: Sequence[SavedFile]) -> str:
+    """Put a list of copied files; its name has the time and what it must hold."""
+    lines = "".join(f"{json.dumps(list(asdict(one).values()))}\n" for one in files).encode()
+    name = f"files/{time.time_ns():020}-{_short(lines)}.jsonl"
+    write_checked(store, name, lines)
+    return name
+
+
+def _short(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
+
+
+def read_copy(store: Store, path: str) -> bytes:
+    """Read a file of the backup; BadBackup if it is gone."""
+    try:
+        return store.read(path)
+    except FileNotFoundError:
+        raise missing(path) from None
+
+
+def missing(path: str) -> BadBackup:
+    """Return the error of a file that is gone."""
+    return BadBackup(f"the backup's file {path} is missing")
+
+
+def damaged(path: str) -> BadBackup:
+    """Return the error of a file whose content isn't the one that was written."""
+    return BadBackup(f"the backup's file {path} isn't what was written: its sha256 differs")
 
 
 def part(place: str, name: str) -> Store:
     """Open a folder of a place."""
     return store_for(f"{place.rstrip('/')}/{name}")
+
+
+def check_copy(store: Store, path: str, one: SavedFile) -> None:
+    """Read a copy, as `path` of a store; BadBackup if it is gone or isn't what was written."""
+    try:
+        is_same = digest(store, path) == one.sha256
+    except FileNotFoundError:
+        raise missing(one.path) from None
+    if not is_same:
+        raise damaged(one.path)
 
 
 def digest(store: Store, path: str) -> str:
@@ -164,13 +216,8 @@ def write_chunk(store: Store, folder: str, records: Sequence[RawRecord]) -> Chun
 
 def read_chunk(store: Store, chunk: Chunk) -> Iterator[RawRecord]:
     """Yield a file's records; BadBackup if it isn't the file that was written."""
-    try:
-        data = store.read(chunk.path)
-    except FileNotFoundError:
-        raise BadBackup(f"the backup's file {chunk.path} is missing") from None
+    data = read_copy(store, chunk.path)
     if hashlib.sha256(data).hexdigest() != chunk.sha256:
-        raise BadBackup(
-            f"the backup's file {chunk.path} isn't what was written: its sha256 differs"
-        )
+        raise damaged(chunk.path)
     for batch in pq.ParquetFile(io.BytesIO(data)).iter_batches(10_000):
         yield from map(RawRecord, *(column.to_pylist() for column in batch.columns))

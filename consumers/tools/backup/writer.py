@@ -7,8 +7,6 @@ leaves files that nothing names; the next one goes on from the last `backup.json
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -21,6 +19,7 @@ from commitlog.errors import CorruptLog, Unavailable
 from commitlog.model.records import Outcome
 from commitlog.ports import ArchivableLog, RawRecord
 from consumers.tools.archive.proof import PROOF
+from consumers.tools.backup.checkpoints import FOLDER as CHECKPOINTS
 from consumers.tools.backup.checkpoints import save_checkpoints
 from consumers.tools.backup.saved import (
     ARCHIVE,
@@ -37,6 +36,7 @@ from consumers.tools.backup.saved import (
     read_chunk,
     write_checked,
     write_chunk,
+    write_list,
 )
 
 CHUNK_RECORDS = 20_000
@@ -44,6 +44,8 @@ CHUNK_BYTES = 64 * 1024 * 1024
 READ_SECONDS = 120.0
 """How long the cluster may deliver nothing of what it has."""
 SKIPPED = ("_quarantine",)
+PARTS = frozenset({"log", "files", ARCHIVE, CHECKPOINTS, TABLES})
+"""The folders of a backup."""
 
 OnProgress = Callable[[str, int], None]
 
@@ -75,12 +77,13 @@ def back_up(
 ) -> Copied:
     """Copy what is new; the backup at `place` has all or nothing of it.
 
-    Raises BadBackup if another log's backup is there.
+    Raises BadBackup if another log's backup is there, or something else.
     """
     genesis = log.genesis()
     store = store_for(place)
     backup = Backup.read(store, place)
     if backup is None:
+        _check_free(store, place)
         backup = Backup(
             log=genesis.log,
             log_id=genesis.log_id,
@@ -110,10 +113,7 @@ def back_up(
     known = files_of(store, backup)
     fresh = list(_files(place, backup.tables_root, root, known, copied, on_progress))
     if fresh:
-        lines = "".join(f"{json.dumps(list(asdict(one).values()))}\n" for one in fresh).encode()
-        name = f"files/{time.time_ns():020}-{hashlib.sha256(lines).hexdigest()[:16]}.jsonl"
-        write_checked(store, name, lines)
-        backup.file_lists.append(name)
+        backup.file_lists.append(write_list(store, fresh))
     backup.elsewhere = sorted(elsewhere)
     backup.roots = named_here()
     backup.made_at_ms = time.time_ns() // 1_000_000
@@ -121,6 +121,16 @@ def back_up(
     copied.files_in_all = len(known.keys() | {one.path for one in fresh})
     copied.elsewhere = tuple(backup.elsewhere)
     return copied
+
+
+def _check_free(store: Store, place: str) -> None:
+    """Raise BadBackup if a place has anything but what a first run that was killed left there."""
+    for path in store.walk():
+        if path.partition("/")[0] not in PARTS and not path.startswith(f"{NAME}."):
+            raise BadBackup(
+                f"{place} has something else in it ({path}): name an empty place, or one that has"
+                " a backup of this log"
+            )
 
 
 def _check_goes_on(log: ArchivableLog, store: Store, saved: SavedPartition, place: str) -> None:

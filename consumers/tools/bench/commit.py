@@ -231,7 +231,8 @@ def _round(
     )
     expected, versions = (measured.landed + 1) * ROWS, log.table(table).version
     found = lance.dataset(info.location).count_rows()
-    fits = found == expected and versions == measured.landed + outcome.version
+    # Each commit has a version of its own; maintenance, which runs beside them, may add some.
+    fits = found == expected and versions >= measured.landed + outcome.version
     with suppress(Exception):
         log.drop_table(table)
     verdict = "verified" if fits else "WRONG"

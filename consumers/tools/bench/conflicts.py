@@ -29,7 +29,7 @@ MISSED = (1, 10, 100, 1_000, 10_000)
 FRAGMENTS = (1, 10, 100, 1_000, 10_000, 100_000)
 BASE_MISSED, BASE_FRAGMENTS = 100, 1_000
 OWN = 2**31
-"""The fragments that the candidates touch: nobody else touches these."""
+"""The fragments that only the candidates touch."""
 _ROUNDS, _TRY_SECONDS = 10, 0.02
 
 

@@ -311,7 +311,7 @@ class _Machine:
 
 
 def _least(costs: Mapping[int, Callable[[], float]]) -> dict[int, float]:
-    """Measure all in turns and keep each one's least: who slows the computer slows all of them."""
+    """Measure all in turns and keep each one's least: other load slows all of them alike."""
     found = dict.fromkeys(costs, float("inf"))
     for _ in range(MACHINE_RUNS):
         for at, cost in costs.items():

@@ -1,7 +1,7 @@
 """`commitlog bench iceberg`: Iceberg commits to one table, ours beside pyiceberg's SqlCatalog.
 
 Two kinds of work. `property`: each commit sets one property, so the work is the commit alone;
-Iceberg lets the last writer win, so nobody has to lose. `append`: pyiceberg's own append of 100
+Iceberg lets the last writer win, so no writer has to lose. `append`: pyiceberg's own append of 100
 rows, with its data and manifests; of writers that read the same snapshot all but one must redo
 theirs, in any catalogue. Writers use pyiceberg as it is, with its default retries, and SqlCatalog
 on SQLite; ours is measured over its REST address by pyiceberg too, and by plain HTTP requests.

@@ -1,7 +1,7 @@
 """A table's log, made up: appends mostly, now and then a delete, a compaction, a refused attempt.
 
 The records are what a leader would have written, so an index does all that it does for a real log;
-only nobody decided anything. The same numbers give the same log.
+except that no leader decided it. The same numbers give the same log.
 """
 
 from __future__ import annotations

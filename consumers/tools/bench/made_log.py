@@ -1,7 +1,7 @@
 """Logs made up for measurements: real records in a log in memory, really decided, without a leader.
 
 Records are encoded, hashed, decided and chained as a leader does it; only Kafka and the tables'
-files are missing, so what reads such a log does all of its own work and waits for nobody.
+files are missing, so what reads such a log does all of its own work and waits for no other.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _figures(suites: Suites) -> Iterator[tuple[str, Figure]]:
 
 
 def _figure() -> tuple[Figure, Axes]:
-    # No window, no state shared with whoever else draws in this process.
+    # No window, and no state shared with other drawings of this process.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")

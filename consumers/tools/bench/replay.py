@@ -1,11 +1,11 @@
-"""`commitlog bench replay`: what a log costs whoever reads it, and how fast it can be decided.
+"""`commitlog bench replay`: what reading a log costs, and how fast it can be decided.
 
 A generated log (see `made_log`: real records and decisions, in memory, tables without files) is
 walked twice as `commitlog verify` walks it: hashes, order and answers alone, and with every outcome
 decided again. Then the state at its end is saved as a checkpoint and a committer's session begins
 there, up to a valid term of its own: a takeover. At last the bare machine: decide and apply, with
-nothing encoded and nobody told. Kafka is in none of it; CPU time stands beside time, since other
-programs change only the one.
+nothing encoded and no writer answered. Kafka is in none of it; CPU time stands beside time, since
+other programs change only the one.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _takeover(made: MadeLog, transactions: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="commitlog-bench-") as folder:
         root = Path(folder)
         replica = made.replica
-        # The generator decides what nobody reads; the checkpoint says where readers go on.
+        # Readers start at the checkpoint, after what the generator decided.
         offset = log.read_transactions(0).end_offset()
         checkpoint = Checkpoint(
             machine=made.machine,

@@ -83,7 +83,7 @@ def run(
 
 
 def _in_turn(number: int) -> tuple[str, ...]:
-    """Return who goes first, and who then: a session is faster at what it does later."""
+    """Return which goes first, and which then: a session is faster at what it does later."""
     return SYSTEMS if number % 2 == 0 else SYSTEMS[::-1]
 
 

@@ -1,4 +1,4 @@
-"""The recorded acts by which rows were erased, as the log has them."""
+"""The recorded acts by which rows were erased, or expired, as the log has them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from commitlog.core.log.replica import Decided
+from commitlog.model.names import ROWS_EXPIRED_THROUGH
 from commitlog.model.operations import AlterProperties, LanceCommit
 from commitlog.model.records import Status, Transaction
 from commitlog.model.table import format_table_id
+from consumers.tools.file_ledger import REASON
 
 ERASURE = "commitlog.erasure"
 """In a transaction's properties: what it erases, in JSON."""
@@ -47,6 +49,29 @@ class RecordedErasure:
         return (
             f"rows of {self.table} were erased{by} on {when:%Y-%m-%d at %H:%M:%S} UTC, by record"
             f" {self.sequence}, with the rows of {len(self.writes):,} writes: {self.reason}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RowExpiry:
+    """A record by which rows of applied writes left the log, since they were old enough."""
+
+    table: str
+    incarnation: str
+    through: int
+    """The position of the last write that it is about."""
+    sequence: int
+    time_ms: int
+    principal: str
+    reason: str
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        when = datetime.fromtimestamp(self.time_ms / 1000, UTC)
+        by = f" by {self.principal}" if self.principal else ""
+        return (
+            f"rows that were written to {self.table} through position {self.through} expired{by} on"
+            f" {when:%Y-%m-%d at %H:%M:%S} UTC, by record {self.sequence}: {self.reason}"
         )
 
 
@@ -93,4 +118,28 @@ def act_in(decided: Decided) -> RecordedErasure | None:
         principal=record.principal,
         reason=reason,
         writes=writes,
+    )
+
+
+def expiry_in(decided: Decided) -> RowExpiry | None:
+    """Return the expiry of rows that a decided transaction is; None if it is none."""
+    record, outcome = decided.submitted.record, decided.outcome
+    if not isinstance(record, Transaction) or len(record.operations) != 1:
+        return None
+    [operation] = record.operations
+    if not isinstance(operation, AlterProperties) or operation.is_namespace:
+        return None
+    said = dict(operation.upserts).get(ROWS_EXPIRED_THROUGH, "")
+    is_done = outcome.status is Status.COMMITTED and outcome.answers is None
+    if not is_done or not said.isdecimal():
+        return None
+    [result] = outcome.results
+    return RowExpiry(
+        table=format_table_id(operation.target),
+        incarnation=result.incarnation,
+        through=int(said),
+        sequence=outcome.sequence,
+        time_ms=outcome.time_ms,
+        principal=record.principal,
+        reason=dict(record.properties).get(REASON, "no reason was given"),
     )

@@ -26,13 +26,16 @@ from consumers.tools.archive.writer import ArchiveRun, archive, give_up
 from consumers.tools.backup.saved import ARCHIVE, TABLES, Backup, files_of, read_chunk
 from consumers.tools.erasure.acts import DONE, RecordedErasure
 from consumers.tools.erasure.writes import HeldWrite, TableWrites
-from consumers.tools.file_ledger import Why
-from consumers.tools.orphans import Leftovers
+from consumers.tools.file_ledger import INDICES, Why
+from consumers.tools.orphans import Leftover, Leftovers
 
 READ_SECONDS = 120.0
 CLEANING_SECONDS = 300.0
 WRITING_SECONDS = 600
 """How long after an act somebody may still write a file from rows read before it."""
+QUIET_SECONDS = 3_600
+"""An index build has ended if nothing was written to its folder for so long, the longest that one
+may take here."""
 _ENDED = frozenset({Why.EXPIRED, Why.REFUSED, Why.APPLIED})
 _SHOWN = 5
 
@@ -202,37 +205,22 @@ class Carrying:
         """Rewrite fragments with deleted rows and indices, and remove what had them before."""
         client, name = self._client, self._info.name
         client.compact(
-            name, materialize_deletions=True, materialize_deletions_threshold=0.0, timeout=3_600.0
+            name,
+            materialize_deletions=True,
+            materialize_deletions_threshold=0.0,
+            timeout=QUIET_SECONDS,
         )
         if client.open(name).describe_indices():
-            client.optimize(name, retrain=True, timeout=3_600.0)
+            client.optimize(name, retrain=True, timeout=QUIET_SECONDS)
         client.expire_versions(name, retain_versions=1)
-        log = self._open_log()
-        leftovers = Leftovers(log, self._partition)
-        try:
-            found = list(leftovers.find(name))
-            ended = [one for one in found if one.why in _ENDED]
-            leftovers.remove(ended, client, on_removed=lambda one: None)
-            # What is begun later reads a version without these rows.
-            last_ms = act.time_ms + WRITING_SECONDS * 1000
-            left = [one for one in leftovers.find(name) if one.since_ms <= last_ms]
-        finally:
-            leftovers.close()
-            log.close()
+        problems = self._left_behind(act)
         now = client.describe(self._info.table_id, fresh=True)
         kept = without([(1, now.version - 1)], now.deleted)
-        problems = []
         if kept:
             versions = ", ".join(f"{a} to {b}" if a < b else str(a) for a, b in kept[:_SHOWN])
             problems.append(
                 f"versions {versions} are kept by a tag, a branch or a hold: remove that, and run"
                 " this again"
-            )
-        if left:
-            said = ", ".join(one.location for one in left[:_SHOWN])
-            problems.append(
-                f"{len(left):,} files may have such rows, since nobody says what they are for:"
-                f" {said}; `commitlog orphans {name} --remove` removes them after their time"
             )
         if problems:
             return Copy("table", False, "; ".join(problems))
@@ -241,6 +229,40 @@ class Carrying:
         ticket.result(READ_SECONDS).raise_for_conflict()
         said = f"version {now.version} is the only one, and its files were written since"
         return Copy("table", True, said)
+
+    def _left_behind(self, act: RecordedErasure) -> list[str]:
+        """Remove what no version needs, as far as that is safe by now; name what is left."""
+        name, log = self._info.name, self._open_log()
+        leftovers = Leftovers(log, self._partition)
+        try:
+            found = list(leftovers.find(name))
+            ended = [one for one in found if one.why in _ENDED]
+            quiet, _ = builds(found, time.time_ns() // 1_000_000)
+            leftovers.remove([*ended, *quiet], self._client, on_removed=lambda one: None)
+            found = list(leftovers.find(name))
+        finally:
+            leftovers.close()
+            log.close()
+        going_on = set(builds(found, time.time_ns() // 1_000_000)[1])
+        # What is begun later reads a version without these rows.
+        last_ms = act.time_ms + WRITING_SECONDS * 1000
+        left = [one for one in found if one.since_ms <= last_ms]
+        busy = [one for one in left if one in going_on]
+        others = [one for one in left if one not in going_on]
+        problems = []
+        if busy:
+            last = max(one.since_ms for one in going_on) // 1000 + QUIET_SECONDS + 1
+            problems.append(
+                f"{_shown(busy)} may be of index builds that go on: run this again after"
+                f" {time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(last))} UTC, and what no build"
+                " writes any more is removed"
+            )
+        if others:
+            problems.append(
+                f"{_shown(others)} of unknown purpose may have such rows;"
+                f" `commitlog orphans {name} --remove` removes them after their time"
+            )
+        return problems
 
     def _backup(self, place: str, wanted: Mapping[int, set[int]]) -> Copy:
         """Say whether a backup has records with these rows, or files that were removed since."""
@@ -267,6 +289,25 @@ class Carrying:
             return Copy(name, True, "it was made after")
         said = f"it has them: run `commitlog backup NEW` to a new place, and remove {place}"
         return Copy(name, False, said)
+
+
+def builds(found: Sequence[Leftover], now_ms: int) -> tuple[list[Leftover], list[Leftover]]:
+    """Return the files of index builds that no transaction names: of ended ones, and of others."""
+    folders: dict[str, list[Leftover]] = {}
+    for one in found:
+        folder, _, below = one.path.partition("/")
+        if folder == INDICES and one.why is Why.ABANDONED:
+            folders.setdefault(below.partition("/")[0], []).append(one)
+    quiet: list[Leftover] = []
+    busy: list[Leftover] = []
+    for files in folders.values():
+        newest = max(one.since_ms for one in files)
+        (quiet if now_ms - newest >= QUIET_SECONDS * 1000 else busy).extend(files)
+    return quiet, busy
+
+
+def _shown(files: Sequence[Leftover]) -> str:
+    return f"{len(files):,} files ({', '.join(one.location for one in files[:_SHOWN])})"
 
 
 def _holds(raw: RawRecord, wanted: Mapping[int, set[int]]) -> bool:

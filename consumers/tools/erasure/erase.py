@@ -86,7 +86,7 @@ def erase(
         Unavailable: writes to the table wait, and no row writer applies them.
     """
     info = client.describe(parse_table_id(table), fresh=True, readable=True)
-    if where and not reason.strip():
+    if where and not dry_run and not reason.strip():
         raise InvalidRequest(
             "the record of an erasure needs a reason",
             field="reason",

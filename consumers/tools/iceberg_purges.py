@@ -1,24 +1,21 @@
-"""Removes files of Iceberg tables that the log lets go: of dropped tables, and old metadata.
+"""Removes the files of Iceberg tables that were dropped with them.
 
 What is due follows from the log and from the files that are there, and from nothing that a process
-remembers: whoever is killed on the way leaves the rest to the next one. A purge begins with the
-table's last metadata file, which gets another name: who registers that table looks for this file,
-so from then on nobody can. If somebody had before, it gets its name back. It goes last, since all
-other files are found from it.
+remembers: a run that is killed on the way leaves the rest to the next one. A purge begins with the
+table's last metadata file, which gets another name: registering that table needs this file,
+so from then on it can't be. If it was registered before, it gets its name back. It goes last, since
+all other files are found from it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from commitlog import CommitLog
 from commitlog.core.iceberg.errors import Invalid
-from commitlog.core.iceberg.iceberg_table import IcebergTable
 from commitlog.core.iceberg.metadata_references import read_table
 from commitlog.core.iceberg.reading import load_json
 from commitlog.core.iceberg.updates import REGISTER
@@ -31,26 +28,14 @@ from commitlog.model.records import Outcome, Status, Submitted, Transaction
 from commitlog.model.table import TableId, format_table_id
 from commitlog.ports import Log
 from consumers.partition.iceberg_files import IcebergFiles, below, purge
-from consumers.tools.iceberg_orphans import ENDINGS, GONE, OURS
+from consumers.tools.iceberg_leftovers import record_removal
+from consumers.tools.iceberg_orphans import ENDINGS, GONE
+from consumers.tools.table_acts import Act
 
 SILENCE_SECONDS = 30.0
 SETTLING_SECONDS = 60.0
 AGAIN_SECONDS = 6 * 3600.0
 """When it is tried again to remove what couldn't be."""
-DELETE_AFTER_COMMIT = "write.metadata.delete-after-commit.enabled"
-
-logger = logging.getLogger(__name__)
-
-
-class Due(NamedTuple):
-    """Something to do to a table."""
-
-    table: str
-    kind: str
-    """`purge` or `prune`."""
-    reason: str
-    do: Callable[[], str]
-    """Does it, and returns what came of it; empty: nothing was left to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +129,8 @@ def _registered_by(submitted: Submitted) -> set[str]:
     return places
 
 
-class IcebergUpkeep:
-    """What is due to the Iceberg tables of a log."""
+class IcebergPurges:
+    """What is left to remove of the dropped Iceberg tables of a log."""
 
     def __init__(self, log: Log, client: CommitLog) -> None:
         """Read the log from its start; `client` knows the tables that stand."""
@@ -154,15 +139,13 @@ class IcebergUpkeep:
         self._dropped = [DroppedTables(log, partition) for partition in range(log.partitions())]
         self._tried: dict[int, float] = {}
         """When a drop is looked at again, by its record."""
-        self._pruned: dict[str, str] = {}
-        """By uuid: the metadata file as of which there was nothing to prune."""
 
     def close(self) -> None:
         """Stop reading."""
         for one in self._dropped:
             one.close()
 
-    def due(self) -> Iterator[Due]:
+    def due(self) -> Iterator[Act]:
         """Yield what is due; each is done before the next one is looked for."""
         for dropped in self._dropped:
             dropped.read()
@@ -174,12 +157,14 @@ class IcebergUpkeep:
                     continue
                 self._tried[drop.sequence] = time.monotonic() + AGAIN_SECONDS
                 if self._files.exists(place) or self._files.exists(place + GONE):
+                    name = format_table_id(drop.table)
                     reason = f"record {drop.sequence} ({drop.transaction_id}) dropped it"
-                    do = self._purging(dropped, place, drop.sequence)
-                    yield Due(format_table_id(drop.table), "purge", reason, do)
-        yield from self._prunings()
+                    do = self._purging(dropped, place, drop.sequence, f"{name}: {reason}")
+                    yield Act(name, "purge", reason, do)
 
-    def _purging(self, dropped: DroppedTables, place: str, sequence: int) -> Callable[[], str]:
+    def _purging(
+        self, dropped: DroppedTables, place: str, sequence: int, why: str
+    ) -> Callable[[], str]:
         def do() -> str:
             try:
                 if not self._is_out_of_reach(dropped, place):
@@ -197,6 +182,7 @@ class IcebergUpkeep:
             if shared:
                 self._bring_back(place)
                 return f"left: {table.location} is also the location of {shared[0]}"
+            record_removal(self._client, why)
             left = purge(replace(table, metadata_location=aside), self._files)
             if left:
                 return f"{len(left):,} files could not be removed, the first one {left[0]}"
@@ -205,7 +191,7 @@ class IcebergUpkeep:
         return do
 
     def _is_out_of_reach(self, dropped: DroppedTables, place: str) -> bool:
-        """Have nobody register a dropped table again; return False if somebody has."""
+        """Keep a dropped table from being registered again; return False if it was."""
         if self._files.exists(place):
             with contextlib.suppress(FileNotFoundError):  # another maintenance was faster
                 self._files.move(place, place + GONE)
@@ -227,72 +213,9 @@ class IcebergUpkeep:
             self._files.move(place + GONE, place)
 
     def _standing(self) -> list[str]:
-        return [entry.metadata_location for entry in self._tables()]
-
-    def _tables(self) -> list[IcebergDescription]:
         runtime = self._client.runtime()
         return [
-            IcebergDescription.from_json(entry)
+            IcebergDescription.from_json(entry).metadata_location
             for partition in range(runtime.partitions)
             for entry in runtime.request(partition, "iceberg_tables")
         ]
-
-    def _prunings(self) -> Iterator[Due]:
-        entries = self._tables()
-        self._pruned = {e.uuid: self._pruned[e.uuid] for e in entries if e.uuid in self._pruned}
-        for entry in entries:
-            place = entry.metadata_location
-            if self._pruned.get(entry.uuid) == place:
-                continue
-            self._pruned[entry.uuid] = place
-            if entry.is_view:
-                continue
-            try:
-                table = self._files.table(place)
-            except (OSError, Invalid) as error:
-                logger.warning("%s cannot be read: %s", place, error)
-                continue
-            others = (e.metadata_location for e in entries if e.table != entry.table)
-            if any(below(one, table.location) is not None for one in others):
-                continue
-            old = list(superseded(table, self._files))
-            if old:
-                name = format_table_id(entry.table)
-                reason = f"{len(old):,} metadata files fell out of its metadata log"
-                yield Due(name, "prune", reason, self._removing(table, old))
-
-    def _removing(self, table: IcebergTable, old: list[str]) -> Callable[[], str]:
-        def do() -> str:
-            removed = 0
-            for place in old:
-                try:
-                    self._files.delete(place, table.location)
-                    removed += 1
-                except (OSError, CommitLogError) as error:
-                    logger.warning("%s cannot be removed: %s", place, error)
-            return f"{removed:,} metadata files removed"
-
-        return do
-
-
-def superseded(table: IcebergTable, files: IcebergFiles) -> Iterator[str]:
-    """Yield the log's own metadata files that are older than all that a table lists.
-
-    Only where its properties say so, and only in its own location.
-    """
-    if table.properties.get(DELETE_AFTER_COMMIT, "").lower() != "true":
-        return
-    listed = [str(entry.value["metadata-file"]) for entry in table.metadata_log]
-    listed.append(table.metadata_location)
-    versions = [_version(place) for place in listed if OURS.fullmatch(place)]
-    for folder in sorted({place.rpartition("/")[0] for place in listed}):
-        if not versions or below(folder, table.location) is None:
-            continue
-        for name in sorted(files.names(folder)):
-            place = f"{folder}/{name}"
-            if OURS.fullmatch(place) and _version(place) < min(versions):
-                yield place
-
-
-def _version(place: str) -> int:
-    return int(place.rpartition("/")[2].partition("-")[0])

@@ -1,0 +1,71 @@
+"""Which tables lack files after a restore, because no run of `backup` found these any more.
+
+An earlier position may need a file that maintenance removed before the next run came. The log has
+the table all the same, at a version that can't be read in whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from commitlog.adapters.places import plain
+from commitlog.adapters.storage import store_for
+from commitlog.core.manifest.data_files import data_files
+from commitlog.core.manifest.deletion_vectors import deletion_file_path
+from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.partition.machine import Machine
+from commitlog.lancepb.table_pb2 import DataFragment
+from commitlog.model.table import format_table_id
+from consumers.tools.verify.missing import place_of
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A Lance table whose newest version names files that aren't there."""
+
+    table: str
+    version: int
+    rows: int
+    """How many rows of it can't be read."""
+    files: tuple[str, ...]
+
+
+def lacking(machine: Machine, tables_root: str) -> Iterator[Lacking]:
+    """Look for the files of the newest version of each Lance table below a tables root.
+
+    Raises what the store raises: OSError, or the error of its library.
+    """
+    below = f"{plain(tables_root)}/"
+    for name, table in sorted(machine.tables.items()):
+        if table.manifest is None or not plain(table.location).startswith(below):
+            continue
+        rows, gone = 0, list[str]()
+        for encoded in table.manifest.fragments.values():
+            fragment = DataFragment.FromString(encoded)
+            found = [
+                one for one in _files(table.manifest, table.location, fragment) if _is_gone(*one)
+            ]
+            if found:
+                rows += fragment.physical_rows - fragment.deletion_file.num_deleted_rows
+                gone += (f"{location}/{path}" for location, path in found)
+        if gone:
+            yield Lacking(format_table_id(name), table.manifest.version, rows, tuple(gone))
+
+
+def _files(
+    state: ManifestState, location: str, fragment: DataFragment
+) -> Iterator[tuple[str, str]]:
+    """Yield the data and deletion files of a fragment: where each lies, and its path there."""
+    header = state.header.message
+    for file in data_files(fragment):
+        base = file.base_id if file.HasField("base_id") else None
+        yield place_of(location, header, base, "data", file.path)
+    if fragment.HasField("deletion_file"):
+        deleted = fragment.deletion_file
+        base = deleted.base_id if deleted.HasField("base_id") else None
+        yield place_of(location, header, base, "", deletion_file_path(fragment.id, deleted))
+
+
+def _is_gone(location: str, path: str) -> bool:
+    return store_for(location).size(path) < 0

@@ -1,0 +1,87 @@
+"""Unneeded files of a log's Iceberg tables, as leftovers: removed after a record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from commitlog import CommitLog
+from commitlog.core.tables.lance_tables import normalize_location
+from commitlog.errors import CommitLogError
+from commitlog.model.operations import AlterProperties
+from commitlog.model.table import format_table_id
+from commitlog.ports import Log
+from consumers.partition.iceberg_files import IcebergFiles
+from consumers.tools.file_ledger import REASON
+from consumers.tools.iceberg_orphans import IcebergOrphans, Orphan
+from consumers.tools.orphans import CATCH_UP_SECONDS, Leftover, said
+
+logger = logging.getLogger(__name__)
+
+
+def record_removal(client: CommitLog, why: str) -> None:
+    """Say in the log which of Iceberg's files go, and why; raise OutcomeUnknown."""
+    nothing = AlterProperties((), is_namespace=True)
+    ticket = client.submit(None, nothing, properties={REASON: why})
+    # Before protocol 4 the log has no properties of its own. Its refusal is a record, too.
+    ticket.result(CATCH_UP_SECONDS)
+
+
+class IcebergLeftovers:
+    """Follows the outcomes of all partitions of a log with a tables root; close it."""
+
+    def __init__(self, log: Log) -> None:
+        """Begin before the first record."""
+        self._files = IcebergFiles(log.genesis().tables_root)
+        self._orphans = IcebergOrphans(log, self._files.root)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._orphans.close()
+
+    def find(self) -> Iterator[tuple[Leftover, Orphan]]:
+        """Read to the present end; yield unneeded files, with what is known of them.
+
+        It counts as unneeded since it was written, or since what needed it was superseded.
+        """
+        files, orphans = self._files, self._orphans.find()
+        there = {normalize_location(file.path): file for file in files.files()} if orphans else {}
+        for orphan in orphans:
+            file = there.get(orphan.location)
+            if file is not None:
+                leftover = Leftover(
+                    table=format_table_id(orphan.table) if orphan.table else "",
+                    location=orphan.location,
+                    why=orphan.why,
+                    reason=orphan.reason,
+                    size=file.size,
+                    since_ms=max(file.modified_ms, orphan.since_ms),
+                )
+                yield leftover, orphan
+
+    def remove(
+        self,
+        found: Sequence[Leftover],
+        client: CommitLog,
+        *,
+        on_removed: Callable[[Leftover], None],
+        go_on: Callable[[], bool] = lambda: True,
+    ) -> bool:
+        """Remove leftovers after a record, and after another look; return True if none is left.
+
+        Stops early once `go_on` returns False.
+        """
+        record_removal(client, said(found))
+        still = {one.location for one in self._orphans.find()}
+        for one in found:
+            if not go_on():
+                return False
+            if one.location not in still:
+                continue
+            try:
+                self._files.delete(one.location, self._files.root)
+            except (OSError, CommitLogError) as error:
+                logger.warning("%s cannot be removed: %s", one.location, error)
+            else:
+                on_removed(one)
+        return True

@@ -1,0 +1,93 @@
+"""Void records in a log don't keep it from being archived: what deposed leaders sent, and holes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from commitlog.codecs.avro import encode_leader_started, seal_outcome
+from commitlog.model.records import LeaderStarted, Submitted
+from consumers.tools.archive.files import check_segment
+from consumers.tools.archive.proof import Archive
+from consumers.tools.archive.writer import archive
+from consumers.tools.bench.made_log import NODE, MadeLog, append_to, create, decide
+
+
+class Terms(MadeLog):
+    """A log of several terms."""
+
+    def __init__(self) -> None:
+        """Begin with a table."""
+        super().__init__()
+        self.epoch = 1
+        self.run(create("t"))
+
+    def lead(self) -> None:
+        """Begin another term."""
+        self.epoch += 1
+        chain = self.replica.chain
+        started = LeaderStarted(self.epoch, NODE, "leader", chain.sequence, chain.hash, b"")
+        self._append_outcome(f"leader/{self.epoch}/leader", encode_leader_started(started))
+        assert not chain.admit(started)
+
+    def decide(self, submitted: Submitted) -> None:
+        """Decide a record in this term."""
+        decision = decide(self.machine, submitted)
+        head = self.replica.chain.hash
+        epoch = self.replica.chain.epoch
+        outcome, record = seal_outcome(decision.outcome, previous_hash=head, epoch=epoch, node=NODE)
+        assert not self.replica.chain.admit(outcome)
+        self.machine.apply(submitted, outcome, changes=decision.changes)
+        self._append_outcome(f"{epoch}/{outcome.sequence}", record)
+
+    def say_void(self, submitted: Submitted, sequence: int, *, head: bytes) -> None:
+        """Append an outcome of the first term."""
+        outcome = decide(self.machine, submitted).outcome
+        sent = outcome.__class__(sequence, outcome.transaction_id, submitted.offset, outcome.status)
+        _, record = seal_outcome(sent, previous_hash=head, epoch=1, node=NODE)
+        self._append_outcome(f"1/{sequence}", record)
+
+
+def test_an_outcome_of_a_deposed_leader_that_continues_the_chain_is_passed_over(
+    tmp_path: Path,
+) -> None:
+    made = Terms()
+    submitted = made.append(append_to("t", 1))
+    head = made.replica.chain.hash
+    made.lead()
+    made.say_void(submitted, made.machine.sequence + 1, head=head)
+    made.decide(submitted)
+    made.run(append_to("t", 2))
+    assert archive(made.log, 0, tmp_path).through == made.machine.sequence
+    kept = Archive.open(tmp_path, made.log.identity(), made.log.genesis())
+    for segment in kept.segments:
+        check_segment(kept.folder, segment)
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_outcomes_behind_a_hole_dont_say_where_an_archive_ends(tmp_path: Path, ahead: int) -> None:
+    made = Terms()
+    through = made.machine.sequence + ahead
+    waiting = [made.append(append_to("t", number)) for number in (1, 2, 3)]
+    for sequence, submitted in enumerate(waiting[1:], made.machine.sequence + 2):
+        made.say_void(submitted, sequence, head=b"x" * 32)
+    made.lead()
+    for submitted in waiting:
+        made.decide(submitted)
+    assert archive(made.log, 0, tmp_path, through=through).through == through
+    assert archive(made.log, 0, tmp_path).through == made.machine.sequence
+
+
+def test_a_time_between_a_hole_and_the_next_term_ends_an_archive(tmp_path: Path) -> None:
+    made = Terms()
+    now = made.log.cluster.now_ms()
+    made.log.cluster.now_ms = lambda: now
+    submitted = made.append(append_to("t", 1))
+    before = made.machine.sequence
+    made.say_void(submitted, before + 2, head=b"x" * 32)
+    now += 10_000
+    made.lead()
+    made.decide(submitted)
+    assert archive(made.log, 0, tmp_path, before_ms=now).through == before
+    assert archive(made.log, 0, tmp_path).through == before + 1
