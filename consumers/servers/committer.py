@@ -1,4 +1,4 @@
-"""The committer: follows a partition, leads it when nobody else does, and answers its writers.
+"""The committer: follows a partition, leads it if no other process does, and answers its writers.
 
 There is no consumer group and no lock service. A standby follows the log and keeps a connection to
 the leader's socket; when that is silent, it waits a random while, appends LeaderStarted with the
@@ -29,11 +29,11 @@ from commitlog.ports import Log
 from consumers.partition.allowed_places import AllowedPlaces as AllowedPlaces
 from consumers.partition.catalogue import Head
 from consumers.partition.checkpoint import Checkpoints, DiskFolder
-from consumers.partition.events import Event, Read
+from consumers.partition.events import Event, Read, RecordSent
 from consumers.partition.feeding import Feeding
 from consumers.partition.follower import Follower, Recordings
-from consumers.partition.guards import Guards
 from consumers.partition.leader import Leader
+from consumers.partition.leader_checks import LeaderChecks
 from consumers.partition.mailbox import Loop
 from consumers.partition.observer import StoreObserver
 from consumers.partition.old_versions import OldVersions
@@ -110,17 +110,18 @@ class Committer:
             handler=lambda method, params: self._requests.handle(method, params),
             lookup=lambda method, params: self._requests.lookup(method, params),
             finder=lambda transaction_id, through: self._requests.find(transaction_id, through),
+            taker=self._take,
             host=options.host,
             port=options.port,
             token=options.token,
         )
         old, quotas = self._old_versions, options.quotas
-        self._guards = Guards(log, options.partition, old, pace=self._answers, quotas=quotas)
+        self._checks = LeaderChecks(log, options.partition, old, pace=self._answers, quotas=quotas)
         self._requests = Requests(
             options.partition,
             lambda: StoreObserver(root, places=self._allowed),
             old,
-            self._guards,
+            self._checks,
             lambda: self._session,
             self._answers.found,
             self._answers.programs,
@@ -147,10 +148,10 @@ class Committer:
 
     def _run_session(self, stop: threading.Event) -> None:
         """Recover, stand by, lead one term."""
-        self._guards.check_here()
-        self._guards.await_settings(stop)
-        past = DiskFolder(self._options.root / "past" / str(self._options.partition))
-        session = Session(self._log, self._genesis, self._checkpoints, past=past)
+        self._checks.check_here()
+        self._checks.await_settings(stop)
+        offsets = DiskFolder(self._options.root / "past" / str(self._options.partition))
+        session = Session(self._log, self._genesis, self._checkpoints, offset_folder=offsets)
         self._session = session
         self._old_versions.rules = lambda: session.follower.machine.rules
         session.materializer.start()
@@ -180,9 +181,7 @@ class Committer:
                 if not is_marked(self._genesis):
                     raise
                 # It was started before the record that names them, and has them still.
-                logger.warning(
-                    "start this committer again, with the place that it lacks: %s", error
-                )
+                logger.warning("restart this committer with the missing place: %s", error)
         check_followed(machine)
 
     def _check_still_there(self) -> None:
@@ -192,9 +191,9 @@ class Committer:
             is_there = is_marked(self._genesis)
         if self._was_marked and not is_there:
             raise RootMoved(
-                f"the tables of log {self._genesis.log!r} were moved away from"
-                f" {bound(self._genesis.tables_root)} while this committer stood by: start it with"
-                " the place where they are now"
+                f"the tables of log {self._genesis.log!r} were moved away from "
+                f"{bound(self._genesis.tables_root)} while this committer was on standby: "
+                "restart it with their new place"
             )
 
     def _lead(self, epoch: int, session: Session, stop: threading.Event) -> None:
@@ -210,12 +209,13 @@ class Committer:
         session.on_committed, session.on_readable = self._committed, self._readable
         sequence = session.follower.replica.chain.sequence
         session.mailbox.wake = self._answers.wake
-        self._answers.begin_term(epoch, self.node, sequence, package_version("lance-commitlog"))
+        version, appends = package_version("lance-commitlog"), leader.appending.is_open
+        self._answers.begin_term(epoch, self.node, sequence, version, appends=appends)
         logger.info("leading partition %d in epoch %d", self._options.partition, epoch)
         self._is_ready_told = False
         loop = Loop(session.mailbox)
         try:
-            with self._guards.during(session), Feeding(session, loop.begin) as feeding:
+            with self._checks.during(session), Feeding(session, loop.begin) as feeding:
                 loop.run(lambda: self._work(stop, session, leader, feeding))
             if leader.failure is not None and not isinstance(
                 leader.failure, Fenced | Unavailable | TopicSettings
@@ -223,6 +223,13 @@ class Committer:
                 raise leader.failure
         finally:
             leader.close()
+
+    def _take(self, sent: RecordSent) -> None:
+        session = self._session
+        if session is None or session.leader is None:
+            sent.refuse(Unavailable("this committer doesn't lead"), False)
+        else:
+            session.mailbox.post(sent)
 
     def _committed(self, events: list[Event]) -> None:
         self._answers.committed(events)
@@ -238,10 +245,10 @@ class Committer:
         """Be the loop of a term; another thread may go on with it from any step."""
         if not self._is_ready_told:
             self._step_until(
-                lambda: stop.is_set() or self._guards.has_repaired, session, leader, feeding
+                lambda: stop.is_set() or self._checks.has_repaired, session, leader, feeding
             )
             self._is_ready_told = True
-            if self._guards.has_repaired:
+            if self._checks.has_repaired:
                 self._on_ready(self.node)
         self._step_until(stop.is_set, session, leader, feeding)
         if leader.failure is None:
@@ -252,24 +259,27 @@ class Committer:
         self, is_over: Callable[[], bool], session: Session, leader: Leader, feeding: Feeding
     ) -> None:
         """Step the session by what happens, until something is over or the term ends."""
-        mailbox, writer = session.mailbox, leader.writer
+        mailbox, replica = session.mailbox, session.follower.replica
         while leader.failure is None and not is_over():
-            writer.poll(0)
+            leader.poll()
             self._answers.poll(0)
             events = mailbox.take(0)
             if not events:
-                if leader.in_flight_count:
+                if leader.awaits_kafka:
                     # What comes meanwhile could not be sent before the acknowledgement anyway.
-                    writer.poll(ACKNOWLEDGE_SECONDS)
+                    leader.poll(ACKNOWLEDGE_SECONDS)
                 else:
-                    due_at = min(leader.due_at, self._guards.due_at)
+                    due_at = min(leader.due_at, self._checks.due_at)
+                    if not feeding.is_wanted:
+                        due_at = min(due_at, leader.appending.due_at)
                     patience = min(IDLE_SECONDS, due_at - time.monotonic())
                     mailbox.rest(self._answers.poll, max(0.0, patience))
                 events = mailbox.take(0)
             # First: a step that is displaced doesn't come to what is behind it.
             feeding.received([type(event) for event in events].count(Read))
             session.step(events)
-            self._guards.come_by(session)
+            self._checks.come_by(session)
+            feeding.want(leader.appending.wants_reading, replica.transactions_position)
             if leader.wants_more:
                 feeding.resume()
 
@@ -294,7 +304,7 @@ class _Places:
         self._session = session
 
     def before(self, sequence: int) -> ChainPlace:
-        return self._ask(lambda session: session.past.before(sequence))
+        return self._ask(lambda session: session.offset_index.before(sequence))
 
     def before_version(self, head: Head, version: int) -> ChainPlace:
         return self._ask(lambda session: session.place_before_version(head, version))
@@ -302,7 +312,7 @@ class _Places:
     def came_by(self, places: list[ChainPlace]) -> None:
         session = self._session()
         if session is not None:
-            session.mailbox.call(lambda: session.past.note_all(places))
+            session.mailbox.call(lambda: session.offset_index.note_all(places))
 
     def _ask(self, work: Callable[[Session], ChainPlace]) -> ChainPlace:
         session = self._session()

@@ -70,6 +70,9 @@ class _Feeds:
     async def endpoint(self, request: Request) -> Response:
         given = request.query_params
         seconds = _seconds(given.get("seconds"), self._settings.seconds_max)
+        if request.method == "HEAD":
+            # Its asker gets no event, and could wait for the next answer on the connection.
+            seconds = 0.0
         subscribe = functools.partial(
             self._log.subscribe,
             given.getlist("table") or None,
@@ -77,7 +80,7 @@ class _Feeds:
             refused=given.get("refused") == "1",
         )
         if not self._free.acquire(blocking=False):
-            message = f"{self._settings.feeds_max} feeds are open already; come back later"
+            message = f"{self._settings.feeds_max} feeds are open already; try again later"
             raise HTTPException(503, message, headers={"Retry-After": "5"})
         opening = self._threads.submit(subscribe)
         try:
@@ -91,7 +94,7 @@ class _Feeds:
             self._free.release()
             raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from error
         except asyncio.CancelledError:
-            # Who asked has hung up, and the subscription may be made all the same.
+            # The client has hung up, and the subscription may be made all the same.
             self._threads.submit(self._end, opening)
             raise
         return _Stream(

@@ -21,12 +21,14 @@ Statuses = Callable[[], Mapping[int, Mapping[str, Any]]]
 """Each partition's leader as it described itself last."""
 IndexLags = Callable[[], Mapping[int, int]]
 """By partition, how many outcomes the published index lacks."""
+IndexSteps = Callable[[], Mapping[str, Any]]
+"""How late the index showed transactions, as leaders tell of their steps."""
 
 _GAUGES = (
     ("sequence", "commitlog_log_sequence", "Outcomes decided."),
     ("undecided", "commitlog_queue_transactions", "Transactions waiting for their outcome."),
     ("epoch", "commitlog_leader_epoch", "The leader's term."),
-    ("voids", "commitlog_void_records", "Records of outcomes that nobody counts."),
+    ("voids", "commitlog_void_records", "Outcome records that are void."),
     ("bypasses_found", "commitlog_bypasses", "Versions found that were written around the log."),
     ("files_lag_seconds", "commitlog_materializer_lag_seconds", "How late files are."),
     ("decision_lag_seconds", "commitlog_decision_lag_seconds", "How late decisions are."),
@@ -62,10 +64,10 @@ _SIZES = (
 class LeaderMetrics:
     """Says how the leaders are, when asked."""
 
-    def __init__(self, statuses: Statuses, index_lags: IndexLags) -> None:
+    def __init__(self, statuses: Statuses, index_lags: IndexLags, index_steps: IndexSteps) -> None:
         """Ask these when somebody reads."""
         self._statuses = statuses
-        self._index_lags = index_lags
+        self._index_lags, self._index_steps = index_lags, index_steps
 
     def describe(self) -> Iterable[Metric]:
         """Name nothing ahead: registering must not ask."""
@@ -98,7 +100,7 @@ class LeaderMetrics:
         yield _family(
             GaugeMetricFamily,
             "commitlog_maintenance_silence_seconds",
-            "Since when maintenance has told nothing of its looks.",
+            "Seconds since maintenance last reported.",
             ["partition"],
             (
                 ([str(partition)], measures["maintained_seconds"])
@@ -106,7 +108,8 @@ class LeaderMetrics:
                 if "maintained_seconds" in (measures := one.get("measures") or {})
             ),
         )
-        yield from _measures([one.get("measures") or {} for one in statuses.values()])
+        measures = [one.get("measures") or {} for one in statuses.values()]
+        yield from _measures([*measures, self._index_steps()])
 
 
 def _states(statuses: Mapping[int, Mapping[str, Any]]) -> Iterator[Metric]:
@@ -182,8 +185,10 @@ def _measures(found: list[Mapping[str, Any]]) -> Iterator[Metric]:
         found,
         "steps",
         "commitlog_step_seconds",
-        "How long transactions took for a step: submit (the writer's clock to the log), decide,"
-        " acknowledge (by Kafka), files (until they can be read); commit is all of them.",
+        "How long transactions took for a step: submit (the writer's clock to the log), queue"
+        " (until the leader has read them), decide,"
+        " acknowledge (by Kafka), files (until they can be read); commit is all of them."
+        " Beside them, index (from the log until the version index shows them).",
         "step",
     )
 

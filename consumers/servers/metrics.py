@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from commitlog.model.records import Outcome
-from consumers.servers.leader_metrics import IndexLags, LeaderMetrics, Statuses
+from consumers.servers.leader_metrics import IndexLags, IndexSteps, LeaderMetrics, Statuses
 
 SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30)
 CONTENT_TYPE = CONTENT_TYPE_LATEST
@@ -19,8 +19,13 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 class Metrics:
     """One server's counters. Thread-safe."""
 
-    def __init__(self, statuses: Statuses | None = None, index_lags: IndexLags = dict) -> None:
-        """Count from zero; `statuses` and `index_lags` are asked when somebody reads."""
+    def __init__(
+        self,
+        statuses: Statuses | None = None,
+        index_lags: IndexLags = dict,
+        index_steps: IndexSteps = dict,
+    ) -> None:
+        """Count from zero; what is given is asked when somebody reads."""
         self.registry = CollectorRegistry()
         self._requests = Counter(
             "commitlog_http_requests",
@@ -48,7 +53,7 @@ class Metrics:
             registry=self.registry,
         )
         if statuses is not None:
-            self.registry.register(LeaderMetrics(statuses, index_lags))
+            self.registry.register(LeaderMetrics(statuses, index_lags, index_steps))
 
     def request(self, operation: str, method: str, status: int, seconds: float) -> None:
         """Count a request."""

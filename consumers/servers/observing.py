@@ -149,6 +149,6 @@ def _describe(span: Any, operation: str, status: int, facts: Mapping[str, Any]) 
 
 
 def _tracer() -> Any:
-    """Return what makes spans, or None if nobody wants them."""
+    """Return what makes spans, or None if tracing is off."""
     found = tracing()
     return None if found is None else found.tracer

@@ -1,7 +1,7 @@
 """What a server and its processes for work on rows say to each other: objects, one frame each.
 
 A frame is a pickled object and, beside it, the one `pickle.PickleBuffer` in it: rows go as they
-are, and whoever receives them gets them where they arrived.
+are, and the receiver gets them where they arrived.
 """
 
 from __future__ import annotations

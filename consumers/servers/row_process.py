@@ -30,7 +30,7 @@ def main() -> None:
     _limit(memory_bytes)
     try:
         handler = _handler(factory)(argument)
-    except Exception as error:  # said to who started it, and by exit
+    except Exception as error:  # reported to the parent, and by exit
         logger.exception("the handler of a process for work on rows can't be made")
         send(connection, f"{type(error).__name__}: {error}")
         return

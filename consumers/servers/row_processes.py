@@ -99,7 +99,7 @@ class RowProcesses:
                 return await self._free.get()
         except TimeoutError as error:
             raise Unavailable(
-                "other work on rows is being done; send it again in a while"
+                "the server is busy with other work on rows; try again in a while"
             ) from error
 
     def _warm(self) -> None:
@@ -170,9 +170,9 @@ class _Child:
         except OSError as error:
             reason = await asyncio.to_thread(self._ended)
             logger.error("a process for work on rows ended: %s", reason)
-            raise WorkLost(f"the process that was at it ended: {reason}") from error
+            raise WorkLost(f"the process that did the work ended: {reason}") from error
         finally:
-            if not channel.is_idle:  # it is at work for nobody
+            if not channel.is_idle:  # it works, but no request waits for it
                 self._channel = None
                 channel.end()
                 self.close()

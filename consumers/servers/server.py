@@ -38,6 +38,9 @@ from consumers.views.health import Health, is_whole
 
 SHUTDOWN_SECONDS = 3
 TICK_SECONDS = 0.5
+IDLE_SECONDS = 120
+"""How long a connection may be idle: longer than clients keep theirs (Lance's 90 s), since a
+request that meets the end of its connection fails."""
 _STARTUP_SECONDS = 20.0
 
 logger = logging.getLogger(__name__)
@@ -141,6 +144,7 @@ def serve(
         loop="asyncio",
         server_header=False,
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_keep_alive=IDLE_SECONDS,
         **_tls_of(settings.tls),
     )
     server = _Server(config)
@@ -152,14 +156,14 @@ def serve(
         waited = 0.0
         while not server.started:
             if not thread.is_alive() or waited > _STARTUP_SECONDS:
-                raise Unavailable("the HTTP server did not start; its log says why")
+                raise Unavailable("the HTTP server did not start; see its log")
             waited += 0.02
             pause.wait(0.02)
         host, port = listener.getsockname()[:2]
         on_ready(f"{host}:{port}")
         while not stop.wait(0.5):
             if not thread.is_alive():
-                raise Unavailable("the HTTP server ended; its log says why")
+                raise Unavailable("the HTTP server ended; see its log")
     finally:
         server.should_exit = True
         thread.join(SHUTDOWN_SECONDS + 1)

@@ -59,7 +59,7 @@ class LimitedHeads(HttpToolsProtocol):
             self._timer = self.loop.call_later(HEAD_SECONDS_MAX, self._give_up)
         self._head_bytes += len(data)
         if self._head_bytes > HEAD_BYTES_MAX:
-            self.send_400_response(f"a request has over {HEAD_BYTES_MAX} bytes before its body.")
+            self.send_400_response(f"the request's headers have more than {HEAD_BYTES_MAX} bytes.")
 
     def on_headers_complete(self) -> None:
         """Note that the body comes next."""

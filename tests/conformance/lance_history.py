@@ -8,6 +8,7 @@ import lance
 
 from commitlog.codecs.manifest_file import VERSIONS_DIRECTORY, decode_manifest, manifest_name
 from commitlog.core.manifest.manifest_state import ManifestState
+from commitlog.core.operations.registry import operation_of
 from commitlog.lancepb.table_pb2 import DataFragment, IndexSection
 from commitlog.lancepb.transaction_pb2 import Transaction
 
@@ -22,6 +23,12 @@ def read_version(root: Path, version: int) -> tuple[ManifestState, Transaction]:
 
 def head(root: Path) -> tuple[ManifestState, Transaction]:
     return read_version(root, lance.dataset(str(root)).version)
+
+
+def is_direct(transaction: Transaction) -> bool:
+    """Return True if the core builds the manifest of the transaction's operation itself."""
+    operation = operation_of(transaction)
+    return operation is not None and operation.built_here_since is not None
 
 
 def validate(dataset: lance.LanceDataset) -> None:

@@ -8,10 +8,14 @@ from pathlib import Path
 import lance
 import pytest
 
+from commitlog.adapters.memory import MemoryLog
 from commitlog.errors import InvalidTransaction, NoSuchVersion
+from consumers.tools.cleaning import clean
 from consumers.tools.replay import ReplayOptions, replay
+from consumers.tools.verify import VerifyOptions, files, verify
+from consumers.tools.verify.walk import Walk
 from tests.operations_world import T, decided_again_alike, opened, three_fragments
-from tests.service import Service, rows
+from tests.service import SCHEMA, Service, rows, service
 
 
 def files_of_versions(running: Service) -> list[int]:
@@ -67,3 +71,39 @@ def test_a_table_cannot_lose_its_newest_version(tmp_path: Path) -> None:
         pytest.raises(InvalidTransaction, match="at least 1"),
     ):
         made.client.expire_versions(T, retain_versions=0)
+
+
+@pytest.mark.parametrize(("policy", "churned"), [("latest", 1), ("every", 1), ("latest", 100)])
+def test_verify_reads_on_before_it_misses_what_expires_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, churned: int
+) -> None:
+    monkeypatch.setattr(files, "SETTLE_SECONDS", 0.0)
+    extend, left = Walk.extend, churned
+    with service(tmp_path / "root") as made:
+        client = made.client
+        client.create_table(T, SCHEMA, policy=policy)
+        client.append(T, rows(1))
+
+        def beside(walk: Walk) -> None:
+            """Between the end that verify reads to and the files, all that it read of goes."""
+            nonlocal left
+            left -= 1
+            if left >= 0:
+                client.append(T, rows(2))
+            extend(walk)
+            if left >= 0:
+                client.delete(T, "id >= 0").raise_for_conflict()
+                client.append(T, rows(3))
+                client.expire_versions(T, retain_versions=1)
+                clean(MemoryLog(made.cluster), T, 0, client)
+
+        monkeypatch.setattr(Walk, "extend", beside)
+        options = VerifyOptions(root=tmp_path / "root", contents=True)
+        log = MemoryLog(made.cluster)
+        assert verify(log, 0, options).problems == []
+        assert left <= churned - 2, "it looked again"
+        for path in (made.location(T) / "data").iterdir():
+            path.unlink()
+        left = 0
+        found = verify(log, 0, options).problems
+        assert [one.kind.value for one in found] == ["file", "rows"]

@@ -31,7 +31,7 @@ from commitlog.codecs.manifest_file import decode_manifest, manifest_name
 from commitlog.core.conflicts.grid import LETTERS, first_conflict
 from commitlog.core.conflicts.history import History
 from commitlog.core.conflicts.write_sets import kind_of
-from commitlog.core.lance.direct import direct_delta, is_direct
+from commitlog.core.lance.direct import direct_delta
 from commitlog.core.lance.staged import check_effect
 from commitlog.core.manifest.manifest_state import (
     DeltaRefused,
@@ -49,7 +49,7 @@ from commitlog.core.operations.registry import (
     write_set_of,
 )
 from commitlog.lancepb.transaction_pb2 import Transaction
-from tests.conformance.lance_history import comparable
+from tests.conformance.lance_history import comparable, is_direct
 
 SCHEMA = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("b", pa.int64())])
 ROWS = 10

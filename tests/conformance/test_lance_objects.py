@@ -17,7 +17,7 @@ from lance.fragment import DataFile, RowIdSequence, write_fragments
 from lance.schema import LanceSchema
 from pyroaring import BitMap
 
-from commitlog.codecs.lance_objects import fragment_bytes, to_transaction_bytes
+from commitlog.codecs.lance_objects import to_transaction_bytes
 from commitlog.codecs.lance_operations import (
     NotConstructible,
     to_fragment_metadata,
@@ -25,11 +25,10 @@ from commitlog.codecs.lance_operations import (
     unsayable,
 )
 from commitlog.codecs.manifest_file import decode_manifest, encode_manifest
-from commitlog.core.lance.direct import direct_delta, is_direct
+from commitlog.core.lance.direct import direct_delta
 from commitlog.core.manifest.manifest_state import ManifestDelta, apply_delta, diff
-from commitlog.lancepb.table_pb2 import DataFragment
 from commitlog.lancepb.transaction_pb2 import Transaction
-from tests.conformance.lance_history import assert_same_version, head, read_version
+from tests.conformance.lance_history import assert_same_version, head, is_direct, read_version
 
 Operation = LanceOperation.BaseOperation
 
@@ -271,9 +270,12 @@ def test_fragment_metadata_comes_back_the_same(dataset: lance.LanceDataset) -> N
     dataset = lance.dataset(dataset.uri)
     state, _ = head(root(dataset))
     for fragment in dataset.get_fragments():
-        encoded = fragment_bytes(fragment.metadata)
-        assert encoded == state.fragments[fragment.fragment_id]
-        again = to_fragment_metadata(DataFragment.FromString(encoded))
+        operation = LanceOperation.Append([fragment.metadata])
+        message = to_transaction_bytes(operation, read_version=1, uuid="u").message
+        (encoded,) = Transaction.FromString(message).append.fragments
+        in_manifest = state.fragments[fragment.fragment_id]
+        assert encoded.SerializeToString(deterministic=True) == in_manifest
+        again = to_fragment_metadata(encoded)
         assert again.to_json() == fragment.metadata.to_json()
 
 

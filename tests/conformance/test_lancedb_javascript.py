@@ -1,4 +1,7 @@
-"""LanceDB's JavaScript client, unmodified, against the server: `lancedb_remote.mjs` asserts."""
+"""LanceDB's JavaScript client, unmodified, against the server: the scripts beside this assert.
+
+`lancedb_methods.mjs` fails if a release of the client adds a method, until the method is tried.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ import pytest
 
 from tests.namespace_world import World
 
-PACKAGES = ("@lancedb/lancedb@0.37.1", "apache-arrow@18.1.0")
-SCRIPT = Path(__file__).with_name("lancedb_remote.mjs")
+PACKAGES = ("@lancedb/lancedb@0.39.0", "apache-arrow@18.1.0")
+SCRIPTS = ("lancedb_remote.mjs", "lancedb_methods.mjs")
 INSTALL_SECONDS, RUN_SECONDS = 300, 300
 
 
@@ -43,13 +46,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("npm could not install the JavaScript client in time, so it is not tested")
     if installed.returncode:
         pytest.skip(f"npm could not install the JavaScript client: {installed.stderr[-300:]}")
-    shutil.copy(SCRIPT, made)
+    for script in SCRIPTS:
+        shutil.copy(Path(__file__).with_name(script), made)
     return made
 
 
-def test_the_javascript_client_works_unmodified(world: World, folder: Path) -> None:
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_javascript_client_works_unmodified(world: World, folder: Path, script: str) -> None:
     ran = subprocess.run(
-        ["node", SCRIPT.name, world.uri, "k-0123456789abcdef", world.fresh_name()],
+        ["node", script, world.uri, "k-0123456789abcdef", world.fresh_name()],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import traceback
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,12 @@ from commitlog.errors import InvalidSettings
 from commitlog.model.operations import AlterProperties, CreateNamespace
 from commitlog.model.records import Transaction
 from consumers.tools import maintenance as maintenance_module
-from consumers.tools import table_acts
+from consumers.tools import removals, table_acts
+from consumers.tools.cleaning import clean
+from consumers.tools.file_ledger import REASON
 from consumers.tools.maintenance import Maintenance
-from consumers.tools.maintenance_policy import MaintenancePolicy, parse_defaults, properties_of
-from consumers.tools.orphans import REASON, clean
+from consumers.tools.maintenance_policy import PREFIX, MaintenancePolicy, parse_defaults
+from consumers.tools.removals import HISTORY_LEAST
 from consumers.tools.verify import VerifyOptions, verify
 from tests.operations_world import T, decided_again_alike, opened
 from tests.service import SCHEMA, Service, rows, service
@@ -34,6 +36,10 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.timeout(300)
 
 ACTS = {"_compaction", "_optimizing", "_expiry", "_thinning"}
+
+
+def properties_of(policy: Mapping[str, object]) -> dict[str, str]:
+    return {PREFIX + name.replace("_", "-"): str(value) for name, value in policy.items()}
 
 
 def kinds(maintenance: Maintenance) -> list[str]:
@@ -188,6 +194,24 @@ def test_history_is_thinned_out_once_it_takes_too_much(tmp_path: Path) -> None:
         assert len(stand) <= 5, "the last version before an hour was full, if it was just now"
         assert client.open(T, 4).count_rows() == tagged
         assert [act.kind for act in maintenance.look()] == []
+        decided_again_alike(made)
+
+
+def test_of_a_table_of_few_bytes_the_newest_versions_take_no_more_than_their_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(removals, "HISTORY_BYTES_LEAST", 0)
+    with service(tmp_path / "root") as made:
+        made.client.create_table(T, SCHEMA, properties=properties_of({"history_hours": 0}))
+        for number in range(40):
+            made.client.append(T, rows(number))
+        made.client.compact(T)
+        newest = made.client.table(T).version
+        assert "expire" in kinds(Maintenance(made.client, open_log=lambda: MemoryLog(made.cluster)))
+        info = made.client.table(T)
+        stand = {v for v in range(1, newest + 1) if not is_in(v, info.deleted)}
+        assert set(range(newest - HISTORY_LEAST + 1, newest + 1)) <= stand
+        assert len(stand) <= HISTORY_LEAST + 2, "the last ones before an hour was full, if it was"
         decided_again_alike(made)
 
 

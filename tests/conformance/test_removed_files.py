@@ -9,17 +9,24 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
+from commitlog.adapters.memory import MemoryLog
+from commitlog.adapters.storage import LocalStore
 from commitlog.core.tables.lance_tables import is_in
 from commitlog.errors import CommitConflict
+from consumers.tools import removals as removals_module
+from consumers.tools.maintenance_policy import Policies, parse_defaults
 from consumers.tools.orphans import Leftovers
+from consumers.tools.removals import Removals
 from consumers.tools.verify import VerifyOptions, verify
 from tests.service import Service, rows, service
 
@@ -185,3 +192,85 @@ def test_standing_versions_read_as_before(tmp_path: Path, seed: int) -> None:
         verdict = verify(world.log, 0, VerifyOptions(root=world.root, contents=True))
         assert verdict.problems == [], f"seed {seed}: {done}"
     assert removed, f"seed {seed}: {done}"
+
+
+def test_maintenance_rests_for_what_it_looked_and_not_for_what_it_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+
+    def passing(seconds: float, call: Callable[..., Any]) -> Callable[..., Any]:
+        def later(*given: Any, **options: Any) -> Any:
+            nonlocal now
+            now += seconds
+            return call(*given, **options)
+
+        return later
+
+    monkeypatch.setattr(Leftovers, "find", passing(2.0, Leftovers.find))
+    monkeypatch.setattr(LocalStore, "delete", passing(10.0, LocalStore.delete))
+    clock = SimpleNamespace(monotonic=lambda: now, time_ns=time.time_ns)
+    monkeypatch.setattr(removals_module, "time", clock)
+    with service(tmp_path / "root") as made:
+        removals = Removals(
+            made.client,
+            lambda: MemoryLog(made.cluster),
+            Policies(made.client, parse_defaults(["remove-after-days=1e-9", "history-share=0"])),
+            lambda act, result: None,
+            60.0,
+        )
+        made.client.create_table("t", SCHEMA)
+        for number in range(3):
+            made.client.append("t", rows(number))
+        made.client.compact("t")
+        made.client.expire_versions("t", retain_versions=1)
+        [removed] = removals.look()
+        assert removed.kind == "remove"
+        assert now > 1050
+        assert removals._at == now + removals_module.REST_FACTOR * 2.0
+        now = removals._at
+        assert removals.look() == []
+        assert removals._at == now - 2.0 + 60.0, "so often it isn't asked"
+        removals.close()
+
+
+def test_maintenance_reads_the_log_once_and_forgets_files_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[int] = []
+    begin = Leftovers.__init__
+
+    def counted(leftovers: Leftovers, log: Any, partition: int) -> None:
+        begun.append(partition)
+        begin(leftovers, log, partition)
+
+    monkeypatch.setattr(Leftovers, "__init__", counted)
+    with service(tmp_path / "root") as made:
+        removals = Removals(
+            made.client,
+            lambda: MemoryLog(made.cluster),
+            Policies(made.client, parse_defaults(["remove-after-days=1e-9", "history-share=0"])),
+            lambda act, result: None,
+            0.0,
+        )
+        monkeypatch.setattr(removals_module, "REST_FACTOR", 0)
+        made.client.create_table("t", SCHEMA)
+        known: list[int] = []
+        for number in range(5):
+            for first in range(10):
+                made.client.append("t", rows(100 * number + first))
+            made.client.compact("t")
+            made.client.expire_versions("t", retain_versions=1)
+            kinds = [act.kind for act in removals.look()]
+            assert kinds == ["remove"]
+            for _ in range(2):
+                assert removals.look() == []
+            [leftovers] = removals._read()
+            known.append(len(leftovers._ledger.of_live_tables()))
+        removals.close()
+        assert begun == [0]
+        assert known == known[:1] * 5
+        found = lance.dataset(str(made.location("t"))).to_table()["id"].to_pylist()
+        assert sorted(found) == [100 * n + i for n in range(5) for i in range(10)]
+        verdict = verify(made.log, 0, VerifyOptions(root=made.root))
+        assert verdict.problems == []

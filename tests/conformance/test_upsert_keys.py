@@ -156,5 +156,5 @@ def test_no_request_brings_text_that_lance_cannot_read(world: World) -> None:
         status, answer = world.rows(f"{place}/{asked}", rows)
         assert (status, "not UTF-8" in answer["error"]) == (400, True), answer
     metadata = pa.schema([pa.field("k", pa.string())], metadata={b"\xff": b"x"})
-    with pytest.raises(InvalidTransaction, match="no place for this schema"):
+    with pytest.raises(InvalidTransaction, match="cannot store this schema"):
         world.log.create_table("utf$t", metadata)

@@ -7,14 +7,16 @@ import json
 import time
 import urllib.parse
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from consumers.servers.feed import FeedSettings, feed_routes
-from tests.feed_reading import told
+from tests.feed_reading import HttpFollower, told
 from tests.page_server import serving_routes
 from tests.service import SCHEMA, Service, rows, service
+from tests.waiting import wait_until
 
 WAIT_SECONDS = 180.0
 COMMITS = 12
@@ -101,6 +103,29 @@ def test_a_client_that_is_cut_off_again_and_again_misses_nothing(uri: str, shop:
     assert found == wanted
 
 
+def test_a_feed_goes_on_over_a_restart_of_its_server_and_a_change_of_leader(tmp_path: Path) -> None:
+    with service(tmp_path) as running:
+        log = running.client
+        log.create_table("t", SCHEMA)
+        routes = feed_routes(log)
+        with serving_routes(routes) as uri:
+            feed = HttpFollower(int(uri.rpartition(":")[2]), "t")
+            log.append("t", rows(1))
+            wait_until(lambda: len(feed.sequences) == 2, "events of the first server")
+        log.append("t", rows(2))
+        standby = running.start()
+        running.running[0].stop()
+        standby.await_leading()
+        log.append("t", rows(3))
+        with serving_routes(routes, port=feed.port):
+            log.append("t", rows(4))
+            wanted = [event.sequence for event in told(log, "t", "beginning")]
+            wait_until(lambda: len(feed.sequences) >= len(wanted), "events of the next server")
+            feed.close()
+        assert (feed.sequences, feed.refused) == (wanted, "")
+        assert len(wanted) == 5
+
+
 def test_heartbeats_move_the_id_along_past_what_is_left_out(uri: str, shop: Service) -> None:
     feed = Feed(uri, table="u")
     first = feed.message()
@@ -130,6 +155,17 @@ def test_a_feed_ends_when_its_time_is_over(uri: str) -> None:
     feed.cut()
     assert messages
     assert all("data" not in message for message in messages)
+
+
+def test_a_feed_s_head_holds_neither_a_place_nor_the_connection(uri: str) -> None:
+    # Less than the time after which a feed ends.
+    connection = http.client.HTTPConnection(urllib.parse.urlsplit(uri).netloc, timeout=100)
+    for _ in range(4):  # more than there are places
+        connection.request("HEAD", "/v1/feed")
+        response = connection.getresponse()
+        assert response.status in (200, 503)
+        assert response.read() == b""
+    connection.close()
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import http.client
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -18,6 +18,7 @@ from commitlog.codecs.manifest_file import decode_manifest, encode_manifest, tra
 from commitlog.lancepb.transaction_pb2 import Transaction as LanceTransaction
 from commitlog.model.operations import LanceCommit
 from commitlog.wire import FrameBuffer, FrameKind
+from consumers.servers.namespace import landings, versions
 from tests.namespace_world import World, numbers
 from tests.unit.test_namespace_versions import decided, path, stage
 
@@ -228,9 +229,9 @@ def test_who_commits_is_told_of_it_without_asking_the_leader(
     frames, sent = FrameBuffer(), list[FrameKind]()
     send = leader.send
 
-    def noting(data: bytes) -> None:
+    def noting(data: bytes) -> bool:
         sent.extend(kind for kind, _ in frames.feed(data))
-        send(data)
+        return send(data)
 
     loser, winner = stage(world, table, 100), stage(world, table, 200)
     world.log.table(table)
@@ -241,7 +242,8 @@ def test_who_commits_is_told_of_it_without_asking_the_leader(
         assert connection.path_of(2) == name_of(2)
         os.remove(f"/{loser['manifest_path']}")
         assert connection.path_of(2) == name_of(3)
-    assert sent == [], "outcomes come by themselves, and what they say of versions is kept"
+    asked = [kind for kind in sent if kind is not FrameKind.APPEND]
+    assert asked == [], "outcomes come by themselves, and what they say of versions is kept"
 
 
 def test_stale_appends_to_a_table_with_a_key_commit(world: World) -> None:
@@ -293,3 +295,109 @@ def test_many_writers_append_without_a_loss(world: World, table: list[str]) -> N
     ids = world.open(table).to_table()["id"].to_pylist()
     assert len(set(ids)) == len(ids) == count + 10
     assert decided(world) - before <= count * 3 // 2
+
+
+CHANGES: list[tuple[int, Callable[[Any], Any]]] = [
+    (1, lambda dataset: dataset.create_scalar_index("id", "BTREE", name="by_id")),
+    (1, lambda dataset: dataset.optimize.optimize_indices()),
+    (2, lambda dataset: dataset.optimize.compact_files()),
+    (1, lambda dataset: dataset.alter_columns({"path": "x", "name": "y"})),
+    (1, lambda dataset: dataset.drop_columns(["y"])),
+    (1, lambda dataset: dataset.drop_index("by_id")),
+    (1, lambda dataset: dataset.update_config({"key": "value"})),
+]
+
+
+def test_what_an_append_does_not_touch_lands_at_its_first_try(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create, rows = versions._create_version, [10]
+
+    def behind(*given: Any) -> Any:
+        """Have an append commit between what a client stages and what is decided of it."""
+        columns = world.log.open("$".join(table)).schema.names
+        new = numbers(rows[0], rows[0] + 1).rename_columns([*columns, "x"][:2])
+        world.log.append("$".join(table), new.select(columns))
+        rows[0] += 1
+        return create(*given)
+
+    monkeypatch.setattr(versions, "_create_version", behind)
+    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 60.0)
+    for tries, change in CHANGES:
+        dataset = world.open(table)
+        dataset_rows, rows_before = dataset.count_rows(), rows[0]
+        world.faults.asked[:] = []
+        change(dataset)
+        assert world.faults.asked.count(path(table, "create")) == tries
+        assert rows[0] == rows_before + tries
+        assert dataset.count_rows() == dataset_rows + tries, "it goes on with what was committed"
+    found = lance.dataset(world.location(table))
+    found.validate()  # type: ignore[no-untyped-call]
+    assert found.schema.names == ["id"]
+    assert found.config()["key"] == "value"
+    assert sorted(found.to_table()["id"].to_pylist()) == list(range(rows[0]))
+    assert len(found.get_fragments()) < 1 + rows[0] - 10, "some are merged"
+
+
+def _lose_for_good(world: World, table: list[str], connection: Connection) -> None:
+    """Commit as version 3 what was staged as version 2, and isn't sent again."""
+    (loser,) = world.stage(table, lambda dataset: dataset.update_config({"key": "value"}))
+    assert world.post(path(table, "create"), stage(world, table))[0] == 200
+    assert connection.post("create", loser)[0] == 303
+    assert connection.path_of(2) == name_of(2)
+    os.remove(f"/{loser['manifest_path']}")
+
+
+def test_a_client_that_does_not_come_back_is_told_on_an_unknown_connection(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 60.0)
+    monkeypatch.setattr(landings, "UNKNOWN_WAITS_SECONDS", 0.05)
+    with closing(Connection(world, table)) as its, closing(Connection(world, table)) as new:
+        _lose_for_good(world, table, its)
+        assert new.path_of(2) == name_of(3)
+        assert new.path_of(2) == name_of(2), "it has been told"
+        assert its.path_of(2) == name_of(2)
+
+
+def test_a_reader_is_not_told_who_asks_before_the_client_does(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landings, "UNKNOWN_WAITS_SECONDS", 60.0)
+    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 60.0)
+    with (
+        closing(Connection(world, table)) as its,
+        closing(Connection(world, table)) as reader,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        _lose_for_good(world, table, its)
+        read = threads.submit(reader.path_of, 2)
+        assert its.path_of(2) == name_of(3)
+        assert read.result(120) == name_of(2)
+
+
+def test_readers_who_ask_for_the_same_version_hold_no_thread(
+    world: World, table: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(landings, "UNKNOWN_WAITS_SECONDS", 600.0)
+    monkeypatch.setattr(landings, "ASKS_WITHIN_SECONDS", 600.0)
+    with (
+        closing(Connection(world, table)) as its,
+        closing(Connection(world, table)) as one,
+        closing(Connection(world, table)) as another,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        _lose_for_good(world, table, its)
+        reads = [threads.submit(reader.path_of, 2) for reader in (one, another)]
+        assert [read.result(120) for read in reads] == [name_of(2)] * 2
+        assert its.path_of(2) == name_of(3), "its client is still told"
+        monkeypatch.setattr(landings, "WAITING_MAX", 0)
+        world.log.append("$".join(table), numbers(900, 901))
+    with closing(Connection(world, table)) as its, closing(Connection(world, table)) as reader:
+        (loser,) = world.stage(table, lambda dataset: dataset.update_config({"key": "other"}))
+        assert world.post(path(table, "create"), stage(world, table))[0] == 200
+        assert its.post("create", loser)[0] == 303
+        os.remove(f"/{loser['manifest_path']}")
+        asked = loser["version"]
+        assert reader.path_of(asked) == name_of(asked)
+        assert its.path_of(asked) == name_of(asked + 1)

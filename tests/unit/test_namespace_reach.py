@@ -39,15 +39,21 @@ can = "admin"
 """
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """Return a server where bob has the namespace `bobs`, and `allowed` is an allowed prefix."""
+def access_file(folder: Path) -> Path:
+    """Write who may do what; return where."""
     hashes = {
         name: hashlib.sha256(key["x-api-key"].encode()).hexdigest()
         for name, key in (("admin", ADMIN), ("bob", BOB))
     }
-    (tmp_path / "access.toml").write_text(ACCESS.format(**hashes))
-    security = Security(AccessFile(tmp_path / "access.toml"))
+    written = folder / "access.toml"
+    written.write_text(ACCESS.format(**hashes))
+    return written
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a server where bob has the namespace `bobs`, and `allowed` is an allowed prefix."""
+    security = Security(AccessFile(access_file(tmp_path)))
     made = World(
         tmp_path,
         settings=Settings(locations=(str(tmp_path / "allowed"),)),

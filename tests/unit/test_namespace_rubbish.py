@@ -44,6 +44,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     running.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", OPERATIONS, ids=lambda entry: cast(Entry, entry).name)
 def test_rubbish_gets_an_answer(world: World, entry: Entry, seed: int) -> None:
     world.rows("/v1/table/r$t/create?mode=exist_ok", numbers(0, 5))

@@ -64,8 +64,8 @@ class TableAccess:
     ) -> Response:
         """Sign a request to S3 that concerns the table's own objects.
 
-        A table that is staged, or was dropped, is reached by who may write it, as long as nobody
-        has its place.
+        Principals that may write a staged or dropped table reach its files as long as no other
+        table has its location.
         """
         wanted = _to_sign(body)
         scope = self._vendor.scope(subject)
@@ -78,8 +78,9 @@ class TableAccess:
             least = Access.WRITE if is_staged else judged.access
             if access is None or least > access:
                 raise NotSigned(
-                    f"{principal.name or 'who asks'} may not {least.name.lower()} the files"
-                    f" of {'.'.join(subject.table)}; ask its administrator for a grant"
+                    f"{principal.name or 'an anonymous client'} may not "
+                    f"{least.name.lower()} the files of {'.'.join(subject.table)}; ask its "
+                    "administrator for a grant"
                 )
             headers = sign(judged, wanted.method, address, self._vendor.now())
         except NotSigned as error:
@@ -153,12 +154,12 @@ def _to_sign(body: bytes) -> ToSign:
     node = Node(load_json(body, "body"), "")
     provider = node.optional("provider")
     if provider is not None and provider.text().lower() != "s3":
-        raise Failure(400, "BadRequestException", "provider: only requests to s3 are signed")
+        raise Failure(400, "BadRequestException", "provider: only requests to S3 are signed")
     node.member("region").text()
     headers: dict[str, str] = {}
     for name, value in node.member("headers").object().items():
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise Failure(400, "BadRequestException", f"headers: {name!r} is not a list of texts")
+            raise Failure(400, "BadRequestException", f"headers: {name!r} is not a list of strings")
         if name.lower() in headers:
             raise Failure(400, "BadRequestException", f"headers: {name!r} is there twice")
         headers[name.lower()] = ",".join(value)

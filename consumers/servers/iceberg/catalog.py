@@ -58,7 +58,7 @@ Tell = Callable[[Subject], Mapping[str, Any]]
 
 
 def tell_nothing(subject: Subject) -> Mapping[str, Any]:
-    """Say nothing: nobody asked, or there is nothing to say."""
+    """Return no settings, for a client that asked for none."""
     return {}
 
 
@@ -67,7 +67,7 @@ class IcebergSettings:
     """What an operator may choose."""
 
     warehouse: str
-    """Where tables go that nobody gave a location: `warehouse/namespace/table-uuid`."""
+    """Where tables without a given location go: `warehouse/namespace/table-uuid`."""
     tables_max: int = TABLES_MAX
     updates_max: int = UPDATES_MAX
     timeout_seconds: float = 30
@@ -197,7 +197,7 @@ class IcebergCatalog:
             old = self.view().tables.get(table)
             replaces = old.uuid if old is not None else ""
         if replaces and read_only:
-            raise Failure(400, "BadRequestException", "overwrite and read only: use one of them")
+            raise Failure(400, "BadRequestException", "use either overwrite or read-only, not both")
         with reading(location):
             change = self.service.registration(table, location, replaces, read_only=read_only)
         answer = self.submit(asked, [change])
@@ -305,7 +305,7 @@ class IcebergCatalog:
         return f"{root}/{table[-1]}-{uuid}"
 
     def new_location(self, name: TableId, uuid: str) -> str:
-        """Return where something new goes that nobody gave a location."""
+        """Return the location of a new table or view whose request gives none."""
         return self._location(self.view(), name, uuid)
 
     def _staged(
@@ -390,8 +390,8 @@ def _check_not_moved(location: str) -> None:
     """Refuse a place that is bound to another one: Iceberg's metadata names it, and is followed."""
     if is_moved(recorded(location)):
         raise InvalidTransaction(
-            f"the tables below {recorded(location)} were moved, and Iceberg's metadata would name"
-            " the place of before",
+            f"the tables below {recorded(location)} were moved, but Iceberg's metadata "
+            "would name their former place",
             field="location",
             value=location,
             advice="Link the old place to the new one instead of binding it, or use another place",

@@ -100,7 +100,7 @@ class IcebergNamespaces:
         both = sorted(set(updates) & set(removals))
         if both:
             raise Failure(
-                422, "UnprocessableEntityException", f"{both} are to be both set and removed"
+                422, "UnprocessableEntityException", f"{both} would be both set and removed"
             )
         before = _known(self._catalog.view(), namespace)
         if updates or removals:

@@ -18,8 +18,8 @@ from commitlog.core.iceberg.reading import Node, load_json
 from commitlog.core.iceberg.requests import read_identifier
 from commitlog.core.iceberg.views import read_any
 from commitlog.model.table import TableId, parse_table_id
-from consumers.servers.iceberg.asking import namespace_of, principal_of, table_of, view_of
 from consumers.servers.iceberg.catalog import LOCATION, IcebergCatalog
+from consumers.servers.iceberg.request_context import namespace_of, principal_of, table_of, view_of
 from consumers.servers.security.grants import Principal
 from consumers.servers.security.places import TablePlaces, of_properties, of_update, texts
 
@@ -83,7 +83,7 @@ class IcebergReach:
         try:
             data = self._catalog.service.read_metadata(file[0])
         except OSError:
-            return  # whoever reads it next refuses it
+            return  # the operation that reads it next refuses it
         found = read_any(load_json(data, file[0]), file[0])
         self._check(principal, name, [found.location])
         self._check(principal, name, _of_table(found), own=[found.location])
@@ -112,7 +112,7 @@ class IcebergReach:
         view = self._catalog.view()
         known = view.tables.get(name) or view.views.get(name)
         if known is not None:
-            # Whoever put them into its properties was allowed to.
+            # The client that put them into its properties was allowed to.
             return [known.location, *of_properties(known.properties)]
         uuids = [uuid for one in updates for uuid in texts(one.get("uuid"))]
         return [self._catalog.new_location(name, uuids[0])] if uuids else []

@@ -110,7 +110,7 @@ def failure_of(error: Exception) -> Failure:
         return Failure(
             503,
             "ServiceUnavailableException",
-            f"nothing was committed, ask again: {error}",
+            f"nothing was committed, try again: {error}",
             retry_after_seconds=after or _RETRY_AFTER_SECONDS,
         )
     if not isinstance(error, CommitLogError):

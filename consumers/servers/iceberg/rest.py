@@ -19,13 +19,6 @@ from commitlog.core.iceberg.reading import load_json
 from commitlog.model.limits import ICEBERG_UPDATES_MAX, OPERATIONS_PER_TRANSACTION_MAX
 from consumers.runtime.config import Config, ConfigurationError
 from consumers.servers.iceberg.access import HEADER, TableAccess, staged_uuid, understood
-from consumers.servers.iceberg.asking import (
-    asked_of,
-    namespace_of,
-    principal_of,
-    table_of,
-    view_of,
-)
 from consumers.servers.iceberg.catalog import (
     IcebergCatalog,
     IcebergSettings,
@@ -34,16 +27,23 @@ from consumers.servers.iceberg.catalog import (
 )
 from consumers.servers.iceberg.log import LogIcebergService
 from consumers.servers.iceberg.namespaces import IcebergNamespaces
-from consumers.servers.iceberg.past import (
+from consumers.servers.iceberg.reach import IcebergReach
+from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
+from consumers.servers.iceberg.request_context import (
+    namespace_of,
+    principal_of,
+    requester_of,
+    table_of,
+    view_of,
+)
+from consumers.servers.iceberg.service import IcebergService
+from consumers.servers.iceberg.time_travel import (
     PREFIX,
     PastCatalogues,
     PastIcebergService,
     position_of,
     refuse,
 )
-from consumers.servers.iceberg.reach import IcebergReach
-from consumers.servers.iceberg.replies import ALL, Failure, failure_of, json_reply, unsupported
-from consumers.servers.iceberg.service import IcebergService
 from consumers.servers.iceberg.views import IcebergViews
 from consumers.servers.namespace.service import Settings
 from consumers.servers.security.budgets import json_problem, may_be_unprintable, text_problem
@@ -70,7 +70,7 @@ _MOST = {
     "iceberg_tables_max": OPERATIONS_PER_TRANSACTION_MAX,
     "iceberg_updates_max": ICEBERG_UPDATES_MAX,
 }
-"""What the log takes, whoever asks."""
+"""The log's own limits, the same for all clients."""
 
 Handler = Callable[[Request, bytes], Response]
 
@@ -94,8 +94,8 @@ def routes(
     for name, limit in limits.items():
         most = _MOST.get(name, limit)
         if not 1 <= limit <= most:
-            bounds = "it is at least 1"
-            bounds += f", and at most {most:,}, which the log takes" if name in _MOST else ""
+            bounds = "it must be at least 1"
+            bounds += f", and at most {most:,}, the limit of the log" if name in _MOST else ""
             raise ConfigurationError(f"{name} cannot be {limit}: {bounds}")
     service = LogIcebergService(log, names, security)
     vendor = Vendor(log, names.vending, security, names.locations)
@@ -269,13 +269,13 @@ class _Routes:
         )
 
     def commit_transaction(self, request: Request, body: bytes) -> Response:
-        return self._catalog.commit_transaction(asked_of(request), body)
+        return self._catalog.commit_transaction(requester_of(request), body)
 
     def list_namespaces(self, request: Request, body: bytes) -> Response:
         return self._namespaces.children(request.query_params)
 
     def create_namespace(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.create(asked_of(request), body)
+        return self._namespaces.create(requester_of(request), body)
 
     def namespace_exists(self, request: Request, body: bytes) -> Response:
         return self._namespaces.exists(namespace_of(request))
@@ -284,25 +284,27 @@ class _Routes:
         return self._namespaces.load(namespace_of(request))
 
     def drop_namespace(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.drop(asked_of(request), namespace_of(request))
+        return self._namespaces.drop(requester_of(request), namespace_of(request))
 
     def update_namespace(self, request: Request, body: bytes) -> Response:
-        return self._namespaces.update(asked_of(request), namespace_of(request), body)
+        return self._namespaces.update(requester_of(request), namespace_of(request), body)
 
     def list_tables(self, request: Request, body: bytes) -> Response:
         return self._catalog.list_tables(namespace_of(request), request.query_params)
 
     def create_table(self, request: Request, body: bytes) -> Response:
         return self._catalog.create_table(
-            asked_of(request), namespace_of(request), body, self._tell(request)
+            requester_of(request), namespace_of(request), body, self._tell(request)
         )
 
     def register_table(self, request: Request, body: bytes) -> Response:
         said = request.headers.get(_READ_ONLY, "false").lower()
         if said not in ("true", "false"):
-            raise Failure(400, "BadRequestException", f"{_READ_ONLY} is {said!r}: true or false")
+            raise Failure(
+                400, "BadRequestException", f"{_READ_ONLY} must be true or false, not {said!r}"
+            )
         return self._catalog.register_table(
-            asked_of(request),
+            requester_of(request),
             namespace_of(request),
             body,
             read_only=said == "true",
@@ -351,11 +353,11 @@ class _Routes:
         return lambda subject: access.told(principal, subject, ways)
 
     def commit_table(self, request: Request, body: bytes) -> Response:
-        return self._catalog.commit_table(asked_of(request), table_of(request), body)
+        return self._catalog.commit_table(requester_of(request), table_of(request), body)
 
     def drop_table(self, request: Request, body: bytes) -> Response:
         purge = request.query_params.get("purgeRequested", "false").lower() == "true"
-        return self._catalog.drop_table(asked_of(request), table_of(request), purge=purge)
+        return self._catalog.drop_table(requester_of(request), table_of(request), purge=purge)
 
     def unsupported(self, request: Request, body: bytes) -> Response:
         raise unsupported(f"{request.method} {request.url.path}")
@@ -364,10 +366,10 @@ class _Routes:
         return self._views.children(namespace_of(request), request.query_params)
 
     def create_view(self, request: Request, body: bytes) -> Response:
-        return self._views.create(asked_of(request), namespace_of(request), body)
+        return self._views.create(requester_of(request), namespace_of(request), body)
 
     def register_view(self, request: Request, body: bytes) -> Response:
-        return self._views.register(asked_of(request), namespace_of(request), body)
+        return self._views.register(requester_of(request), namespace_of(request), body)
 
     def view_exists(self, request: Request, body: bytes) -> Response:
         return self._views.exists(view_of(request))
@@ -376,16 +378,16 @@ class _Routes:
         return self._views.load(view_of(request))
 
     def commit_view(self, request: Request, body: bytes) -> Response:
-        return self._views.commit(asked_of(request), view_of(request), body)
+        return self._views.commit(requester_of(request), view_of(request), body)
 
     def drop_view(self, request: Request, body: bytes) -> Response:
-        return self._views.drop(asked_of(request), view_of(request))
+        return self._views.drop(requester_of(request), view_of(request))
 
     def rename_view(self, request: Request, body: bytes) -> Response:
-        return self._views.rename(asked_of(request), body)
+        return self._views.rename(requester_of(request), body)
 
     def metrics(self, request: Request, body: bytes) -> Response:
         return Response(status_code=204)
 
     def rename_table(self, request: Request, body: bytes) -> Response:
-        return self._catalog.rename_table(asked_of(request), body)
+        return self._catalog.rename_table(requester_of(request), body)

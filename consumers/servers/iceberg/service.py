@@ -74,7 +74,7 @@ class IcebergService(Protocol):
     ) -> Committed | RefusedChanges:
         """Append one transaction and return its outcome; the same id returns the same outcome.
 
-        `id_is_new`: nobody can have asked under this id before, which is cheaper.
+        `id_is_new`: this id can't have been used before, which is cheaper.
         """
 
     def read_metadata(self, location: str) -> bytes:

@@ -117,12 +117,14 @@ def type_of(described: Any, where: str) -> pa.DataType:
         described = {"type": described}
     name = described.get("type") if isinstance(described, dict) else None
     if not isinstance(name, str):
-        raise InvalidInputError(f"{where}: {described!r} describes no type; it needs a `type`")
+        raise InvalidInputError(
+            f"{where}: {described!r} is not a type description; it needs a `type`"
+        )
     plain = _READ.get(name.lower())
     try:
         return plain if plain is not None else _compound(name, described, where)
     except (ValueError, TypeError, KeyError, IndexError, pa.ArrowException) as error:
-        raise InvalidInputError(f"{where}: {name!r} is not a type that is known here") from error
+        raise InvalidInputError(f"{where}: {name!r} is not a known type") from error
 
 
 def _compound(name: str, described: Mapping[str, Any], where: str) -> pa.DataType:

@@ -87,7 +87,7 @@ class _Batch:
             self.targets[table] = StagedTarget(info.table_id, info.location, info.incarnation)
         found = self.targets[table]
         if found is None:
-            raise NoSuchTable(f"{'$'.join(table)} is deregistered by an operation before")
+            raise NoSuchTable(f"{'$'.join(table)} is deregistered by an earlier operation")
         return found
 
     def add(self, chosen: Sequence[tuple[str, Any]]) -> None:
@@ -126,7 +126,7 @@ class _Batch:
         if info is None or (newest != info.version and is_in(newest, versions)):
             if versions:
                 raise InvalidInputError(
-                    f"version {newest} is made by the same batch, and cannot be deleted by it"
+                    f"version {newest} is created by this batch, so the batch cannot delete it"
                 )
             self.operations.append(DeleteTableVersions(table, ()))
             return
@@ -270,7 +270,7 @@ def _results(
             body = declared(service, call, operation, transaction_id, vends=asked)
             results.append({"declare_table": body})
         elif isinstance(operation, LanceCommit):
-            continue  # it makes room for a deletion, and nobody asked for it
+            continue  # it makes room for a deletion; the client didn't send it
         elif isinstance(operation, DeleteTableVersions):
             results.append({"delete_table_versions": deleted(operation, transaction_id)})
         elif isinstance(operation, DeregisterTable):
@@ -310,9 +310,7 @@ def _version(
 def _kind(call: Call, operation: Any) -> tuple[str, Any]:
     given = [kind for kind in KINDS if getattr(operation, kind) is not None]
     if len(given) != 1:
-        raise InvalidInputError(
-            f"exactly one of {', '.join(KINDS)} is given, not {given or 'none'}"
-        )
+        raise InvalidInputError(f"give exactly one of {', '.join(KINDS)}, not {given or 'none'}")
     kind = given[0]
     body = getattr(operation, kind)
     takes = {
@@ -328,7 +326,9 @@ def _kind(call: Call, operation: Any) -> tuple[str, Any]:
 
 def _table(given: list[str] | None) -> TableId:
     if not given:
-        raise InvalidInputError("id is missing: a batch names each table by its id")
+        raise InvalidInputError(
+            "id is missing: every operation of a batch needs the id of its table"
+        )
     return parse_table_id(given)
 
 
@@ -340,7 +340,7 @@ def _batch_id(call: Call) -> str:
 def _check_count(service: Service, name: str, count: int) -> None:
     limit = service.settings.operations_max
     if not 0 < count <= limit:
-        raise InvalidInputError(f"{name}: a batch has 1 to {limit}, not {count}")
+        raise InvalidInputError(f"{name}: a batch must have 1 to {limit}, not {count}")
 
 
 class _Named:

@@ -6,7 +6,7 @@ A branch that a Clone made a table of the log is changed under that table's name
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import lance
 import pyarrow as pa
@@ -19,6 +19,8 @@ from consumers.servers.namespace.branches import check_files, is_branch, refuse_
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.service import Service
 
+Found = TypeVar("Found")
+
 
 def opened_for(
     service: Service, call: Call, branch: str | None, version: int | None
@@ -28,6 +30,45 @@ def opened_for(
     if not is_branch(branch):
         return service.open(info, version)
     return open_branch(service, info, branch, version)
+
+
+def read_from(
+    service: Service,
+    call: Call,
+    branch: str | None,
+    version: int | None,
+    read: Callable[[lance.LanceDataset], Found],
+) -> Found:
+    """Return what is read from what a question is about.
+
+    While the leader says what the table is now, its likely version is read already. What was read
+    counts if the leader's answer is that version.
+    """
+    if service.is_past or is_branch(branch):
+        return read(opened_for(service, call, branch, version))
+    likely, answer = service.log.ask_table(call.table)
+    found: Found | Exception | None = None
+    if likely is not None:
+        try:
+            found = read(service.open(likely, version))
+        except Exception as error:
+            found = error
+    info = answer()
+    if likely is None or not _is_alike(likely, info):
+        return read(service.open(info, version))
+    if isinstance(found, Exception):
+        raise found
+    return cast(Found, found)
+
+
+def _is_alike(one: TableInfo, other: TableInfo) -> bool:
+    """Return whether the same files are read."""
+    return (one.incarnation, one.location, one.version, one.deleted) == (
+        other.incarnation,
+        other.location,
+        other.version,
+        other.deleted,
+    )
 
 
 def open_branch(

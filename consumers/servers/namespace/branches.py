@@ -32,7 +32,7 @@ from commitlog.codecs.manifest_file import (
     manifest_name,
     parse_manifest_name,
 )
-from commitlog.core.manifest.data_files import leads_out
+from commitlog.core.manifest.data_files import data_files, leads_out
 from commitlog.core.tables.branch_names import MAIN, branch_location, branch_name_problem
 from commitlog.errors import CommitLogError
 from commitlog.lancepb.table_pb2 import DataFragment
@@ -120,15 +120,15 @@ def branch_entry(info: TableInfo, version: int, path: str) -> dict[str, Any]:
 
 
 def create_branch_version(service: Service, info: TableInfo, request: Any) -> dict[str, Any]:
-    """Put a staged manifest under its version's name, if nobody's is there."""
+    """Put a staged manifest under its version's name, if none is there."""
     refuse_kept_by_log(service, info, request.branch)
     folder, staged = _folder(request.branch), relative_path(info.location, request.manifest_path)
     name = parse_manifest_name(staged.rsplit("/", 1)[1])
     assert name is not None
     if staged.rsplit("/", 1)[0] != folder or name.version != request.version:
         raise InvalidInputError(
-            f"{request.manifest_path!r} is no staged manifest of version {request.version} of"
-            f" branch {request.branch!r}; stage it below {folder}"
+            f"{request.manifest_path!r} is not a staged manifest of version "
+            f"{request.version} of branch {request.branch!r}; stage it below {folder}"
         )
     store = store_for(info.location)
     path = f"{folder}/{manifest_name(request.version, name.scheme)}"
@@ -139,7 +139,7 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
         state, _ = decode_manifest(data)
     except FileNotFoundError:
         raise InvalidInputError(
-            f"there is no staged manifest at {request.manifest_path!r}"
+            f"the staged manifest {request.manifest_path!r} does not exist"
         ) from None
     except (CommitLogError, ValueError) as error:
         raise InvalidInputError(f"{request.manifest_path!r} is no manifest: {error}") from error
@@ -151,13 +151,13 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
         )
     if request.manifest_size is not None and request.manifest_size != len(data):
         raise InvalidInputError(
-            f"manifest_size is {request.manifest_size}, and the file has {len(data)} bytes"
+            f"manifest_size is {request.manifest_size}, but the file has {len(data)} bytes"
         )
     follows = request.version - 1 in known or not known - {request.version}
     if not follows or (not store.create(path, data) and store.read(path) != data):
         raise ConcurrentModificationError(
-            f"version {request.version} of branch {request.branch!r} of {info.name} is not the"
-            " next one; describe the newest one, and stage again"
+            f"version {request.version} of branch {request.branch!r} of {info.name} is not "
+            "the next version; describe the newest version, and stage again"
         )
     store.delete(staged)
     return {"version": branch_entry(info, request.version, path)}
@@ -166,10 +166,10 @@ def create_branch_version(service: Service, info: TableInfo, request: Any) -> di
 def check_files(info: TableInfo, fragments: Iterable[Any]) -> None:
     """Refuse fragments, Lance's or pylance's, one of whose files lies outside of its folder.
 
-    The log checks those of the main line; a branch's manifest is nobody else's to check.
+    The log checks those of the main line; manifests of branches are checked here only.
     """
     for fragment in fragments:
-        files = (*fragment.files, *(overlay.data_file for overlay in fragment.overlays))
+        files = data_files(fragment)
         if path := next((file.path for file in files if leads_out(file.path)), None):
             raise PermissionDeniedError(f"a branch of {info.name} names the data file {path!r}")
 
@@ -188,7 +188,7 @@ def refuse_kept_by_log(service: Service, info: TableInfo, branch: str) -> None:
 def _folder(branch: str) -> str:
     problem = branch_name_problem(branch)
     if problem:
-        raise InvalidInputError(f"{branch!r} is no name of a branch: {problem}")
+        raise InvalidInputError(f"{branch!r} is not a valid branch name: {problem}")
     return f"{branch_location('', branch)[1:]}/{VERSIONS_DIRECTORY}"
 
 

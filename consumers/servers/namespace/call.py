@@ -208,7 +208,8 @@ class Call:
         named = getattr(request, "id", None)
         if named is not None and self.object_id is not None and tuple(named) != self.parts:
             raise InvalidInputError(
-                f"the body names {named}, and the path {list(self.parts)}: name one object"
+                f"the body names {named}, but the path names {list(self.parts)}: name "
+                "the same object"
             )
         self.refuse_others(request, takes)
         return request
@@ -231,18 +232,17 @@ class Call:
         try:
             found = json.loads(self.body)
         except (ValueError, RecursionError) as error:
-            raise InvalidInputError(f"the body is no JSON: {error}") from error
+            raise InvalidInputError(f"the body is not JSON: {error}") from error
         if found is None:
             return {}
         if not isinstance(found, dict):
-            raise InvalidInputError("the body is no JSON object")
+            raise InvalidInputError("the body is not a JSON object")
         if may_be_unprintable(self.body) and (problem := text_problem(found, "")):
             raise InvalidInputError(problem)
         for name, items in found.items():
             if isinstance(items, list) and len(items) > self.items_max and dict in map(type, items):
                 raise InvalidInputError(
-                    f"{name} has {len(items)} items, and at most {self.items_max} are carried out"
-                    " at once"
+                    f"{name} has {len(items)} items; at most {self.items_max} are allowed"
                 )
         return found
 
@@ -270,7 +270,7 @@ class Call:
             options = pa.ipc.IpcReadOptions(ensure_alignment=pa.ipc.Alignment.At64Byte)
             found = pa.ipc.open_stream(self.stream, options=options)
         except (pa.ArrowException, OSError) as error:
-            raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
+            raise InvalidInputError(f"the body is not an Arrow IPC stream: {error}") from error
         check_schema_names(found.schema)
         return pa.RecordBatchReader.from_batches(found.schema, _whole(found))
 
@@ -283,14 +283,14 @@ class Call:
         try:
             return found.read_all()
         except (pa.ArrowException, OSError) as error:
-            raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
+            raise InvalidInputError(f"the body is not an Arrow IPC stream: {error}") from error
 
     def arrow_schema(self) -> pa.Schema:
         """Return the schema of a body that is an Arrow IPC stream without rows."""
         try:
             found = pa.ipc.open_stream(self.body).schema
         except (pa.ArrowException, OSError) as error:
-            raise InvalidInputError(f"the body is no Arrow IPC stream: {error}") from error
+            raise InvalidInputError(f"the body is not an Arrow IPC stream: {error}") from error
         check_schema_names(found)
         return found
 
@@ -323,7 +323,7 @@ def _whole(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         except pa.ArrowInvalid as error:
             if "UTF8" in str(error):
                 check_batch(batch, first)
-            raise InvalidInputError(f"the rows are broken: {error}") from error
+            raise InvalidInputError(f"the rows are invalid: {error}") from error
         first += batch.num_rows
         yield batch
 
@@ -331,13 +331,13 @@ def _whole(rows: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
 def _scalar(name: str, value: str, kind: str) -> Any:
     if "bool" in kind.lower():
         if value.lower() not in _BOOLEANS:
-            raise InvalidInputError(f"{name} is true or false, not {value!r}")
+            raise InvalidInputError(f"{name} must be true or false, not {value!r}")
         return _BOOLEANS[value.lower()]
     if "int" in kind.lower():
         try:
             return int(value)
         except ValueError:
-            raise InvalidInputError(f"{name} is a whole number, not {value!r}") from None
+            raise InvalidInputError(f"{name} must be a whole number, not {value!r}") from None
     return value
 
 
@@ -384,13 +384,13 @@ def one_of(name: str, value: str | None, *allowed: str) -> str:
     for choice in allowed:
         if choice.replace("_", "") == plain:
             return choice
-    raise InvalidInputError(f"{name} is one of {', '.join(allowed)}, not {value!r}")
+    raise InvalidInputError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
 def page(names: list[str], token: str | None, limit: int | None) -> tuple[list[str], str | None]:
     """Return the part of sorted names that follows `token`, and the token of the next part."""
     if limit is not None and limit < 1:
-        raise InvalidInputError(f"limit is at least 1, not {limit}")
+        raise InvalidInputError(f"limit must be at least 1, not {limit}")
     rest = [name for name in names if not token or name > token]
     if limit is None or len(rest) <= limit:
         return rest, None

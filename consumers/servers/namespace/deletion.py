@@ -62,8 +62,9 @@ def wanted(ranges: Iterable[Any], newest: int) -> VersionRanges:
         start, end = one.start_version, one.end_version
         if start < 0 or (end != EVERYTHING and end < start):
             raise InvalidInputError(
-                f"ranges[{index}]: start_version is at least 0 and at most end_version, which may"
-                f" be -1 for everything up to the newest; not {start} and {end}"
+                f"ranges[{index}]: start_version must be from 0 to end_version, and "
+                f"end_version may be -1 for everything up to the newest; not {start} and "
+                f"{end}"
             )
         first, last = max(start, 1), newest if end == EVERYTHING else min(end - 1, newest)
         if first <= last:

@@ -19,7 +19,7 @@ from commitlog.model.table import TableId
 
 
 class _NewTable(StagingNamespace):
-    """What pylance sees of a table that nobody made yet."""
+    """What pylance sees of a table that doesn't exist yet."""
 
     def __init__(self, location: str) -> None:
         super().__init__(location, 0)
@@ -27,7 +27,7 @@ class _NewTable(StagingNamespace):
 
     def describe_table(self, request: Any) -> Any:
         if not self._is_declared:
-            raise TableNotFoundError("there is no such table yet")
+            raise TableNotFoundError("the table does not exist yet")
         # In an object store Lance asks for the options again, while it writes.
         return super().describe_table(request)
 
@@ -43,7 +43,7 @@ class _NewTable(StagingNamespace):
         return {"versions": []}
 
     def describe_table_version(self, request: Any) -> Any:
-        raise TableVersionNotFoundError("there is no version yet")
+        raise TableVersionNotFoundError("the table has no versions yet")
 
 
 def stage_first_version(

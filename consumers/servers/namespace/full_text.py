@@ -28,7 +28,7 @@ def full_text(asked: Any, columns: list[str]) -> FullTextQuery | dict[str, Any]:
             return {"query": words.terms}
         return _query(query, columns)
     if asked.string_query is None:
-        raise InvalidInputError("full_text_query names no query: give words, or a structured one")
+        raise InvalidInputError("full_text_query is empty: give words, or a structured query")
     found: dict[str, Any] = {"query": asked.string_query.query}
     if asked.string_query.columns:
         found["columns"] = asked.string_query.columns
@@ -39,7 +39,7 @@ def _query(asked: Any, columns: list[str]) -> FullTextQuery:
     given = [name for name in type(asked).model_fields if getattr(asked, name) is not None]
     if len(given) != 1:
         raise InvalidInputError(
-            f"a full-text query is one of {', '.join(type(asked).model_fields)}, not {given}"
+            f"a full-text query must be one of {', '.join(type(asked).model_fields)}, not {given}"
         )
     inner = getattr(asked, given[0])
     if given[0] == "match":
@@ -78,7 +78,7 @@ def _multi_match(queries: list[Any]) -> FullTextQuery:
     if not queries or len({one.terms for one in queries}) != 1:
         raise InvalidInputError("multi_match looks for the same terms in several columns")
     if not all(one.column for one in queries):
-        raise InvalidInputError("multi_match: each of match_queries names its column")
+        raise InvalidInputError("multi_match: each of match_queries must name its column")
     boosts = [1.0 if one.boost is None else float(one.boost) for one in queries]
     names = [one.column for one in queries]
     operator = _operator(queries[0].operator)
@@ -99,7 +99,7 @@ def _operator(given: str | None) -> FullTextOperator:
     try:
         return FullTextOperator((given or "or").upper())
     except ValueError:
-        raise InvalidInputError(f"operator is Or or And, not {given!r}") from None
+        raise InvalidInputError(f"operator must be Or or And, not {given!r}") from None
 
 
 def put_right(text: Any) -> Any:

@@ -58,8 +58,8 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
     kind = request.index_type.upper()
     if kind not in SCALAR | TEXT | VECTOR:
         raise InvalidInputError(
-            f"index_type {request.index_type!r} is none of"
-            f" {', '.join(sorted(SCALAR | TEXT | VECTOR))}"
+            f"index_type {request.index_type!r} is not one of "
+            f"{', '.join(sorted(SCALAR | TEXT | VECTOR))}"
         )
     fields = {
         name: getattr(request, name)
@@ -84,7 +84,9 @@ def create_index(service: Service, call: Call) -> dict[str, Any]:
             raise TableColumnNotFoundError(f"the table has no column {request.column!r}")
         name = request.name or (f"{request.column}_idx" if call.is_remote else None)
         if not replaces and name in _names(dataset):
-            raise TableIndexAlreadyExistsError(f"the table has an index {name!r}; drop it first")
+            raise TableIndexAlreadyExistsError(
+                f"the table already has an index {name!r}; drop it first"
+            )
         try:
             return build(dataset, name)
         except Exception as error:  # of several types, by the kind of index

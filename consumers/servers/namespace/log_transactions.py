@@ -63,7 +63,7 @@ class _Rows(_OnTable):
     def data(self, schema: pa.Schema) -> pa.Table:
         """Return the rows, with the table's types where JSON has none."""
         if (self.rows is None) is (self.arrow is None):
-            raise InvalidInputError(f"{self.table}: give rows or arrow, one of them")
+            raise InvalidInputError(f"{self.table}: give either rows or arrow")
         try:
             if self.arrow is None:
                 return _table(self.rows or [], schema)
@@ -191,7 +191,9 @@ class Operation(Strict):
         given = [one for one in vars(self).values() if one is not None]
         if len(given) != 1:
             kinds = ", ".join(type(self).model_fields)
-            raise InvalidInputError(f"operations[{index}] is one of {kinds}, not {len(given)}")
+            raise InvalidInputError(
+                f"operations[{index}] must have exactly one of {kinds}, not {len(given)}"
+            )
         found: Chosen = given[0]
         return found
 
@@ -238,10 +240,10 @@ def submit_transaction(service: Service, call: Call) -> dict[str, Any]:
 
 
 def describe_log_transaction(service: Service, call: Call) -> dict[str, Any]:
-    """Say what became of a transaction."""
+    """Return the outcome of a transaction."""
     found = service.transaction(call.object_id or "")
     if found is None:
-        raise TransactionNotFoundError(f"the log holds no outcome of {call.object_id!r} by now")
+        raise TransactionNotFoundError(f"the log has no outcome of {call.object_id!r} yet")
     outcome, _ = found
     for operation in found[1].operations:
         call.need(Access.READ, target(operation))
@@ -293,9 +295,9 @@ def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
     unknown = [name for name in names if name not in schema.names]
     if unknown or not rows:
         raise InvalidInputError(
-            f"the rows have the columns {unknown[:5]}, which the table hasn't; it has"
-            f" {schema.names}"
+            f"the rows have the columns {unknown[:5]}, which the table doesn't have; it has "
+            f"{schema.names}"
             if rows
-            else "there are no rows"
+            else "no rows are given"
         )
     return pa.Table.from_pylist(rows, schema=pa.schema([schema.field(name) for name in names]))

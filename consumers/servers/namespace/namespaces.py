@@ -116,7 +116,7 @@ def list_all_tables(service: Service, call: Call) -> dict[str, Any]:
 
 
 def _seen(service: Service, call: Call) -> TableId:
-    """Return the namespace to be listed, for whoever may see something in it."""
+    """Return the namespace to be listed, if the principal may see something in it."""
     parent = call.parts
     if parent and not call.sees(parent):
         call.need(Access.READ, parent)
@@ -144,7 +144,7 @@ def _change(service: Service, call: Call, namespace: TableId, *operations: Opera
         if code is Code.TABLE_EXISTS:
             raise NamespaceAlreadyExistsError(f"namespace {name} exists") from error
         if code in (Code.NO_SUCH_TABLE, Code.NO_SUCH_NAMESPACE):
-            raise NamespaceNotFoundError(f"the log knows no namespace {name}") from error
+            raise NamespaceNotFoundError(f"namespace {name} does not exist") from error
         if code is Code.INVALID_OPERATION and isinstance(operations[0], DropNamespace):
             raise NamespaceNotEmptyError(error.outcome.message) from error
         raise

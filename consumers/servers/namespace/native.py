@@ -78,7 +78,7 @@ def refused_commit(dataset: lance.LanceDataset, error: Exception) -> Exception:
 
 
 def of_pylance(error: BaseException) -> Exception:
-    """Return what a failure inside pylance or Arrow means for who asked; others as they are.
+    """Return what a failure inside pylance or Arrow means to the client; others as they are.
 
     They raise whatever suits them where a request's values don't suit the table: an OverflowError
     for a large limit, a TypeError, a panic. All of that is the request's mistake, not ours.
@@ -107,5 +107,6 @@ def refuse_branch(call: Call, info: TableInfo, branch: str | None) -> None:
     """Refuse a branch, where an operation is for the main line alone."""
     if is_branch(branch):
         raise UnsupportedOperationError(
-            f"{call.operation}: branch {branch!r} of {info.name}: this is for the main one only"
+            f"{call.operation}: branch {branch!r} of {info.name}: only the main branch "
+            "supports this"
         )

@@ -18,14 +18,14 @@ from lance_namespace import (
 )
 from starlette.responses import Response
 
-from consumers.servers.namespace.branch_rows import opened_for
+from consumers.servers.namespace.branch_rows import opened_for, read_from
 from consumers.servers.namespace.call import ARROW_FILE, Call, one_of
 from consumers.servers.namespace.full_text import full_text, put_right
 from consumers.servers.namespace.preview import preview
 from consumers.servers.namespace.service import Service
 
 LIMIT_MAX = 2**31 - 1
-"""Who asks for more rows wants all of them."""
+"""A request for more rows gets all of them."""
 ARROW, PREVIEW = "arrow", "preview"
 READ_VERSION = "x-lancedb-version"
 """In an answer, the version that was read."""
@@ -41,14 +41,18 @@ def query(service: Service, call: Call) -> Response:
     """Return the rows that a query finds: an Arrow file, or for `?as=preview` JSON to look at."""
     form = one_of("as", call.parameter("as"), ARROW, PREVIEW)
     request = call.read(QueryTableRequest, _TAKES, adapt=_as_the_model_has_it)
-    dataset = opened_for(service, call, request.branch, request.version)
-    found = dataset.scanner(**_scan_options(dataset, request, call)).to_table()
+
+    def read(dataset: lance.LanceDataset) -> tuple[pa.Table, int]:
+        options = _scan_options(dataset, request, call)
+        return dataset.scanner(**options).to_table(), dataset.version
+
+    found, version = read_from(service, call, request.branch, request.version, read)
     if form == PREVIEW:
-        return preview(found, dataset.version)
+        return preview(found, version)
     sink = io.BytesIO()
     with pa.ipc.new_file(sink, found.schema) as writer:
         writer.write_table(found)
-    headers = {READ_VERSION: str(dataset.version)}
+    headers = {READ_VERSION: str(version)}
     return Response(sink.getvalue(), media_type=ARROW_FILE, headers=headers)
 
 
@@ -120,7 +124,7 @@ def _order(call: Call) -> list[ColumnOrdering] | None:
     if not isinstance(given, list) or not all(
         isinstance(one, dict) and isinstance(one.get("column_name"), str) for one in given
     ):
-        raise InvalidInputError("order_by is a list of {column_name, ascending, nulls_first}")
+        raise InvalidInputError("order_by must be a list of {column_name, ascending, nulls_first}")
     return [
         ColumnOrdering(
             one["column_name"],
@@ -142,7 +146,7 @@ def _columns(request: Any) -> list[str] | dict[str, str] | None:
         return None
     if columns.column_aliases:
         if columns.column_names:
-            raise InvalidInputError("columns has names and aliases; give one of them")
+            raise InvalidInputError("columns has both names and aliases; give one of them")
         return dict(columns.column_aliases)
     return list(columns.column_names) if columns.column_names else None
 
@@ -153,7 +157,7 @@ def _nearest(dataset: lance.LanceDataset, request: Any, vector: list[Any]) -> di
         query = np.array(vector, dtype=np.float32)
     except ValueError as error:
         raise InvalidInputError(
-            f"vector: all of several vectors have one length: {error}"
+            f"vector: all vectors must have the same length: {error}"
         ) from error
     bounds = (request.lower_bound, request.upper_bound)
     wanted = request.k + (request.offset or 0)
@@ -178,7 +182,7 @@ def _vector_column(dataset: lance.LanceDataset, vector: list[Any]) -> str:
     """Return the only column with vectors, or the only one with vectors as long as this one."""
     found = dict(_vectors(dataset.schema))
     if not found:
-        raise InvalidInputError("there is no vector column in the table")
+        raise InvalidInputError("the table has no vector column")
     size = len(vector[0] if isinstance(vector[0], list) else vector)
     fitting = [name for name, length in found.items() if length == size]
     if len(found) > 1 and len(fitting) != 1:

@@ -1,9 +1,9 @@
 """What a request may reach through a table: its own place, and what its manifests name besides.
 
 A manifest can name other places (base paths), and a symbolic link can lead to them. The server
-reads them with its own rights, so each has to be a place that it may serve, and that who asks may
-read: a table's files for who may read that table, what lies elsewhere below the tables root for
-who may read everything.
+reads them with its own rights, so each has to be a place that it may serve and that the caller
+may read: a table's files if the caller may read that table, other files below the tables root if it
+may read everything.
 """
 
 from __future__ import annotations

@@ -20,25 +20,27 @@ from consumers.servers.namespace import rows
 from consumers.servers.namespace.call import Call
 from consumers.servers.namespace.landings import Landed
 from consumers.servers.namespace.native import of_pylance
+from consumers.servers.namespace.not_served import instead_of
 from consumers.servers.namespace.operations import Entry
-from consumers.servers.namespace.past import POSITION, as_of
 from consumers.servers.namespace.remote import DATABASE, SERVER_VERSION, answer_out, error_out
 from consumers.servers.namespace.service import Service
 from consumers.servers.namespace.status import error_response
+from consumers.servers.namespace.time_travel import POSITION, as_of
+from consumers.servers.security.grants import Access
 
 _PANIC = "PanicException"
 """What a panic of Lance's arrives as, past `Exception`; its class cannot be imported."""
 
 
 def admit(entry: Entry, call: Call) -> None:
-    """Refuse who isn't known, and who may not do this."""
+    """Refuse unknown principals, and those that may not do this."""
     call.identify()
     if entry.access is not None:
         call.need(entry.access, call.parts)
 
 
 def respond(entry: Entry, service: Service, call: Call) -> Response:
-    """Carry a request out for who was admitted; return its answer, whatever it is."""
+    """Carry out an admitted request; return its answer, whatever it is."""
     try:
         result = _run(entry, service, call)
     except Exception as error:
@@ -63,24 +65,28 @@ def failure(entry: Entry, call: Call, error: Exception) -> Response:
 def _run(entry: Entry, service: Service, call: Call) -> Any:
     try:
         if entry.operation is None:
-            raise UnsupportedOperationError(f"{entry.name} is not supported yet")
+            instead = instead_of(entry.name)
+            raise UnsupportedOperationError(f"{entry.name} is not supported; {instead}")
         if POSITION in call.headers:
             if not entry.only_reads:
                 raise PermissionDeniedError(
-                    f"{entry.name}: what stood at a position is read only; send the request"
-                    f" without {POSITION}"
+                    f"{entry.name}: the state at a position is read-only; send the request "
+                    f"without {POSITION}"
                 )
             service = as_of(service, call)
-        with acting_for(call.caller), behind(service.reach.gate(call.principal)):
-            return entry.operation(service, call)
+        with behind(service.reach.gate(call.principal)):
+            if entry.access is Access.READ:  # nothing of it gets into the log
+                return entry.operation(service, call)
+            with acting_for(call.caller):
+                return entry.operation(service, call)
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
             raise
         if call.committed and not isinstance(error, Landed):
             # What came after the commit cannot undo it, and no answer may say that it failed.
             raise OutcomeUnknown(
-                f"transaction {call.committed} is committed, and cannot be described: {error};"
-                " describe it again",
+                f"transaction {call.committed} is committed, but the result cannot be read: "
+                f"{error}; describe the table again",
                 call.committed,
             ) from error
         raise _as_callers_know_it(call, error) from error

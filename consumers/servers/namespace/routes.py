@@ -23,7 +23,9 @@ from starlette.routing import Match, Route
 from commitlog import CommitLog
 from consumers.servers.metrics import Metrics
 from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.not_served import is_of_job, not_served
 from consumers.servers.namespace.operations import LOG_OPERATIONS, OPERATIONS, Entry
+from consumers.servers.namespace.remote import DATABASE, is_remote
 from consumers.servers.namespace.respond import admit, failure, respond
 from consumers.servers.namespace.row_turns import RowTurns
 from consumers.servers.namespace.row_work import by_process
@@ -31,6 +33,7 @@ from consumers.servers.namespace.service import Service, Settings
 from consumers.servers.namespace.status import HttpError, error_response
 from consumers.servers.observing import tell
 from consumers.servers.row_processes import RowProcesses
+from consumers.servers.security.guard import LANCEDB
 from consumers.servers.security.identity import Security, credentials_of_headers
 from consumers.servers.server_heads import CONNECTION
 
@@ -49,6 +52,7 @@ _OURS = (
     "/v1/table",
     "/v1/transaction",
     "/v1/materialized_view",
+    *LANCEDB,
 )
 
 
@@ -91,6 +95,10 @@ _OFTEN = frozenset(
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 
 
+def _path(request: Request) -> str:
+    return str(request.scope["path"]).removeprefix(request.scope.get("root_path", ""))
+
+
 async def _unknown(known: tuple[Route, ...], request: Request) -> Response:
     """Answer a path or a method that no operation has."""
     allowed = sorted(
@@ -106,6 +114,15 @@ async def _unknown(known: tuple[Route, ...], request: Request) -> Response:
             f"{where}: use {', '.join(allowed)}",
             ErrorCode.INVALID_INPUT,
             Allow=", ".join(allowed),
+        )
+    elif is_of_job(_path(request)):
+        error = HttpError(404, f"{where}: {not_served(_path(request))}", ErrorCode.UNSUPPORTED)
+    elif text := not_served(_path(request)):
+        error = HttpError(406, f"{where}: {text}", ErrorCode.UNSUPPORTED)
+    elif is_remote(request.url.path) or DATABASE in request.headers:
+        # The client takes 404 for a table that isn't there.
+        error = HttpError(
+            406, f"{where} is no operation of this server; /docs lists them", ErrorCode.UNSUPPORTED
         )
     else:
         error = HttpError(404, f"{where} is no operation", ErrorCode.UNSUPPORTED)
@@ -187,11 +204,11 @@ async def _pieces(request: Request, bytes_max: int) -> Any:
     size = 0
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > bytes_max:
-        raise HttpError(413, f"the body has {declared} bytes, at most {bytes_max} are taken")
+        raise HttpError(413, f"the body has {declared} bytes; at most {bytes_max} are accepted")
     async for piece in request.stream():
         size += len(piece)
         if size > bytes_max:
-            raise HttpError(413, f"the body has over {bytes_max} bytes")
+            raise HttpError(413, f"the body has more than {bytes_max} bytes")
         yield piece
 
 
@@ -200,7 +217,7 @@ async def _whole(request: Request, bytes_max: int) -> bytes:
 
 
 async def _spooled(request: Request, bytes_max: int) -> IO[bytes]:
-    # Who asked for it closes it: the operation reads it on another thread, or by its name.
+    # The caller closes it: the operation reads it on another thread, or by its name.
     spool: IO[bytes] = io.BytesIO()
     try:
         async for piece in _pieces(request, bytes_max):

@@ -1,7 +1,7 @@
-"""Whose work on rows is next, where there is more of it than places.
+"""Shares the places for work on rows fairly between clients.
 
-Places are few, and a piece of work may take minutes. So one client doesn't get all of them, and who
-has the fewest is next: a client that asks for a lot waits for itself, and others hardly for it.
+Places are few, and one operation may take minutes. So no client gets all of them, and the client
+with the fewest is next: one that sends many operations waits for its own, and delays others little.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class RowTurns:
     def __init__(
         self, places: int, *, tells_clients_apart: bool, wait_seconds: float = WAIT_SECONDS
     ) -> None:
-        """Have so many places; where clients are told apart, one place is never the greediest's."""
+        """Take the number of places; if clients are told apart, none of them gets the last one."""
         self._places = places
         self._client_max = max(1, places - 1) if tells_clients_apart else places
         self._wait_seconds = wait_seconds
@@ -58,7 +58,7 @@ class RowTurns:
             if not isinstance(error, TimeoutError):
                 raise
             raise Unavailable(
-                "other work on rows is being done; send it again in a while"
+                "the server is busy with other work on rows; try again in a while"
             ) from error
 
     def _end(self, client: str) -> None:
@@ -75,6 +75,6 @@ class RowTurns:
         return not waiting[1].done() and self._has_room(waiting[0])
 
     def _has_room(self, client: str) -> bool:
-        # Whoever waits has no room, so nobody is passed over by who comes later.
+        # A waiting request has no room yet, so a later one can't overtake it.
         is_free = self._running.total() < self._places
         return is_free and self._running[client] < self._client_max

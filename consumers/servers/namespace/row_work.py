@@ -124,7 +124,10 @@ async def by_process(
     return response
 
 
-_UNKNOWN = "whether it was carried out is not known: describe the table, or send it again by key"
+_UNKNOWN = (
+    "it is not known whether the request was carried out: describe the table, or "
+    "repeat the request with its Idempotency-Key"
+)
 
 
 def _work(call: Call) -> Work:

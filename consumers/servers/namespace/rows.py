@@ -34,7 +34,7 @@ from commitlog.errors import InvalidTransaction, TableAlreadyExists
 from commitlog.model.operations import DeclareTable, Operation
 from commitlog.model.records import Outcome, Status, Transaction
 from commitlog.model.table import TableId
-from consumers.servers.namespace.branch_rows import answered, change_branch, merged, opened_for
+from consumers.servers.namespace.branch_rows import answered, change_branch, merged, read_from
 from consumers.servers.namespace.branches import is_branch
 from consumers.servers.namespace.call import Call, one_of
 from consumers.servers.namespace.first_version import stage_first_version
@@ -64,13 +64,14 @@ def create_table(service: Service, call: Call) -> dict[str, Any]:
             return _created(service, standing, standing.version, None)
         if standing is not None and mode == "create":
             raise TableAlreadyExists(
-                f"table {standing.name} exists, at {standing.location}; choose another name, or"
-                " the mode exist_ok or overwrite"
+                f"table {standing.name} already exists at {standing.location}; choose "
+                "another name, or the mode exist_ok or overwrite"
             )
         if standing is not None and standing.version and mode == "overwrite":
             if request.properties:
                 raise UnsupportedOperationError(
-                    "CreateTable: properties of a table that exists; leave them out to overwrite"
+                    "CreateTable: the table exists, so its properties cannot be set "
+                    "here; leave them out to overwrite"
                 )
             return _overwritten(service, call, standing)
         if standing is not None and not request.properties:
@@ -192,7 +193,7 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
         },
     )
     if not request.on:
-        raise InvalidInputError("on is missing: name the columns by which rows match")
+        raise InvalidInputError("on is missing: name the key columns")
     # A filter by itself asks for what it filters.
     updates = bool(request.when_matched_update_all or request.when_matched_update_all_filt)
     deletes = bool(
@@ -200,14 +201,14 @@ def merge_insert(service: Service, call: Call) -> dict[str, Any]:
     )
     if not (updates or deletes or request.when_not_matched_insert_all):
         raise InvalidInputError(
-            "nothing is asked for: set when_matched_update_all, when_not_matched_insert_all or"
-            " when_not_matched_by_source_delete"
+            "the merge would do nothing: set when_matched_update_all, "
+            "when_not_matched_insert_all or when_not_matched_by_source_delete"
         )
     options = MergeOptions(
-        when_matched_update_all=updates,
+        when_matched_update_all=bool(updates),
         when_matched_update_all_filt=request.when_matched_update_all_filt,
         when_not_matched_insert_all=bool(request.when_not_matched_insert_all),
-        when_not_matched_by_source_delete=deletes,
+        when_not_matched_by_source_delete=bool(deletes),
         when_not_matched_by_source_delete_filt=request.when_not_matched_by_source_delete_filt,
         use_index=bool(request.use_index),
     )
@@ -240,7 +241,7 @@ def update(service: Service, call: Call) -> dict[str, Any]:
     for pair in request.updates:
         if len(pair) != 2 or pair[0] in values:
             raise InvalidInputError(
-                f"updates holds one [column, expression] per column, not {pair}"
+                f"updates must hold one [column, expression] per column, not {pair}"
             )
         values[pair[0]] = pair[1]
     where = request.predicate or None
@@ -261,7 +262,7 @@ def delete(service: Service, call: Call) -> dict[str, Any]:
     """Delete the rows for which a predicate holds."""
     request = call.read(DeleteFromTableRequest, {"branch", "predicate"})
     if not request.predicate.strip():
-        raise InvalidInputError("predicate is empty; to delete all rows, say `true`")
+        raise InvalidInputError("predicate is empty; to delete all rows, use `true`")
     if is_branch(request.branch):
         dataset, found = change_branch(
             service, call, request.branch, lambda dataset: dataset.delete(request.predicate)
@@ -278,8 +279,14 @@ def delete(service: Service, call: Call) -> dict[str, Any]:
 def count_rows(service: Service, call: Call) -> int:
     """Count the rows of a version for which a predicate holds."""
     request = call.read(CountTableRowsRequest, {"version", "branch", "predicate"})
-    dataset = opened_for(service, call, request.branch, request.version)
-    return dataset.count_rows(request.predicate or None)
+    predicate = request.predicate or None
+    return read_from(
+        service,
+        call,
+        request.branch,
+        request.version,
+        lambda dataset: dataset.count_rows(predicate),
+    )
 
 
 def _carried_out(
@@ -334,7 +341,7 @@ def seconds(text: str | None) -> float:
     value = float(found[1]) * _UNITS[found[2]] if found else 0.0
     if not 0 < value <= TIMEOUT_SECONDS_MAX:
         raise InvalidInputError(
-            f"timeout is a duration such as 30s or 5m, at most 1h, not {text!r}"
+            f"timeout must be a duration such as 30s or 5m, at most 1h, not {text!r}"
         )
     return value
 

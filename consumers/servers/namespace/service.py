@@ -67,7 +67,7 @@ class Settings:
     storage_options: Scoped = Scoped()
     """Returned with each location."""
     credentials: Scoped = Scoped()
-    """Returned besides, to who asks for them."""
+    """Returned too, on request."""
     vending: Scoped = Scoped()
     """How access to tables' own files is handed out."""
     operations_max: int = 1000
@@ -81,6 +81,8 @@ class Service:
 
     most = Access.WRITE
     """The most that may be done with the files of the tables that it shows."""
+    is_past = False
+    """Whether it shows what stood at a position."""
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class Service:
         found = self.namespaces().get(namespace)
         if found is None:
             raise NamespaceNotFoundError(
-                f"the log knows no namespace {format_table_id(namespace)}; create it first"
+                f"namespace {format_table_id(namespace)} does not exist; create it first"
             )
         return found
 
@@ -273,8 +275,8 @@ class Service:
             outcome = ticket.result(LAST_ASK_SECONDS, wait="committed")
             call.committed, call.position = transaction_id, outcome.sequence
             raise OutcomeUnknown(
-                f"transaction {transaction_id} is committed (sequence {outcome.sequence}), and"
-                " its files cannot be read yet: describe the version again",
+                f"transaction {transaction_id} is committed (sequence {outcome.sequence}), "
+                "but its files cannot be read yet: describe the version again",
                 transaction_id,
             ) from None
         if outcome.status is Status.COMMITTED:
@@ -384,7 +386,8 @@ class Service:
         wanted = info.version if version is None else version
         if not info.version:
             raise TableVersionNotFoundError(f"{info.name} is declared and has no version yet")
-        self.readable(info, wanted)
+        if wanted != info.version or not self.log.opened.has(info, wanted):
+            self.readable(info, wanted)
         return self.log.opened.plain(info, wanted)
 
     def open_managed(self, info: TableInfo) -> lance.LanceDataset:

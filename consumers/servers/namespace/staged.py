@@ -39,6 +39,11 @@ from commitlog.model.table import TableId
 from consumers.partition.allowed_places import lies_in
 
 E_TAG, METADATA = "http.e_tag", "http."
+_BUILT_OVER_ANY_HEAD = frozenset(
+    {"Append", "CreateIndex", "Project", "ReserveFragments", "Rewrite", "UpdateConfig"}
+)
+"""What a client means whatever others commit before it, if the grid finds no conflict. Deletes and
+updates aren't: a client that misses its own commit would carry them out once more."""
 SCHEMES = ("V1", "V2")
 
 
@@ -67,11 +72,11 @@ def check_fields(request: Any) -> None:
     """Refuse what no table can be asked for."""
     scheme = request.naming_scheme
     if scheme is not None and scheme not in SCHEMES:
-        raise InvalidInputError(f"naming_scheme is V1 or V2, not {scheme!r}")
+        raise InvalidInputError(f"naming_scheme must be V1 or V2, not {scheme!r}")
     if request.version < 1:
         raise InvalidInputError(
-            f"version {request.version} cannot be created: versions are numbered from 1, and"
-            " detached versions are not kept by the log"
+            f"version {request.version} cannot be created: versions are numbered from 1, "
+            "and the log does not keep detached versions"
         )
 
 
@@ -83,8 +88,8 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
     check_fields(request)
     if request.branch and request.branch != "main":
         raise UnsupportedOperationError(
-            f"branch {request.branch!r}: the log orders the main line; commit to a branch by"
-            " version/create"
+            f"branch {request.branch!r}: this commits to the main branch only; use "
+            "version/create for other branches"
         )
     path = relative_path(target.location, request.manifest_path)
     _check_name(path, request)
@@ -92,12 +97,12 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
         data = read_confined(target.location, path)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
         raise StagedManifestMissing(
-            f"there is no staged manifest at {request.manifest_path!r}"
+            f"the staged manifest {request.manifest_path!r} does not exist"
         ) from error
     if request.manifest_size is not None and request.manifest_size != len(data):
         raise InvalidInputError(
-            f"manifest_size is {request.manifest_size}, and {request.manifest_path!r} has"
-            f" {len(data)} bytes"
+            f"manifest_size is {request.manifest_size}, but {request.manifest_path!r} has "
+            f"{len(data)} bytes"
         )
     try:
         state, message = decode_manifest(data)
@@ -106,7 +111,7 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
         lance_message = parse_message(message)
     except (CommitLogError, ValueError, OSError) as error:
         raise InvalidInputError(
-            f"{request.manifest_path!r} is no manifest of Lance with its transaction: {error}"
+            f"{request.manifest_path!r} is not a Lance manifest with an inline transaction: {error}"
         ) from error
     check_gate(target.location, [base.path for base in state.header.message.base_paths])
     if state.version != request.version:
@@ -134,10 +139,10 @@ def read_staged(target: StagedTarget, request: Any, info: TableInfo | None = Non
     return Staged(operation, lance_message.uuid)
 
 
-def is_append(staged: Staged) -> bool:
+def is_built_over_any_head(staged: Staged) -> bool:
     """Return True if the leader can build a staged version over any head, with nothing to keep."""
     made = staged.operation
-    return made.operation == "Append" and not any(
+    return made.operation in _BUILT_OVER_ANY_HEAD and not any(
         not name.startswith(INTERNAL) for name, _ in made.metadata
     )
 
@@ -190,8 +195,8 @@ def _refuse_standing_keys(
     found = standing_keys(info, message.update, written, before)
     if found is not None:
         raise ConcurrentModificationError(
-            f"{info.name} has rows of the keys {list(python_rows(found))}, which this upsert would"
-            " insert again: somebody inserted them since it read. Read the table and merge again"
+            f"{info.name} already has rows with the keys {list(python_rows(found))}: they "
+            "were inserted after this upsert read the table. Read the table and merge again"
         )
 
 

@@ -48,7 +48,7 @@ _UUID_AT_END = re.compile(r"-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.lanc
 
 
 def declare_table(service: Service, call: Call) -> dict[str, Any]:
-    """Take a name and a location; the first version is committed by whoever writes it."""
+    """Take a name and a location; the first writer commits the first version."""
     request = call.read(DeclareTableRequest, {"location", "properties", "vend_credentials"})
     operation = declaration(service, call, call.table, request)
     outcome, transaction = service.change(call, operation)
@@ -142,7 +142,7 @@ def _wanted_version(service: Service, info: TableInfo, request: DescribeTableReq
     version = request.version
     if request.tag:
         if version is not None:
-            raise InvalidInputError("version and tag are given; give one of them")
+            raise InvalidInputError("version and tag exclude each other; give one of them")
         tags = service.open(info).tags.list() if info.version else {}
         if request.tag not in tags:
             raise TableTagNotFoundError(f"{info.name} has no tag {request.tag!r}")
@@ -186,7 +186,7 @@ def _end(
         first = service.first_answer(call)
         if first is None:
             service.info(table)
-            raise NoSuchTable(f"the log knows no table {call.object_id}")
+            raise NoSuchTable(f"the log has no table {call.object_id}")
         outcome = first[0]
     else:
         outcome, _ = service.change(call, kind(table, info.incarnation))

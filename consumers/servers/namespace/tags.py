@@ -76,7 +76,7 @@ def delete_tag(service: Service, call: Call) -> dict[str, Any]:
     """Forget a tag."""
     request = call.read(DeleteTableTagRequest, {"tag"})
     info = service.info(call.table)
-    dataset = service.open(info)
+    dataset = _alone(service, info)
     _need(info, dataset.tags.list(), request.tag)
     try:
         dataset.tags.delete(request.tag)
@@ -88,9 +88,14 @@ def delete_tag(service: Service, call: Call) -> dict[str, Any]:
 def _tagged(service: Service, info: TableInfo, request: Any) -> tuple[lance.LanceDataset, Any]:
     """Return the table, and what Lance calls the version that a tag is for."""
     if not is_branch(request.branch):
-        return service.open(info, request.version), request.version
+        return _alone(service, info, request.version), request.version
     open_branch(service, info, request.branch, request.version)
-    return service.open(info), (request.branch, request.version)
+    return _alone(service, info), (request.branch, request.version)
+
+
+def _alone(service: Service, info: TableInfo, version: int | None = None) -> lance.LanceDataset:
+    """Open a version that no other request uses: pylance can't read one while its tags change."""
+    return service.log.opened.alone(info, service.open(info, version).version)
 
 
 def _tags(service: Service, info: TableInfo) -> dict[str, Any]:

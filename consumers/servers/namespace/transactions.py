@@ -58,8 +58,8 @@ def alter_transaction(service: Service, call: Call) -> dict[str, Any]:
         _carry_out(f"actions[{index}]", action, said)
     if place is None:
         raise InvalidTableStateError(
-            f"what transaction {outcome.transaction_id} changed is gone, and its properties were"
-            " kept there"
+            f"the tables that transaction {outcome.transaction_id} changed no longer exist, "
+            "and its properties were kept there"
         )
     if said != before:
         prefix = f"{SAID}{outcome.transaction_id}."
@@ -74,22 +74,24 @@ def _carry_out(where: str, action: Any, said: dict[str, str]) -> None:
     sets, unsets = action.set_property_action, action.unset_property_action
     chosen = sets or unsets
     if chosen is None or (sets is not None and unsets is not None):
-        raise InvalidInputError(f"{where}: an action sets a status, or sets or unsets a property")
+        raise InvalidInputError(f"{where}: an action must set a status, or set or unset a property")
     key = chosen.key
     if not key or key.startswith(_OURS):
-        raise InvalidInputError(f"{where}: key is missing, or begins with {_OURS!r}, as ours do")
+        raise InvalidInputError(
+            f"{where}: key is missing, or begins with the reserved prefix {_OURS!r}"
+        )
     if sets is not None:
         mode = one_of(f"{where}: mode", sets.mode, "overwrite", "fail", "skip")
         if sets.value is None:
             raise InvalidInputError(f"{where}: value is missing")
         if key in said and mode == "fail":
-            raise ConcurrentModificationError(f"{where}: property {key!r} is set already")
+            raise ConcurrentModificationError(f"{where}: property {key!r} already exists")
         if key not in said or mode == "overwrite":
             said[key] = sets.value
     else:
         mode = one_of(f"{where}: mode", unsets.mode, "skip", "fail")
         if key not in said and mode == "fail":
-            raise ConcurrentModificationError(f"{where}: there is no property {key!r}")
+            raise ConcurrentModificationError(f"{where}: property {key!r} does not exist")
         said.pop(key, None)
 
 
@@ -129,7 +131,7 @@ def _need(service: Service, call: Call, access: Access) -> tuple[Outcome, Transa
     parts = call.parts
     found = service.transaction(parts[-1]) if parts else None
     if found is None:
-        raise TransactionNotFoundError(f"the log holds no outcome of transaction {call.object_id}")
+        raise TransactionNotFoundError(f"the log has no outcome of transaction {call.object_id}")
     for operation in found[1].operations:
         call.need(access, target(operation))
     return found

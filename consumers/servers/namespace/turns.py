@@ -1,12 +1,13 @@
-"""Who goes next, of those who race for the same table.
+"""Queues clients that race for the same table, so that each commits in its turn.
 
-Of many clients that staged the same version, one commits. Who waits for that need not ask the log
-as well, and neither the log nor its history is filled with what was lost before.
+Of many clients that staged the same version, one commits. The others wait here and are refused
+without asking the log, so the log and its history aren't filled with attempts that were lost
+before.
 
-A client that lost has to do its work again, and while it does, appends may come between again and
-again, which never lose: so one that lost is promised the next turn, the oldest first, and appends
-wait a moment for it. Others don't: how long Lance pauses before it tries again follows from how
-long its first try took.
+A client that lost has to redo its work. Meanwhile appends, which never lose, could commit before it
+again and again. So the client that has been losing longest is promised the next turn, and appends
+wait up to `PROMISE_SECONDS` for it. Other losers don't wait: how long Lance pauses before its next
+try follows from how long its first one took.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lance_namespace import ConcurrentModificationError
 PROMISE_SECONDS = 0.5
 """How long appends wait for a client that was promised the next turn."""
 LOSER_SECONDS = 10.0
-"""After this long without a word from it, a client isn't trying any more."""
+"""A client that sent nothing for this long has given up."""
 
 
 class VersionTaken(ConcurrentModificationError):
@@ -38,8 +39,8 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Race:
-    """The clients that lost on one table, the oldest first, each with when it was last heard of;
-    and who of them is waited for."""
+    """The clients that lost on one table, the oldest first, each with the time of its last request;
+    and the one that was promised the next turn."""
 
     losers: OrderedDict[Hashable, float] = field(default_factory=OrderedDict)
     promised: Hashable | None = None
@@ -50,7 +51,7 @@ class _Race:
         return self.promised is not None and self.promised != client and now < self.until
 
     def promise(self, now: float) -> None:
-        """Promise the next turn to who has been losing longest."""
+        """Promise the next turn to the client that has been losing longest."""
         for client in [c for c, seen in self.losers.items() if now - seen > LOSER_SECONDS]:
             del self.losers[client]
         self.promised, self.until = next(iter(self.losers), None), now + PROMISE_SECONDS
@@ -60,7 +61,7 @@ class KeyedLocks:
     """Locks by key, each there as long as somebody holds it or waits for it. Thread-safe."""
 
     def __init__(self) -> None:
-        """Nobody waits."""
+        """No request waits."""
         self._lock = threading.Lock()
         self._is_open = threading.Condition(self._lock)
         self._beside: Counter[Hashable] = Counter()
@@ -103,7 +104,7 @@ class KeyedLocks:
 
     @contextlib.contextmanager
     def beside(self, key: Hashable) -> Iterator[bool]:
-        """Work beside the others, and learn whether there is nobody else."""
+        """Work beside the others, and learn whether there are none."""
         with self._lock:
             self._beside[key] += 1
             is_alone = self._beside[key] == 1
@@ -117,7 +118,7 @@ class KeyedLocks:
 
     @contextlib.contextmanager
     def of(self, key: Hashable, patience_seconds: float) -> Iterator[None]:
-        """Wait until nobody else has this key's turn, or patience is over; then have it."""
+        """Take this key's turn once it is free, or patience is over."""
         with self._lock:
             turn = self._turns.setdefault(key, _Turn())
             turn.users += 1

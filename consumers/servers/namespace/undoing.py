@@ -44,7 +44,7 @@ class RestoreRequest(_Undoing):
 
 
 def undrop(service: Service, call: Call) -> dict[str, Any]:
-    """Bring back a table that was dropped, of either format."""
+    """Restore a dropped table of either format."""
     request = UndropRequest.model_validate(call.fields)
     for name in (request.table, request.name or request.table):
         call.need(Access.ADMIN, parse_table_id(name))
@@ -59,7 +59,7 @@ def undrop(service: Service, call: Call) -> dict[str, Any]:
 
 
 def restore(service: Service, call: Call) -> dict[str, Any]:
-    """Give tables of either format the content of a position, all by one record."""
+    """Roll tables of either format back to a position, in one record."""
     request = RestoreRequest.model_validate(call.fields)
     for name in request.tables:
         call.need(Access.WRITE, parse_table_id(name))

@@ -46,7 +46,7 @@ from consumers.servers.namespace.staged import (
     StagedTarget,
     as_commit,
     check_fields,
-    is_append,
+    is_built_over_any_head,
     read_staged,
 )
 from consumers.servers.namespace.turns import VersionTaken
@@ -61,7 +61,7 @@ def list_versions(service: Service, call: Call) -> dict[str, Any]:
     info = service.info(call.table)
     limit = request.limit
     if limit is not None and limit < 1:
-        raise InvalidInputError(f"limit is at least 1, not {limit}")
+        raise InvalidInputError(f"limit must be at least 1, not {limit}")
     if not info.version:
         return {"versions": []}
     if is_branch(request.branch):
@@ -113,7 +113,7 @@ def _page_token(token: str | None) -> int | None:
     if not token:
         return None
     if not token.isdigit():
-        raise InvalidInputError(f"page_token {token!r} is none of ours")
+        raise InvalidInputError(f"page_token {token!r} is not valid")
     return int(token)
 
 
@@ -184,9 +184,9 @@ def _create_version(
             raise
         return _created(service, info, *found)
     client = client_of(call.connection) or staged.transaction_id
-    if call.connection is not None and call.key is None and is_append(staged):
+    if call.connection is not None and call.key is None and is_built_over_any_head(staged):
         service.turns.wait(info.incarnation, client)
-        return _create_by_append(service, call, info, staged)
+        return _create_over_head(service, call, info, staged)
     try:
         made = _create_as_staged(service, call, info, staged)
     except ConcurrentModificationError:
@@ -214,10 +214,10 @@ def _create_as_staged(
         return _created(service, info, outcome, transaction)
 
 
-def _create_by_append(
+def _create_over_head(
     service: Service, call: Call, info: TableInfo, staged: Staged
 ) -> dict[str, Any]:
-    """Commit a staged append as the version that it is, else as the next one that there is."""
+    """Commit a staged version as the one that it is, else as the next one that there is."""
     made = staged.operation
     version = service.landings.version_of(staged.transaction_id, info.incarnation)
     if version is not None:
@@ -254,11 +254,12 @@ def _landed(service: Service, call: Call, info: TableInfo, staged: Staged, versi
             asked=asked,
             version=version,
             staged_path=staged.operation.manifest_path,
+            comes_back=staged.operation.operation == "Append",
         ),
     )
     return Landed(
-        f"version {asked} of {info.name} is another transaction; {staged.transaction_id} is"
-        f" committed as version {version}"
+        f"version {asked} of {info.name} was made by another transaction; "
+        f"{staged.transaction_id} is committed as version {version}"
     )
 
 
@@ -279,8 +280,8 @@ def _refuse_taken(service: Service, call: Call, info: TableInfo, staged: Staged)
     if now.incarnation == info.incarnation and version <= now.version:
         make_readable(service, now, version)
         raise VersionTaken(
-            f"version {version} of {info.name} is taken, and {now.version} is the newest: read"
-            " it, and stage yours anew"
+            f"version {version} of {info.name} already exists, and {now.version} is the "
+            "newest: read that version, and stage yours again"
         )
 
 
@@ -375,12 +376,12 @@ def raise_refusal(service: Service, outcome: Outcome, operations: Sequence[Opera
         foreign = ""
         if moved["quarantined"]:
             foreign = (
-                f". Versions written around the log stood in the way, and are moved to"
-                f" {', '.join(moved['quarantined'])}: try again"
+                ". Versions written around the log were moved to "
+                f"{', '.join(moved['quarantined'])}: try again"
             )
         raise InvalidInputError(
-            f"version {version} of {info.name} cannot be created: {info.version + 1} is the next"
-            f" one{foreign}"
+            f"version {version} of {info.name} cannot be created: the next version is "
+            f"{info.version + 1}{foreign}"
         )
     outcome.raise_for_conflict()
 

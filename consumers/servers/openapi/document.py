@@ -19,24 +19,26 @@ from pydantic.json_schema import models_json_schema
 
 from consumers.servers.namespace.call import ARROW_FILE, ARROW_STREAM
 from consumers.servers.namespace.operations import OPERATIONS, Entry
-from consumers.servers.openapi.asking import ASKING
+from consumers.servers.openapi.log_operations import OPERATION_OBJECTS
 
 ICEBERG_SPECIFICATION = "https://iceberg.apache.org/rest-catalog-spec/"
 _REFERENCE = "#/components/schemas/{model}"
 _JSON = "application/json"
 _ERRORS = {
     "400": "The request is wrong; nothing was done.",
-    "401": "The request doesn't show who asks.",
-    "403": "Who asks may not do this.",
-    "404": "Something that the request names isn't there.",
-    "406": "The operation, or a field that the request has, is not served.",
+    "401": "The request has no valid credentials.",
+    "403": "The caller may not do this.",
+    "404": "Something that the request names does not exist.",
+    "406": "The operation, or a field of the request, is not supported.",
     "408": "The body didn't arrive in time.",
-    "409": "Something else is there already, or won; the answer names it.",
+    "409": "The object already exists, or a concurrent commit won; the answer names it.",
     "413": "The body is too large.",
-    "415": "The body is of another type than this takes.",
+    "415": "The body's content type is not accepted.",
     "429": "Too many requests.",
     "431": "The headers are too large.",
-    "500": "Whether the request was carried out is not known; the answer says how to find out.",
+    "500": (
+        "It is not known whether the request was carried out; the answer says how to find out."
+    ),
     "503": "Nothing was done; try again after Retry-After.",
 }
 _REQUESTS = {
@@ -69,7 +71,7 @@ def document(
     for path, item in _own().items():
         paths[path] = item
     for method, path in routes:
-        described = ASKING.get((method, path)) or _iceberg(method, path)
+        described = OPERATION_OBJECTS.get((method, path)) or _iceberg(method, path)
         paths.setdefault(path, {})[method.lower()] = described
     found: dict[str, Any] = {
         "openapi": "3.1.0",
@@ -152,7 +154,9 @@ def _operation(entry: Entry) -> dict[str, Any]:
     request = _request_of(entry)
     in_query = entry.takes_arrow or entry.method == "GET"
     parameters = [_path_parameter(name) for name in re.findall(r"{(\w+)}", entry.path)]
-    parameters.append(_parameter("delimiter", {"type": "string"}, "What joins an id's parts: `$`."))
+    parameters.append(
+        _parameter("delimiter", {"type": "string"}, "The delimiter of an id's parts: `$`.")
+    )
     if in_query:
         parameters += _query_parameters(request)
     found: dict[str, Any] = {
@@ -178,7 +182,7 @@ def _tag(path: str) -> str:
 
 def _summary(entry: Entry) -> str:
     if entry.operation is None:
-        return "Not served: it answers 406."
+        return "Not supported: answers 406."
     return (entry.operation.__doc__ or "").strip().splitlines()[0]
 
 
@@ -236,8 +240,8 @@ def _own() -> dict[str, Any]:
         return {"get": {**found, "servers": [{"url": "/"}]}}
 
     return {
-        "/healthz": get("health", "Say that the server runs.", answers(_JSON, "200")),
-        "/readyz": get("readiness", "Say whether all parts work.", answers(_JSON, "200", "503")),
+        "/healthz": get("health", "Answer if the server is running.", answers(_JSON, "200")),
+        "/readyz": get("readiness", "Return whether all parts work.", answers(_JSON, "200", "503")),
         "/metrics": get("metrics", "Tell Prometheus.", answers("text/plain", "200")),
     }
 

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.routing import BaseRoute, Route
 
-from consumers.servers.openapi.asking import ASKING
 from consumers.servers.openapi.document import document
+from consumers.servers.openapi.log_operations import OPERATION_OBJECTS
 
 _ICEBERG = ("/v1/config", "/v1/namespaces", "/v1/tables", "/v1/transactions")
 _HEADERS = {
@@ -49,7 +49,7 @@ def _others(served: Iterable[BaseRoute]) -> Iterable[tuple[str, str]]:
     for route in served:
         if isinstance(route, Route):
             for method in sorted(route.methods or ()):
-                if route.path.startswith(_ICEBERG) or (method, route.path) in ASKING:
+                if route.path.startswith(_ICEBERG) or (method, route.path) in OPERATION_OBJECTS:
                     yield method, route.path.replace(":path}", "}")
 
 

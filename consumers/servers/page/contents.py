@@ -74,7 +74,7 @@ def _made(ask: Ask, table: str, version: Any) -> Row | None:
 
 def _span(head: Row) -> str:
     newest = head["version"]
-    return f": its newest is {newest}" if newest else ": it has no version yet"
+    return f": its newest is {newest}" if newest else ": it has no versions yet"
 
 
 def _of_iceberg(ask: Ask, table: str, head: Row) -> Row:
@@ -166,7 +166,7 @@ def growth(ask: Ask, table: str) -> list[Row]:
 def sizes(ask: Ask, incarnations: list[str]) -> Row:
     """Return rows and bytes of Lance tables as they stand, by incarnation: what their files hold.
 
-    Whoever wrote them, and however. A table is left out whose first files nobody saw.
+    All writers count. A table is left out if the index didn't see its first files.
     """
     marks = ", ".join("?" * len(incarnations))
     rows = ask(

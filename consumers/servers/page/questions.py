@@ -355,4 +355,4 @@ def near_names(ask: Ask, name: str) -> list[str]:
 def _unknown(ask: Ask, name: str) -> str:
     near = near_names(ask, name)
     hint = f" Near: {', '.join(near)}." if near else ""
-    return f"the version index knows no table {name!r}.{hint}"
+    return f"the version index has no table {name!r}.{hint}"

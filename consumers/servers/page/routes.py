@@ -120,7 +120,7 @@ class _Api:
         except Unavailable as error:
             raise _unavailable(error) from error
         except TimeoutError:
-            advice = "the index did not answer in time; ask again, or for less"
+            advice = "the index did not answer in time; try again, or ask for less"
             raise HTTPException(503, advice, headers={"Retry-After": "1"}) from None
 
 
@@ -159,7 +159,7 @@ def _transaction(ask: Ask, given: QueryParams) -> Any:
         sequence=_number(given, "sequence") or 0,
     )
     if not found:
-        raise HTTPException(404, "the version index knows no such transaction")
+        raise HTTPException(404, "the version index has no such transaction")
     return {"attempts": found}
 
 
@@ -172,14 +172,14 @@ def _contents(ask: Ask, given: QueryParams) -> Any:
 def _difference(ask: Ask, given: QueryParams) -> Any:
     before, after = (_number(given, name, 1) for name in ("before", "after"))
     if before is None or after is None:
-        raise HTTPException(400, "before and after are missing: add two versions")
+        raise HTTPException(400, "before and after are missing: give two versions")
     return contents.difference(ask, _table(given), before, after)
 
 
 def _sizes(ask: Ask, given: QueryParams) -> Any:
     wanted = _text(given, "of", needed=True).split(",")
     if len(wanted) > SIZES_MAX:
-        raise HTTPException(400, f"of has more than {SIZES_MAX} incarnations")
+        raise HTTPException(400, f"`of` has more than {SIZES_MAX} incarnations")
     return contents.sizes(ask, wanted)
 
 

@@ -54,7 +54,8 @@ class Snapshots:
             found = (self._root / "index.duckdb").stat()
         except FileNotFoundError:
             raise Unavailable(
-                "there is no version index yet; see that `commitlog index` runs, and its log"
+                "there is no version index yet; check that `commitlog index` is "
+                "running, and its log"
             ) from None
         return f"{found.st_ino:x}-{found.st_mtime_ns:x}"
 

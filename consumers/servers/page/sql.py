@@ -129,10 +129,10 @@ class SqlProcess:
                 raise Failed(f"no answer within {seconds:g} s; ask for less")
             piece = os.read(number, READ_BYTES)
             if not piece:
-                raise Failed("the process that answers SQL has ended: ask for less at once")
+                raise Failed("the process that answers SQL has ended: ask for less")
             size += len(piece)
             if size > self._settings.answer_bytes_max:
-                raise Failed(f"the answer has over {self._settings.answer_bytes_max} bytes")
+                raise Failed(f"the answer has more than {self._settings.answer_bytes_max} bytes")
             pieces.append(piece)
         found: dict[str, Any] = json.loads(b"".join(pieces))
         return found
@@ -167,7 +167,7 @@ class SqlService:
         try:
             process = self._free.get(timeout=self._settings.wait_seconds)
         except queue.Empty:
-            message = "other questions are being answered; ask again in a while"
+            message = "the server is busy with other queries; try again in a while"
             raise Overloaded(message, RETRY_SECONDS) from None
         try:
             return process.ask(sql, parameters)
@@ -200,7 +200,7 @@ async def _body(request: Request) -> bytes:
     async for piece in request.stream():
         size += len(piece)
         if size > SQL_BYTES_MAX:
-            raise HTTPException(413, f"the question has over {SQL_BYTES_MAX} bytes")
+            raise HTTPException(413, f"the query has more than {SQL_BYTES_MAX} bytes")
         pieces.append(piece)
     return b"".join(pieces)
 

@@ -36,7 +36,7 @@ GENERATING = {"generate_series", "range", "repeat", "repeat_row", "unnest"}
 """Table functions that look at nothing. Others may run SQL of their own, or read files."""
 
 
-NO_ZONES = "a time with a zone is not answered here; cast it: now()::TIMESTAMP"
+NO_ZONES = "times with a zone are not supported here; cast them: now()::TIMESTAMP"
 
 
 class StatementRefused(Exception):
@@ -54,7 +54,7 @@ def main() -> None:
     _say({"ready": True, "is_confined": is_confined})
     for line in sys.stdin:
         asked = json.loads(line)
-        # Whoever asked kills this process in time, unless it has ended itself.
+        # The parent kills this process at the deadline, unless it has ended by then.
         alarm = threading.Timer(asked["seconds"], os._exit, [1])
         alarm.daemon = True
         alarm.start()
@@ -76,13 +76,15 @@ def answer(root: Path, asked: dict[str, Any]) -> dict[str, Any]:
             described = found.description or []
             rows = found.fetchmany(asked["rows_max"] + 1)
     except duckdb.OutOfMemoryException:
-        return {"error": f"the question needs more than {MEMORY_LIMIT} of memory; ask for less"}
+        return {"error": f"the query needs more than {MEMORY_LIMIT} of memory; ask for less"}
     except duckdb.Error as error:
         return {"error": NO_ZONES if "pytz" in str(error) else str(error)}
     except (OverflowError, ValueError) as error:
-        return {"error": f"a value of the answer has no JSON: {error}; cast it to VARCHAR"}
+        return {
+            "error": f"a value of the answer cannot be written as JSON: {error}; cast it to VARCHAR"
+        }
     except (StatementRefused, MemoryError) as error:
-        return {"error": str(error) or "there is not enough memory for this question"}
+        return {"error": str(error) or "the query needs more memory than the machine has free"}
     return {
         "columns": [str(column[0]) for column in described],
         "types": [str(column[1]) for column in described],

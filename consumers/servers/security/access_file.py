@@ -84,7 +84,7 @@ class AccessFile:
             self._rules = self._read()
             logger.info("%s was read again", self._path)
         except ConfigurationError as error:
-            logger.error("what was allowed before stays allowed: %s", error)
+            logger.error("the previous grants stay in force: %s", error)
 
     def _state(self) -> tuple[int, int, int]:
         try:
@@ -111,10 +111,12 @@ def read_rules(table: Mapping[str, Any]) -> AccessRules:
         raise ConfigurationError("[keys]: two principals have the same key")
     issuer = table.get("oidc")
     if not hashes and issuer is None:
-        raise ConfigurationError("it has neither [keys] nor [oidc]: nobody could show who they are")
+        raise ConfigurationError(
+            "it has neither [keys] nor [oidc], so no client could authenticate"
+        )
     grants = table.get("grants", [])
     if not isinstance(grants, list):
-        raise ConfigurationError("`grants` is a list of tables: [[grants]]")
+        raise ConfigurationError("`grants` must be a list of tables: [[grants]]")
     return AccessRules(
         hashes,
         Tokens(_issuer(issuer)) if issuer is not None else None,
@@ -128,8 +130,8 @@ def _key_hash(name: str, value: Any) -> bytes:
         found = _HASH.fullmatch(value)
         if found is None:
             raise ConfigurationError(
-                f"{where}: write the key's hash, sha256:HEX, or where the key is:"
-                ' { env = "NAME" }, { file = "PATH" }; never the key itself'
+                f"{where}: give the key's hash, sha256:HEX, or where the key is: {{ env = "
+                '"NAME" }, { file = "PATH" }; never the key itself'
             )
         return bytes.fromhex(found[1])
     _only(value, where, {"env", "file"})
@@ -155,7 +157,7 @@ def _issuer(value: Any) -> Issuer:
     given = dict(value)
     algorithms = given.get("algorithms", list(ALGORITHMS))
     if not isinstance(algorithms, list) or not set(algorithms) <= set(ALGORITHMS):
-        raise ConfigurationError(f"[oidc]: algorithms are of {', '.join(ALGORITHMS)}")
+        raise ConfigurationError(f"[oidc]: algorithms must be some of {', '.join(ALGORITHMS)}")
     given["algorithms"] = tuple(algorithms)
     return Issuer(**given)
 
@@ -165,9 +167,9 @@ def _grant(number: int, value: Any) -> Grant:
     _only(value, where, {"to", "on", "can"})
     to, on, can = (value.get(name) for name in ("to", "on", "can"))
     if not isinstance(to, str) or not to or not isinstance(on, str) or not on:
-        raise ConfigurationError(f"{where}: `to` and `on` are missing or no texts")
+        raise ConfigurationError(f"{where}: `to` and `on` are required, as strings")
     if can not in {access.name.lower() for access in Access}:
-        raise ConfigurationError(f"{where}: `can` is read, write or admin, not {can!r}")
+        raise ConfigurationError(f"{where}: `can` must be read, write or admin, not {can!r}")
     return Grant(to, () if on == "$" else parse_table_id(on), Access[str(can).upper()])
 
 
@@ -177,5 +179,5 @@ def _only(value: Any, where: str, known: set[str]) -> None:
     unknown = sorted(set(value) - known)
     if unknown:
         raise ConfigurationError(
-            f"{where} has no setting {unknown[0]!r}; it takes {', '.join(sorted(known))}"
+            f"{where} has no setting {unknown[0]!r}; it has {', '.join(sorted(known))}"
         )

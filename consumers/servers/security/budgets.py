@@ -35,7 +35,7 @@ _SHOWN_CHARACTERS = 40
 def json_problem(body: bytes) -> str:
     """Return why a body is too much to parse, empty if it isn't."""
     if len(body) > _SMALL_BYTES and has_more_values(body, JSON_VALUES_MAX):
-        return f"the body has over {JSON_VALUES_MAX} values; send it in parts"
+        return f"the body has more than {JSON_VALUES_MAX} values; send it in parts"
     if body.count(b"[") + body.count(b"{") > DEPTH_MAX and _depth(body) > DEPTH_MAX:
         return f"the body is nested deeper than {DEPTH_MAX} levels"
     return ""

@@ -24,7 +24,7 @@ class Decompressed:
         if bits is None:
             known = ", ".join(_WINDOW_BITS)
             raise UnknownEncoding(
-                f"the content encoding {encoding!r} isn't known here; use one of {known}, or none"
+                f"the content encoding {encoding!r} is not supported; use one of {known}, or none"
             )
         self._receive = receive
         self._bits = bits
@@ -57,7 +57,7 @@ class Decompressed:
         try:
             piece = self._inner.decompress(self._left, PIECE_BYTES)
         except zlib.error as error:
-            raise ValueError(f"the body isn't compressed as it says: {error}") from error
+            raise ValueError(f"the body does not match its content encoding: {error}") from error
         self._left = self._inner.unconsumed_tail
         if self._inner.eof and self._inner.unused_data:
             raise ValueError("the body continues after its compressed content")

@@ -15,7 +15,7 @@ from lance_namespace.errors import PermissionDeniedError
 from commitlog.model.table import TableId, format_table_id
 
 EVERYBODY = "*"
-"""As whom a grant is for: whoever shows valid credentials."""
+"""The subject of a grant to every principal with valid credentials."""
 GROUP = "group:"
 
 
@@ -33,7 +33,7 @@ class Principal:
 
     name: str
     method: str = ""
-    """How it was proved: `api-key`, `bearer`, or "" if nobody asked for proof."""
+    """How it was proved: `api-key`, `bearer`, or "" if no proof was required."""
     groups: frozenset[str] = frozenset()
 
 

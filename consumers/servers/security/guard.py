@@ -27,9 +27,12 @@ from consumers.servers.security.grants import Access, Principal
 from consumers.servers.security.identity import PRINCIPAL, Security, credentials_of_headers
 
 OPEN = ("/healthz", "/readyz", "/openapi.json", "/docs", "/page")
+LANCEDB = ("/v1/function", "/v1/jobs", "/v1/secret", "/v1/view")
+"""What LanceDB's client asks for, and the namespace only says that it isn't served."""
 CHECKS_ITSELF = (
     *("/v1/namespace", "/v1/table", "/v1/transaction", "/v1/materialized_view"),
     *("/v1/log/restore", "/v1/log/transactions", "/v1/log/undrop"),
+    *LANCEDB,
 )
 BODY_BYTES_MAX = 16 * 1024 * 1024
 _SEPARATOR = "\x1f"
@@ -83,7 +86,7 @@ class Guard:
     async def _check(
         self, principal: Principal, path: str, scope: Scope, receive: Receive
     ) -> Receive:
-        """Refuse what is not allowed; return what gives the body to who is next."""
+        """Refuse what is not allowed; return what gives the body to the next layer."""
         needs = _needs_of_body(path, scope["method"])
         if needs is None:
             for access, what in _needs_of_path(path, scope["method"]):
@@ -121,7 +124,7 @@ def _needs_of_path(path: str, method: str) -> Iterator[Need]:
     table, namespace = _TABLE.fullmatch(path), _NAMESPACE.fullmatch(path)
     is_reading = method in ("GET", "HEAD")
     if path == "/v1/config" or (is_reading and _lists(path)):
-        return  # for whoever is known; lists show what may be seen
+        return  # any known principal may; lists show what it may see
     if table is not None:
         reads = is_reading or table[3] is not None
         access = READ if reads else ADMIN if method == "DELETE" else WRITE
@@ -168,7 +171,7 @@ def _identifier(value: Any) -> TableId:
 
 
 def _parts(value: Any) -> TableId:
-    """Return a name; what is none is the root, for which nearly nobody has a grant."""
+    """Return a name; an invalid one counts as the root, on which few have a grant."""
     if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
         return ()
     return tuple(value)
@@ -180,7 +183,7 @@ def _list(value: Any) -> list[dict[str, Any]]:
 
 def _decoded(body: bytes) -> dict[str, Any]:
     if json_problem(body):
-        return {}  # whoever reads it next refuses it
+        return {}  # the next reader refuses it
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -199,7 +202,7 @@ async def _read(receive: Receive) -> bytes:
         piece = message.get("body", b"")
         size += len(piece)
         if size > BODY_BYTES_MAX:
-            raise _TooLarge(f"the body has over {BODY_BYTES_MAX} bytes")
+            raise _TooLarge(f"the body has more than {BODY_BYTES_MAX} bytes")
         pieces.append(piece)
         if not message.get("more_body", False):
             return b"".join(pieces)

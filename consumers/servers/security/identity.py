@@ -30,7 +30,7 @@ PRINCIPAL = "principal"
 """Under which name the guard leaves in a request's scope who asks."""
 
 ANYBODY = Principal("")
-"""Who asks where nobody has to prove anything."""
+"""The principal where no proof is required."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,26 +90,28 @@ class Security:
             return ANYBODY
         if not shown:
             raise UnauthenticatedError(
-                "the request shows no credentials: send an API key as x-api-key, or a token as"
-                " Authorization: Bearer"
+                "the request has no credentials: send an API key as x-api-key, or a token "
+                "as Authorization: Bearer"
             )
         if max(len(shown.api_key), len(shown.token)) > CREDENTIAL_CHARACTERS_MAX:
-            raise UnauthenticatedError("the credentials are too long to be any")
+            raise UnauthenticatedError("the credentials are too long")
         rules = self._access.rules()
         if shown.token:
             if rules.tokens is None:
-                raise UnauthenticatedError("bearer tokens are not taken here; send an API key")
+                raise UnauthenticatedError("bearer tokens are not accepted here; send an API key")
             principal = rules.tokens.principal(shown.token)
             if label_problem(principal.name):
-                raise UnauthenticatedError("the token's principal has a name that no record keeps")
+                raise UnauthenticatedError("the name of the token's principal cannot be recorded")
             if any(name == principal.name for _, name in rules.keys):
-                # Whoever issues tokens would hand out the key's grants, and sign its records.
+                # The issuer of tokens could hand out the key's grants, and sign its records.
                 raise UnauthenticatedError(
-                    f"the token is for {principal.name!r}, and that is the name of an API key;"
-                    " give the key another name, or show the key"
+                    f"the token is for {principal.name!r}, which is also the name of an API "
+                    "key; rename the key, or send it too"
                 )
             if shown.api_key and _owner(rules.keys, shown.api_key) != principal.name:
-                raise UnauthenticatedError("the API key and the token are not of one principal")
+                raise UnauthenticatedError(
+                    "the API key and the token belong to different principals"
+                )
             return principal
         name = _owner(rules.keys, shown.api_key)
         if name is None:

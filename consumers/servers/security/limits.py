@@ -1,8 +1,8 @@
 """Limits on what a client may take: requests at a time, headers, bodies on their way, and time.
 
-A request takes a slot once it has arrived whole, so that whoever sends slowly, or half, keeps
-nobody else out; who asks is found out before that, as far as the headers show it. How large a body
-may be is the APIs' own: it depends on what it is.
+A request takes a slot once it has arrived whole, so a client that sends slowly, or half, doesn't
+keep others out. The principal is identified before that, as far as the headers show it. How large a
+body may be is the APIs' own: it depends on what it is.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Limits:
     def _check_head(self, scope: Scope) -> None:
         most = self._settings.header_bytes_max
         if sum(len(name) + len(value) for name, value in scope["headers"]) > most:
-            raise OverLimit(431, f"the headers have over {most} bytes; send fewer")
+            raise OverLimit(431, f"the headers have more than {most} bytes; send fewer")
         if problem := target_problem(scope["path"], scope.get("query_string", b"")):
             raise OverLimit(400, problem)
 
@@ -136,7 +136,7 @@ class Limits:
         try:
             return (await run_in_threadpool(self._security.identify, shown)).name
         except (LanceNamespaceError, CommitLogError):
-            return ""  # whoever is asked next refuses it
+            return ""  # the next check refuses it
 
     def take(self, client: str) -> None:
         """Begin to carry a request out, if there is room."""
@@ -145,14 +145,14 @@ class Limits:
         if total >= settings.requests_max:
             raise OverLimit(
                 503,
-                f"{settings.requests_max} requests are being carried out, nothing was done for"
-                " this one; send it again in a while",
+                f"{settings.requests_max} requests are running; nothing was done for this "
+                "one; try again in a while",
             )
         if self._security.is_on and self._running[client] >= settings.client_requests_max:
             raise OverLimit(
                 429,
-                f"{settings.client_requests_max} requests of yours are being carried out, nothing"
-                " was done for this one; send it again in a while",
+                f"{settings.client_requests_max} requests of this client are running; "
+                "nothing was done for this one; try again in a while",
             )
         _add(self._running, client, 1)
 
@@ -164,7 +164,7 @@ class Limits:
         """Note that a body of a client is on its way, or no longer."""
         most = self._settings.arriving_max
         if more > 0:
-            self._check(self._arriving, client, more, most, f"{most} bodies are on their way")
+            self._check(self._arriving, client, more, most, f"{most} bodies are being received")
         _add(self._arriving, client, more)
 
     def hold(self, client: str, more: int) -> None:
@@ -177,10 +177,10 @@ class Limits:
     def _check(self, taken: Counter[str], client: str, more: int, most: int, what: str) -> None:
         """Refuse what is too much for all clients, or for one of those who are told apart."""
         if taken.total() + more > most:
-            raise OverLimit(503, f"{what}; nothing was done, send this one again in a while")
+            raise OverLimit(503, f"{what}; nothing was done, try again in a while")
         if self._security.is_on and taken[client] + more > _share(most):
-            who = "yours" if client else "clients that show no credentials in their headers"
-            raise OverLimit(429, f"{what}, most of them of {who}; send this one again in a while")
+            who = "yours" if client else "clients without credentials in their headers"
+            raise OverLimit(429, f"{what}, most of them from {who}; try again in a while")
 
     @property
     def settings(self) -> LimitSettings:
@@ -234,8 +234,8 @@ class _Request:
         if not self._client and self._received > most:
             raise OverLimit(
                 401,
-                f"a body of over {most} bytes needs credentials in the headers: x-api-key, or"
-                " Authorization: Bearer",
+                f"a body of more than {most} bytes needs credentials in the headers: "
+                "x-api-key, or Authorization: Bearer",
             )
         if message["type"] == "http.request" and not message.get("more_body", False):
             self._is_read = True
@@ -257,7 +257,7 @@ class _Request:
             what = f"no byte of the body came for {settings.pause_seconds_max:g} s"
             if left < settings.pause_seconds_max:
                 what = f"the body came too slowly, {self._received} bytes in {allowed:g} s"
-            raise OverLimit(408, f"{what}; nothing was done, send it again") from error
+            raise OverLimit(408, f"{what}; nothing was done, try again") from error
 
     def _take_slot(self) -> None:
         self._limits.take(self._client)
@@ -279,7 +279,7 @@ class _Request:
 async def _refuse(
     refused: OverLimit, base_path: str, scope: Scope, receive: Receive, send: Send
 ) -> None:
-    # The connection may still carry a body that nobody reads.
+    # The connection may still carry an unread body.
     headers = {"Connection": "close"}
     if refused.status in (429, 503):
         headers["Retry-After"] = str(RETRY_AFTER_SECONDS)

@@ -71,7 +71,7 @@ class Tokens:
                 options={"require": ["exp", "iss", "aud"]},
             )
         except (jwt.PyJWTError, ValueError, TypeError) as error:
-            # What a token says is nobody else's: only the kind of its fault is told.
+            # A token's contents are private: only the kind of its fault is told.
             raise UnauthenticatedError(
                 f"the bearer token is not valid ({type(error).__name__}); get a new one from"
                 f" {issuer.issuer}"
@@ -104,8 +104,8 @@ class Tokens:
                 except (OSError, ValueError, jwt.PyJWTError) as error:
                     if not is_known:
                         raise ServiceUnavailableError(
-                            f"the keys of {self._issuer.issuer} cannot be read"
-                            f" ({type(error).__name__}); ask again"
+                            f"the keys of {self._issuer.issuer} cannot be read "
+                            f"({type(error).__name__}); try again"
                         ) from error
             return self._keys
 
@@ -129,7 +129,9 @@ def read_keys(text: str) -> Mapping[str, Any]:
         from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
         if "PRIVATE KEY" in text:
-            raise ValueError("a private key is not what checks tokens: name the public one")
+            raise ValueError(
+                "tokens are checked with a public key: name it instead of the private key"
+            )
         return {"": load_pem_public_key(text.encode())}
     keys = jwt.PyJWKSet.from_json(text).keys
     return {key.key_id or "": key.key for key in keys if key.key_type != "oct"}
@@ -139,9 +141,9 @@ def _fetch(url: str) -> str:
     # A document may not send us to a file of this machine.
     is_local = url.startswith(("http://127.0.0.1", "http://localhost", "http://[::1]"))
     if not url.startswith("https://") and not is_local:
-        raise ValueError("keys are fetched from https:// only")
+        raise ValueError("keys are only fetched from https://")
     with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT_SECONDS) as response:
         data: bytes = response.read(FETCH_BYTES_MAX + 1)
     if len(data) > FETCH_BYTES_MAX:
-        raise ValueError("the answer is too large for keys")
+        raise ValueError("the key set is too large")
     return data.decode()

@@ -106,7 +106,7 @@ def _ask(request: urllib.request.Request, endpoint: str) -> bytes:
         raise Unavailable(f"{endpoint} refused a session: {said or error.code}") from None
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(
-            f"{endpoint} gave no session ({type(error).__name__}); ask again"
+            f"{endpoint} gave no session ({type(error).__name__}); try again"
         ) from error
 
 

@@ -174,7 +174,7 @@ def _access(wanted: ToSign, target: _Target, query: Mapping[str, str], scope: Sc
             return Access.WRITE
         case "DELETE" if names == {"uploadId"}:
             return Access.WRITE
-    raise NotSigned(f"{wanted.method} with {sorted(names)} is not done to a table's objects")
+    raise NotSigned(f"{wanted.method} with {sorted(names)} is not allowed on a table's objects")
 
 
 def _access_of_bucket(
@@ -194,25 +194,25 @@ def _access_of_bucket(
         if foreign is not None:
             raise NotSigned(f"{target.bucket}/{foreign} is not an object of this table")
         return Access.WRITE
-    raise NotSigned(f"{wanted.method} with {sorted(names)} is not done to a table's bucket")
+    raise NotSigned(f"{wanted.method} with {sorted(names)} is not allowed on a table's bucket")
 
 
 def _deleted(body: str) -> list[str]:
     if not body:
-        raise NotSigned("a request that deletes many objects is signed with its body alone", 400)
+        raise NotSigned("a request that deletes many objects needs its body to be signed", 400)
     if "<!" in body:
-        raise NotSigned("body is not a plain list of objects", 400)
+        raise NotSigned("the body is not a plain list of objects", 400)
     try:
         root = ElementTree.fromstring(body)
     except ElementTree.ParseError as error:
-        raise NotSigned(f"body is not XML: {error}", 400) from error
+        raise NotSigned(f"the body is not XML: {error}", 400) from error
     keys = []
     for one in root:
         inner = {child.tag.rpartition("}")[2]: child.text or "" for child in one}
         if one.tag.rpartition("}")[2] == "Quiet":
             continue
         if set(inner) != {"Key"} or len(one) != 1 or len(one[0]):
-            raise NotSigned("body deletes something else than objects by their keys")
+            raise NotSigned("the body deletes something other than objects by key")
         keys.append(inner["Key"])
     return keys
 

@@ -37,7 +37,7 @@ SETTINGS = frozenset(
 SECONDS, SECONDS_MIN, SECONDS_MAX = 3600, 900, 43_200
 _SESSIONS_KEPT = 1000
 _REACH_SECONDS = 5.0
-"""How long it is remembered that nobody else has files where a table's are."""
+"""How long it is remembered that no other table has files at a table's place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +173,8 @@ def checked(settings: Scoped) -> Scoped:
         scheme, separator, _ = place.partition("://")
         if separator and scheme.lower() not in SCHEMES:
             raise ConfigurationError(
-                f"{where}: access is handed out in S3 alone, not in {scheme}://; remove the section"
-                " and give the clients of this store keys of their own"
+                f"{where}: credentials can only be vended for S3, not for {scheme}://; "
+                "remove the section, and give the clients of this store their own keys"
             )
         _check(where, given)
     return settings
@@ -184,12 +184,12 @@ def _check(where: str, given: Mapping[str, Any]) -> None:
     unknown = sorted(set(given) - SETTINGS)
     if unknown:
         raise ConfigurationError(
-            f"{where} has no setting {unknown[0]!r}; it takes {', '.join(sorted(SETTINGS))}"
+            f"{where} has no setting {unknown[0]!r}; it has {', '.join(sorted(SETTINGS))}"
         )
     if given.get("sign", "false") not in ("true", "false"):
-        raise ConfigurationError(f'{where}: sign is "true" or "false", not {given["sign"]!r}')
+        raise ConfigurationError(f'{where}: sign must be "true" or "false", not {given["sign"]!r}')
     seconds = given.get("duration_seconds", str(SECONDS))
     if not (seconds.isdecimal() and SECONDS_MIN <= int(seconds) <= SECONDS_MAX):
         raise ConfigurationError(
-            f"{where}: duration_seconds is {SECONDS_MIN} to {SECONDS_MAX}, not {seconds!r}"
+            f"{where}: duration_seconds must be {SECONDS_MIN} to {SECONDS_MAX}, not {seconds!r}"
         )

@@ -39,6 +39,7 @@ export class ChangesPane {
     await Promise.all([
       ask("difference", { table, before: this.base, after: this.version }, signal).then((found) => this.draw(found)).catch((error) => {
         if (error.name === "AbortError") throw error;
+        if (error.status === 0) this.view.redo();
         fill(this.result, h("p.problem", { role: "alert" }, error.message));
       }),
       ask("events", { table, limit: 400 }, signal).then((page) => this.drawVersions(page)),

@@ -52,7 +52,7 @@ export class ConflictsView {
 
   draw(found, collisions) {
     const { table } = this.state;
-    fill(this.summary, found.total ? `${plural(found.total, "transaction")} lost to another one` : "Nobody has lost to anybody.");
+    fill(this.summary, found.total ? `${plural(found.total, "transaction")} lost to another one` : "No transaction has lost to another one.");
     fill(this.choice, table ? h("button.chip", {
       type: "button", "aria-label": `Show all tables, not only ${table}`, onclick: () => change({ table: "", fragment: "" }),
     }, table, " ×") : null);

@@ -18,7 +18,7 @@ const POLICY = [
   ["keep-manifests", "64", "manifest files that stay under the policy latest; 0: all"],
   ["expire-days", "0", "age in days from which versions are deleted; 0: never"],
   ["retain-versions", "0", "how many of the newest versions are kept from deletion; 0: all"],
-  ["remove-after-days", "7", "after how many days files that nobody needs are removed; 0: never"],
+  ["remove-after-days", "7", "after how many days unneeded files are removed; 0: never"],
 ];
 const PREFIX = "commitlog.maintain.";
 
@@ -244,6 +244,7 @@ export class ReferencesPane extends Pane {
       return { found: await this.post(rest, body) };
     } catch (error) {
       if (error.name === "AbortError") throw error;
+      if (error.status === 0) this.view.redo();
       return { error };
     }
   }

@@ -30,6 +30,10 @@ const panel = new TransactionPanel(document.getElementById("detail"));
 let view = null;
 let shownKey = null;
 let status = null;
+/** Whether the last question for the log's state had no answer. */
+let away = false;
+/** Whether the view couldn't be shown, because the server didn't answer. */
+let failed = false;
 
 function viewOf(state) {
   if (state.view === "table" && state.table) return TABLE;
@@ -45,6 +49,7 @@ async function show(state) {
     return;
   }
   shownKey = key;
+  failed = false;
   view?.stop();
   const made = chosen.make(state);
   view = made;
@@ -57,6 +62,7 @@ async function show(state) {
     performance.mark?.(`shown:${chosen.name}`);
   } catch (error) {
     if (view !== made || error.name === "AbortError") return;
+    failed = away || error.status === 0;
     fill(stage, h("div.page", {}, h("div.title", {}, h("h1", {}, made.title())), h("p.problem", { role: "alert" }, error.message),
       h("p", {}, h("button", { type: "button", onclick: again }, "Try again"))));
   }
@@ -79,12 +85,16 @@ async function poll() {
     try {
       const found = await ask("status");
       const positions = JSON.stringify(found.positions.map((one) => one.sequence));
-      const moved = status !== null && positions !== status.key;
+      // While the server was away, the view may have missed what came.
+      const moved = status !== null && (away || positions !== status.key);
+      away = false;
       status = { ...found, key: positions };
       drawSignOut();
       drawPulse();
-      await view?.onStatus(status, moved);
+      if (failed) again();
+      else await view?.onStatus(status, moved);
     } catch (error) {
+      away = true;
       drawSignOut();
       fill(document.getElementById("pulse"), h("span.bad", {}, error.message));
     }
@@ -105,7 +115,7 @@ function drawPulse() {
   fill(document.getElementById("pulse"),
     svg("svg", { viewBox: "0 0 75 16", "aria-hidden": "true" }, svg("polyline", { points })),
     h("span.rate", { title: "Decided per second over the last ten seconds" }, `${now < 10 ? now.toFixed(1) : count(Math.round(now))}/s`),
-    h("span.decided", { title: "Decided in all" }, count(decided)),
+    h("span.decided", { title: "Transactions decided since the log began" }, `${count(decided)} decided`),
     h(`span.lag${lag ? ".late" : ""}`, { title: "Outcomes in the log that the index has not yet" }, lag ? `${count(lag)} behind` : "up to date"));
 }
 

@@ -46,6 +46,7 @@ export class RowsPane {
       this.draw(await post(`${tableApi(this.view.name, "query")}?as=preview`, body, this.stopped.signal));
     } catch (error) {
       if (this.stopped.signal.aborted) return;
+      if (error.status === 0) this.view.redo();
       fill(this.body, h("p.problem", { role: "alert" }, error.message));
     }
   }

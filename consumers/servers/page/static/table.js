@@ -96,9 +96,15 @@ export class TableView {
       await made.start();
     } catch (error) {
       if (this.inner !== made || error.name === "AbortError") return;
+      if (error.status === 0) this.redo();
       fill(this.pane, h("p.problem", { role: "alert" }, error.message), this.chosen ? h("p.note", {},
         h("a", { href: address({ ...current(), v: "" }), "data-link": true }, "Show the newest version")) : null);
     }
+  }
+
+  /** Have the pane shown again with the server's next status: it didn't answer. */
+  redo() {
+    this.key = null;
   }
 
   drawTabs(panes, chosen) {
@@ -133,7 +139,8 @@ export class TableView {
 
   async onStatus(status, moved) {
     this.status = status;
-    if (moved && this.about) {
+    if (this.about && this.key === null) await this.onState(current());
+    else if (moved && this.about) {
       const before = this.life.version;
       const about = await ask("table", { table: this.name }).catch(() => this.about);
       this.about = about;

@@ -10,7 +10,7 @@ export function tour(status) {
   const kafka = JSON.stringify(status?.kafka || "HOST:PORT");
   const log = JSON.stringify(status?.log || "commitlog");
   return h("div.tour", {},
-    h("p.lead", {}, "This log has no table yet. Three steps make one; this page shows each of them within a second."),
+    h("p.lead", {}, "This log has no tables yet. Three steps make one; this page shows each of them within a second."),
     h("ol", {},
       h("li", {}, panel("1. Make a table", code(`import pyarrow as pa
 from commitlog import CommitLog

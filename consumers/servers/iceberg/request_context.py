@@ -1,4 +1,4 @@
-"""What a request to the Iceberg catalogue says by its path and its headers."""
+"""Who sends a request to the Iceberg catalogue, and which object its path names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KEY = "Idempotency-Key"
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def asked_of(request: Request) -> Requester:
+def requester_of(request: Request) -> Requester:
     """Return who asks, under which transaction id."""
     key, who = request.headers.get(_KEY), principal_of(request)
     if key is None:

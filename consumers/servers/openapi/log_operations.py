@@ -1,4 +1,4 @@
-"""What is asked of the log and its index beside the two APIs, as OpenAPI has it."""
+"""The OpenAPI operations of the log and its index, which neither of the two APIs has."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ERROR = {
     "properties": {"error": {"type": "string"}, "code": {"type": "integer"}},
 }
 _WRONG = {
-    "400": "What is asked is wrong; the answer says how.",
-    "401": "The request doesn't show who asks.",
-    "403": "Who asks may not read everything.",
+    "400": "The request is wrong; the answer says what is wrong.",
+    "401": "The request has no valid credentials.",
+    "403": "The caller may not read everything.",
     "408": "The body didn't arrive in time.",
-    "413": "The question is too long.",
+    "413": "The query is too long.",
     "431": "The headers are too large.",
-    "503": "Too much is asked at once; try again after Retry-After.",
+    "503": "Too many requests at once; try again after Retry-After.",
 }
 
 
@@ -44,7 +44,7 @@ def _query(name: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 _FEED = _operation(
     "Feed",
-    "Follow what is decided: server-sent events, each a CloudEvent with its position.",
+    "Follow all decisions as server-sent events, each a CloudEvent with its position.",
     {"text/event-stream": {"schema": {"type": ["string", "object"]}}},
     parameters=[
         _query("table", "Tables, and namespaces as `ns$*`; all by default.", _TEXTS),
@@ -54,17 +54,19 @@ _FEED = _operation(
             "A position, the token of an event, `beginning`, or `now`, the default.",
             {"type": "string"},
         ),
-        _query("seconds", "End after so long.", {"type": "number", "exclusiveMinimum": 0}),
+        _query(
+            "seconds", "End after this many seconds.", {"type": "number", "exclusiveMinimum": 0}
+        ),
         {
             "name": "Last-Event-ID",
             "in": "header",
-            "description": "The last event that came: go on behind it.",
+            "description": "The last event received: continue after it.",
             "schema": {"type": "string"},
         },
     ],
 )
 _FEED["responses"]["404"] = {
-    "description": "There is no such table; the answer names those called alike.",
+    "description": "The table does not exist; the answer lists similar names.",
     "content": {_JSON: {"schema": _ERROR}},
 }
 _SQL = _operation(
@@ -130,16 +132,16 @@ _OUTCOME = {
         },
         "code": {"type": "string", "description": "Why it was refused."},
         "message": {"type": "string"},
-        "conflict": {"type": "object", "description": "What it lost to."},
+        "conflict": {"type": "object", "description": "The transaction that it lost to."},
     },
 }
 _MORE = {
-    "404": "There is no such table, or no outcome of this transaction by now.",
+    "404": "The table does not exist, or the transaction has no outcome yet.",
     "406": "The operation isn't served.",
-    "409": "It was refused: somebody else was first, or the key was used for another body.",
-    "415": "The body is compressed in a way that isn't known.",
-    "429": "Too much of yours is being carried out.",
-    "500": "Whether it was carried out isn't known: ask for it by its id.",
+    "409": "Refused: a concurrent commit won, or the key was used for another body.",
+    "415": "The body's content encoding is unknown.",
+    "429": "Too many requests of this client are running.",
+    "500": "It is not known whether the transaction committed: ask for it by its id.",
 }
 
 
@@ -186,7 +188,7 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
 
 _DESCRIBE = _of_log(
     "DescribeLogTransaction",
-    "Say what became of a transaction.",
+    "Return the outcome of a transaction.",
     parameters=[
         {
             "name": "id",
@@ -200,7 +202,7 @@ _DESCRIBE = _of_log(
 
 _PREWARM = _operation(
     "PrewarmTableIndex",
-    "Load an index into memory before it is asked, as LanceDB's client does.",
+    "Load an index into memory before it is queried, as LanceDB's client does.",
     {_JSON: {"schema": {"type": "object"}}},
     parameters=[
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
@@ -212,21 +214,21 @@ _PREWARM["responses"] |= {
     for status, text in _MORE.items()
 }
 
-ASKING: Mapping[tuple[str, str], dict[str, Any]] = {
+OPERATION_OBJECTS: Mapping[tuple[str, str], dict[str, Any]] = {
     ("GET", "/v1/log/feed"): _FEED,
     ("GET", "/v1/feed"): {**_FEED, "operationId": "FeedByItsOldPath"},
     ("POST", "/v1/log/restore"): _submitted(
         "RestoreTables",
-        "Give tables of either format the content of a position, all by one record.",
+        "Roll tables of either format back to a position, in one record.",
         RestoreRequest,
     ),
     ("POST", "/v1/log/transactions"): _submitted(
         "SubmitLogTransaction",
-        "Commit operations on any tables as one record: all of it, or nothing.",
+        "Commit operations on any number of tables as one record: all of them, or none.",
         LogTransactionRequest,
     ),
     ("POST", "/v1/log/undrop"): _submitted(
-        "UndropTable", "Bring back a table that was dropped, of either format.", UndropRequest
+        "UndropTable", "Restore a dropped table of either format.", UndropRequest
     ),
     ("GET", "/v1/log/transactions/{id}"): _DESCRIBE,
     ("POST", "/v1/sql"): _SQL,

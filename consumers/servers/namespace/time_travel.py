@@ -68,6 +68,7 @@ class PastService(Service):
     """A log as of one position. Nothing is changed by it: such requests don't come here."""
 
     most = Access.READ
+    is_past = True
 
     def __init__(self, now: Service, then: Snapshot) -> None:
         """Show what stood there."""
@@ -129,7 +130,7 @@ class PastService(Service):
         path = written(info, version) if 1 <= version <= info.version else None
         if path is None:
             raise TableVersionNotFoundError(
-                f"{info.name} was dropped since, and version {version} isn't there any more"
+                f"{info.name} was dropped since, and version {version} no longer exists"
             )
         return path
 

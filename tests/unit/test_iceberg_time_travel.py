@@ -206,11 +206,11 @@ def test_positions_have_names(world: World, server: IcebergServer) -> None:
     assert "month-end" not in world.log.tags()
     assert server.ask("GET", "/v1/config?warehouse=at:month-end").status == 400
     for wrong in ("now", "9th", "a b", "", "x" * 65):
-        with pytest.raises(InvalidRequest, match="not a valid name of a tag"):
+        with pytest.raises(InvalidRequest, match="not a valid tag name"):
             world.log.tag(wrong)
     with pytest.raises(InvalidRequest, match="in the future"):
         world.log.position("2999-01-01T00:00:00Z")
-    with pytest.raises(InvalidRequest, match="no commit yet"):
+    with pytest.raises(InvalidRequest, match="had no commits"):
         world.log.position("1999-01-01")
 
 
@@ -241,7 +241,7 @@ def test_lances_clients_see_what_stood_by_its_name_of_then(world: World) -> None
     opened = lance.dataset(namespace_client=then, table_id=[space, "kept"])
     with pytest.raises(Exception, match="Commit result .* unknown|read only"):
         opened.insert(numbers(0, 1))  # Lance has its own words for a refused version
-    with pytest.raises(Exception, match="read only"):
+    with pytest.raises(Exception, match="read-only|read only"):
         then.drop_table(lance_namespace.DropTableRequest(id=[space, "kept"]))
     assert head(world) == before
 
@@ -294,6 +294,7 @@ def test_a_second_name_is_read_and_never_written(world: World, server: IcebergSe
 _WRITERS, _TRANSFERS = 3, 5
 
 
+@pytest.mark.slow
 def test_sums_over_tables_of_both_formats_hold_at_every_position(
     world: World, server: IcebergServer
 ) -> None:

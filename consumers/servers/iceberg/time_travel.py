@@ -35,7 +35,7 @@ def position_of(warehouse: str, log: CommitLog) -> str:
     It is `at:` and what names a position for `CommitLog.position`. The answer is of sequences
     only, one for each partition with commas between: a tag may move while a client reads.
     """
-    # In any case: who asks for the past by `AT:1207` must not get the present, to write to.
+    # In any case: a request for the past, by `AT:1207`, must not get the present to write to.
     if not warehouse.lower().startswith(_WAREHOUSE):
         return ""
     found = log.position(warehouse[len(_WAREHOUSE) :])
@@ -143,5 +143,5 @@ class PastIcebergService:
 
 def refuse(position: str) -> NoReturn:
     """Say that a catalogue as of a position is read only."""
-    message = f"the catalogue is as of position {position}, and read only; connect without `at:`"
+    message = f"the catalogue at position {position} is read-only; connect without `at:`"
     raise Failure(403, "ForbiddenException", message)

@@ -1,0 +1,131 @@
+"""Questions about rows: read at the log's end, though reading begins before the leader said so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from commitlog.client.tables import TableInfo
+from commitlog.model.table import Policy
+from consumers.partition.allowed_places import lies_in
+from consumers.servers.namespace.branch_rows import read_from
+from consumers.servers.namespace.call import Call
+from consumers.servers.namespace.service import Service
+from tests.namespace_world import World, numbers
+
+INFO = TableInfo(
+    table_id=("t",),
+    incarnation="i",
+    location="/t",
+    version=3,
+    readable_version=3,
+    policy=Policy.EVERY,
+    primary_key=(),
+    properties={},
+    stable_row_ids=False,
+)
+
+
+@dataclass
+class Asked:
+    """A service that says in which order it was asked for what."""
+
+    likely: TableInfo | None
+    info: TableInfo
+    fails_at: int = 0
+    is_past: bool = False
+    steps: list[Any] = field(default_factory=list)
+
+    @property
+    def log(self) -> Any:
+        return SimpleNamespace(ask_table=lambda table: (self.likely, self.answer))
+
+    def answer(self) -> TableInfo:
+        self.steps.append("answer")
+        return self.info
+
+    def open(self, info: TableInfo, version: int | None) -> Any:
+        return version or info.version
+
+    def read(self, version: Any) -> Any:
+        self.steps.append(version)
+        if version == self.fails_at:
+            raise ValueError(f"no version {version}")
+        return version
+
+    def ask(self, version: int | None = None) -> Any:
+        call = Call("QueryTable", "/v1/table/t/query", "t")
+        return read_from(cast(Service, self), call, None, version, self.read)
+
+
+def test_the_likely_version_is_read_before_the_leader_answers() -> None:
+    asked = Asked(INFO, INFO)
+    assert (asked.ask(), asked.steps) == (3, [3, "answer"])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"version": 4}, {"incarnation": "j"}, {"location": "/u"}, {"deleted": ((1, 2),)}],
+    ids=str,
+)
+def test_what_was_read_counts_only_if_the_leader_says_the_same(other: Any) -> None:
+    asked = Asked(INFO, replace(INFO, **other))
+    assert asked.ask() == asked.info.version
+    assert asked.steps == [3, "answer", asked.info.version]
+
+
+def test_nothing_is_guessed_of_a_table_that_changes() -> None:
+    asked = Asked(None, INFO)
+    assert (asked.ask(), asked.steps) == (3, ["answer", 3])
+
+
+def test_a_failure_counts_only_if_the_leader_says_the_same() -> None:
+    with pytest.raises(ValueError, match="no version 3"):
+        Asked(INFO, INFO, fails_at=3).ask()
+    assert Asked(INFO, replace(INFO, version=4), fails_at=3).ask() == 4
+    with pytest.raises(ValueError, match="no version 2"):
+        Asked(INFO, INFO, fails_at=2).ask(version=2)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """Return a server over a log in memory."""
+    made = World(tmp_path)
+    yield made
+    made.close()
+
+
+def test_each_question_sees_what_was_committed_before_it(world: World) -> None:
+    assert world.rows("/v1/table/t/create", numbers(0, 10))[0] == 200
+
+    for rows in range(10, 40, 3):
+        # Twice alike is likely a third time, and then it is not.
+        assert [world.post("/v1/table/t/count_rows", {})[1] for _ in range(3)] == [rows] * 3
+        likely, answer = world.log.ask_table(("t",))
+        assert likely is not None
+        assert likely == answer()
+        assert world.rows("/v1/table/t/insert", numbers(rows, rows + 3))[0] == 200
+    assert world.post("/v1/table/t/drop", {})[0] == 200
+    assert world.post("/v1/table/t/count_rows", {})[0] == 404
+    assert world.rows("/v1/table/t/create", numbers(0, 2))[0] == 200
+    assert world.post("/v1/table/t/count_rows", {})[1] == 2
+
+
+def test_a_path_below_another_one_is_so_without_links_only(tmp_path: Path) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    (root / "a" / "b").mkdir(parents=True)
+    (outside / "b").mkdir(parents=True)
+    (root / "link").symlink_to(outside)
+    (root / "a" / "in").symlink_to(root / "a" / "b")
+    (tmp_path / "other").symlink_to(root)
+    below = ("a", "a/b", "a/b/not-there", "a/in", "a//b", "a/./b", "link/../root/a")
+    assert [name for name in below if not lies_in(f"{root}/{name}", str(root))] == []
+    assert lies_in(f"{tmp_path}/other/a", str(root))
+    assert lies_in(str(root), str(root))
+    beside = ("link", "link/b", "a/../../outside", "../root2", "a/b/../../../outside/b", "a\0")
+    assert [name for name in beside if lies_in(f"{root}/{name}", str(root))] == []
